@@ -65,7 +65,7 @@ setup: $(INSTALLED) ## Makes .venv with everything in it, once; again when the l
 $(INSTALLED): requirements.lock pyproject.toml make_venv.py
 	@"$(PYTHON)" make_venv.py
 	@touch $@
-	-@echo "setup: $$($(BIN)/python -m lakefs_gc_assets.cli.make_class_archive)"
+	-@echo "setup: $$($(BIN)/python -m lakefs_gc_assets.extensions.playground.make_class_archive)"
 
 lock: $(INSTALLED) ## Writes requirements.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade for newest versions)
 	env -u UV_FIND_LINKS $(BIN)/python -m uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \

@@ -22,9 +22,9 @@ from benchmarks.repositories import (
     written,
 )
 from benchmarks.shapes import Shape
-from lakefs_gc_assets.embedded import branches, commits, formats, repositories
-from lakefs_gc_assets.embedded.commits import Commit
-from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.extensions.playground.embedded import branches, commits, formats, repositories
+from lakefs_gc_assets.extensions.playground.embedded.commits import Commit
+from lakefs_gc_assets.extensions.playground.embedded.core import Core
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX

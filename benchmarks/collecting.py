@@ -111,11 +111,11 @@ def main() -> None:
 
 def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
     """What a forecast says of all ages, three policies, and every branch."""
-    from lakefs_gc_assets.cli.forecast import describe
     from lakefs_gc_assets.collector.repository.repository import SystemClock
     from lakefs_gc_assets.collector.retention import rules
-    from lakefs_gc_assets.defs.forecasting import forecast_now
     from lakefs_gc_assets.defs.resources import Collector
+    from lakefs_gc_assets.extensions.forecast.definitions import forecast_now
+    from lakefs_gc_assets.extensions.forecast.forecast_command import describe
 
     policies = {name: rules.parse_policy(text, name) for name, text in _POLICIES.items()}
     _, found = forecast_now(Collector.from_loaded(loaded, SystemClock()), progress, policies=policies)

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks import repositories
 from benchmarks.marks import Measure, at_least, figure
-from lakefs_gc_assets.embedded.formats import table
+from lakefs_gc_assets.extensions.playground.embedded.formats import table
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import Entry, read_records
 

@@ -20,17 +20,17 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.shapes import Shape
-from lakefs_gc_assets.embedded import branches, commits, formats, repositories
-from lakefs_gc_assets.embedded.commits import Record, TableFile, _table_file
-from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.formats import Entry, table
-from lakefs_gc_assets.embedded.routes import create_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.stores import RemoteBlockstore
+from lakefs_gc_assets.extensions.playground.embedded import branches, commits, formats, repositories
+from lakefs_gc_assets.extensions.playground.embedded.commits import Record, TableFile, _table_file
+from lakefs_gc_assets.extensions.playground.embedded.core import Core
+from lakefs_gc_assets.extensions.playground.embedded.formats import Entry, table
+from lakefs_gc_assets.extensions.playground.embedded.routes import create_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.embedded.faults import FailingServer
+from lakefs_gc_assets_tests.extensions.playground.embedded.faults import FailingServer
 
 ROOT = Path(".benchmarks")
 BUCKET = "bench"

@@ -22,9 +22,9 @@ from pathlib import Path
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import Policy, effective
-from lakefs_gc_assets.embedded import formats
-from lakefs_gc_assets.embedded.commits import Commit, record_value
-from lakefs_gc_assets.embedded.formats import table
+from lakefs_gc_assets.extensions.playground.embedded import formats
+from lakefs_gc_assets.extensions.playground.embedded.commits import Commit, record_value
+from lakefs_gc_assets.extensions.playground.embedded.formats import table
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.repositories import REPOSITORY
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
 
 

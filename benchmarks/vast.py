@@ -24,12 +24,12 @@ from benchmarks.repositories import (
     write_metarange,
     write_range_of,
 )
-from lakefs_gc_assets.embedded import branches, commits, repositories
-from lakefs_gc_assets.embedded.commits import Record
-from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.formats import Entry
-from lakefs_gc_assets.embedded.routes import create_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded import branches, commits, repositories
+from lakefs_gc_assets.extensions.playground.embedded.commits import Record
+from lakefs_gc_assets.extensions.playground.embedded.core import Core
+from lakefs_gc_assets.extensions.playground.embedded.formats import Entry
+from lakefs_gc_assets.extensions.playground.embedded.routes import create_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 

@@ -17,9 +17,9 @@ from benchmarks import vast
 from benchmarks.repositories import BUCKET, DELETED, REPOSITORY, NumberedObjects, objects_folder, server_of
 from benchmarks.shapes import Shape
 from benchmarks.vast_bucket import NumberedBucket
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, SparkSettings
-from lakefs_gc_assets_tests.embedded.faults import Fault, switch_on
+from lakefs_gc_assets_tests.extensions.playground.embedded.faults import Fault, switch_on
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, all_from, written
+from lakefs_gc_assets.definitions import EXTENSIONS
 from lakefs_gc_assets.defs.wiring import build_all
 
 
@@ -65,4 +66,4 @@ class GarbageCollection(dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions of all repositories."""
-        return build_all(self.repositories, SystemClock())
+        return build_all(self.repositories, SystemClock(), EXTENSIONS)

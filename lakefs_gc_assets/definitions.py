@@ -5,7 +5,13 @@ import dagster as dg
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
 from lakefs_gc_assets.defs.wiring import build_all
+from lakefs_gc_assets.extensions.branches import definitions as branches
+from lakefs_gc_assets.extensions.check import definitions as check
+from lakefs_gc_assets.extensions.forecast import definitions as forecast
 from lakefs_gc_assets.settings import Configuration
+
+EXTENSIONS = (forecast.define, check.define, branches.define)
+"""What extensions add to the definitions of each repository."""
 
 
 @dg.definitions
@@ -14,4 +20,4 @@ def defs() -> dg.Definitions:
     file = default_file()
     repositories = load_all(file) if file else (Loaded(Configuration(), {}),)
     executor = dg.Definitions(executor=dg.in_process_executor)
-    return dg.Definitions.merge(build_all(repositories, SystemClock()), executor)
+    return dg.Definitions.merge(build_all(repositories, SystemClock(), EXTENSIONS), executor)

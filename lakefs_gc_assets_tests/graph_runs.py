@@ -34,7 +34,7 @@ class GraphRuns(ReplayedRuns):
         """
         loggers = {"console": running.line_logger(self.lines.append)}
         decided = running.decided_here(self.loaded, **({} if sweep is None else {"sweep": sweep}))
-        return build(decided, self.clock, loggers).resolve_job_def("collect")
+        return build(decided, self.clock, loggers=loggers).resolve_job_def("collect")
 
     def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
         """Opens a run over every window that it needs."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 SECRET_VARIABLE = "TEST_EMBEDDED_SECRET"
 

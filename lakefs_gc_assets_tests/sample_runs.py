@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_sample_repository, unreadable
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.clusters import QUICKLY
 

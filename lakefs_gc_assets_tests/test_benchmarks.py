@@ -16,10 +16,10 @@ from benchmarks.marks import at_least, at_most, figure, summary
 from benchmarks.shapes import Shape
 from benchmarks.vast import Vast
 from benchmarks.vast_bucket import NumberedBucket
-from lakefs_gc_assets.embedded import branches, commits
-from lakefs_gc_assets.embedded import repositories as embedded_repositories
-from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.extensions.playground.embedded import branches, commits
+from lakefs_gc_assets.extensions.playground.embedded import repositories as embedded_repositories
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.transport import SdkClient
 from lakefs_gc_assets.lakefs.formats import ranges

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets_tests import clusters
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.clusters import EventLog

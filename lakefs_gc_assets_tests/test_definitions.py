@@ -7,7 +7,7 @@ import pytest
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, loaded_from
-from lakefs_gc_assets.definitions import defs
+from lakefs_gc_assets.definitions import EXTENSIONS, defs
 from lakefs_gc_assets.defs.history import HISTORY, SWEEPS
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.defs.wiring import build, build_all
@@ -164,7 +164,7 @@ def all_names(definitions: dg.Definitions) -> set[str]:
 
 
 def test_several_repositories_share_nothing() -> None:
-    both = build_all([configured("one"), configured("my-data")], SystemClock())
+    both = build_all([configured("one"), configured("my-data")], SystemClock(), EXTENSIONS)
     dg.Definitions.validate_loadable(both)
     graph = both.resolve_asset_graph()
 
@@ -185,26 +185,26 @@ def test_several_repositories_share_nothing() -> None:
 
 def test_a_single_repository_has_plain_names_unless_it_is_given_one() -> None:
     alone = loaded_from({"repository": "my-data"}, "gc.yaml")
-    plain = all_names(build(alone, SystemClock()))
+    plain = all_names(build(alone, SystemClock(), EXTENSIONS))
 
     assert {*STEPS, "collect", "open_run", "follow_deleted_report", "clean_runs", "collector"} <= plain
-    assert all_names(build_all([alone], SystemClock())) == plain
+    assert all_names(build_all([alone], SystemClock(), EXTENSIONS)) == plain
     given = loaded_from({"repository": "my-data", "name": "eu"}, "gc.yaml")
-    assert "eu/store_df" in all_names(build_all([given], SystemClock()))
+    assert "eu/store_df" in all_names(build_all([given], SystemClock(), EXTENSIONS))
 
 
 def test_repositories_that_would_have_one_name_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="two repositories would be called my_data in Dagster"):
-        build_all([configured("my-data"), configured("one"), configured("other", "my_data")], SystemClock())
+        build_all([configured("my-data"), configured("one"), configured("other", "my_data")], SystemClock(), EXTENSIONS)
 
     dg.Definitions.validate_loadable(
-        build_all([configured("my-data"), configured("my-data", "elsewhere")], SystemClock())
+        build_all([configured("my-data"), configured("my-data", "elsewhere")], SystemClock(), EXTENSIONS)
     )
 
 
 def test_each_repository_starts_by_itself() -> None:
     """Sensors, schedules and jobs of one name no other repository's jobs."""
-    both = build_all([configured("one"), configured("two")], SystemClock()).get_repository_def()
+    both = build_all([configured("one"), configured("two")], SystemClock(), EXTENSIONS).get_repository_def()
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
     targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
@@ -259,7 +259,7 @@ def test_a_list_of_repositories_in_the_configuration_file(tmp_path: Path, monkey
 def test_sweeps_are_overdue_only_where_the_configuration_says_when() -> None:
     for days, expected in ((0.0, None), (2.0, dg.FreshnessPolicy.time_window(fail_window=timedelta(days=2)))):
         content = {"repository": "my-data", "automation": {"sweep_within_days": days}}
-        graph = build(loaded_from(content, "gc.yaml"), SystemClock()).resolve_asset_graph()
+        graph = build(loaded_from(content, "gc.yaml"), SystemClock(), EXTENSIONS).resolve_asset_graph()
         policies = {key.path[-1]: graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
         assert policies == {**dict.fromkeys((*STEPS, HISTORY, *BESIDE)), SWEEPS: expected}
 
@@ -267,7 +267,7 @@ def test_sweeps_are_overdue_only_where_the_configuration_says_when() -> None:
 def test_every_asset_says_whose_it_is() -> None:
     configuration = Configuration(repository="my-data", owners=["team:data", "ops@example.com"], tags={"tier": "cold"})
 
-    built = build(Loaded(configuration, {}), SystemClock())
+    built = build(Loaded(configuration, {}), SystemClock(), EXTENSIONS)
 
     specs = built.resolve_all_asset_specs()
     assert len(specs) == len((*STEPS, *WHOLE_RUNS, *BESIDE))
@@ -279,7 +279,7 @@ def test_every_asset_says_whose_it_is() -> None:
 
 
 def test_an_asset_that_a_job_reports_names_that_job() -> None:
-    both = build_all([configured("one"), configured("my-data")], SystemClock())
+    both = build_all([configured("one"), configured("my-data")], SystemClock(), EXTENSIONS)
     graph = both.resolve_asset_graph()
     for name, job in zip(BESIDE, ("fsck", "forecast", "stale_branches"), strict=True):
         for repository in ("one", "my_data"):

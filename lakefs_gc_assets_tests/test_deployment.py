@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.records.outcomes import RunStatistics, meanings
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import key_of
-from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.settings import EMRServerlessSettings
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
 from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, PROGRAMS, USER, needs_postgres, postgres

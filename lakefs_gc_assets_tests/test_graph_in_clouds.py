@@ -21,8 +21,8 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import (
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import (
     LiveObject,
     Sample,
     Session,
@@ -30,7 +30,7 @@ from lakefs_gc_assets.embedded.sample import (
     make_sample_repository,
     unreadable,
 )
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings

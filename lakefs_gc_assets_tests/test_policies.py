@@ -15,16 +15,17 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
-from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded import core, demo
-from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.check import unneeded_metadata
+from lakefs_gc_assets.extensions.forecast import forecast
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded import core
+from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.growing_old import once_old

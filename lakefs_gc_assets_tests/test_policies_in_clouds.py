@@ -20,9 +20,9 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response

@@ -20,10 +20,10 @@ import lakefs_gc_assets
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
-from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener, readable_path
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns

@@ -10,8 +10,8 @@ import pytest
 import lakefs_gc_assets
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import Sample, make_repository_of_months
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_repository_of_months
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.conftest import REMOTE_VARIABLE
 from lakefs_gc_assets_tests.sample_runs import SampleRuns, sample_runs

@@ -13,11 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, uncommitted
-from lakefs_gc_assets.collector.records import plan
+from lakefs_gc_assets.collector.records import plan, stored_forecasts
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import records_json, run_folder
@@ -201,13 +200,13 @@ def past_runs(all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[Pas
 def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastFolder]:
     """Forecasts among folders, in their order."""
     for forecast_id, entries in all_folders:
-        folder = run_folder.frame(forecast_id, forecasts.NAME)
+        folder = run_folder.frame(forecast_id, stored_forecasts.NAME)
         if run_folder.plan(forecast_id) not in entries and folder in entries:
             files = {listed.key for listed in store.list_level(folder).objects}.intersection(
-                forecasts.keys_of(forecast_id)
+                stored_forecasts.keys_of(forecast_id)
             )
             if files:
-                yield PastFolder(forecast_id, (), entries, forecasts.forecast_key(forecast_id) in files)
+                yield PastFolder(forecast_id, (), entries, stored_forecasts.forecast_key(forecast_id) in files)
 
 
 def remove_forecast(store: ObjectStore, forecast: PastFolder) -> int:
@@ -221,8 +220,8 @@ def remove_forecast(store: ObjectStore, forecast: PastFolder) -> int:
     removed += facts.drop_of_run(store, forecast.run_id)
     for name in _FOLDERS_BEFORE_FACTS:
         removed += delete_all(store, keys_below(store, run_folder.frame(forecast.run_id, name)))
-    present = keys_below(store, run_folder.frame(forecast.run_id, forecasts.NAME))
-    return removed + delete_all(store, [key for key in forecasts.keys_of(forecast.run_id) if key in present])
+    present = keys_below(store, run_folder.frame(forecast.run_id, stored_forecasts.NAME))
+    return removed + delete_all(store, [key for key in stored_forecasts.keys_of(forecast.run_id) if key in present])
 
 
 def remove_frames(store: ObjectStore, run: PastFolder) -> int:

@@ -1,7 +1,6 @@
 """Schedules, and sensors that launch opened runs, and an optimized run after each run that deleted.
 
-All schedules are off until turned on: clean runs, dry runs, removal of old runs and of quarantined objects, and a look
-at stale branches.
+All schedules are off until turned on: clean runs, dry runs, removal of old runs and of quarantined objects.
 """
 
 import time
@@ -170,14 +169,10 @@ def define_schedules(
     names: Names,
     settings: AutomationSettings,
     opening: dg.JobDefinition,
-    others: tuple[dg.JobDefinition, dg.JobDefinition, dg.JobDefinition],
+    expire: dg.JobDefinition,
+    purge: dg.JobDefinition,
 ) -> list[dg.ScheduleDefinition]:
-    """The schedules of one repository. The job open_run opens runs, so that Dagster's page Runs shows its failures.
-
-    Args:
-        others: the jobs expire_runs, purge and stale_branches.
-    """
-    expire, purge, stale = others
+    """The schedules of one repository. The job open_run opens runs, so that Dagster's page Runs shows its failures."""
 
     def schedule(
         name: str,
@@ -239,13 +234,5 @@ def define_schedules(
             f"brings back objects that are live again. Launch the job {names.qualified('purge')} first to see the "
             "quarantine. Cron: automation.purge_cron.",
             Permit(names.qualified(maintenance.PURGING_SCHEDULE)),
-        ),
-        schedule(
-            "find_stale_branches",
-            settings.stale_branches_cron,
-            stale,
-            {},
-            f"Shows which branches of {names.repository} the policy calls stale; deletes nothing. Cron: "
-            "automation.stale_branches_cron.",
         ),
     ]

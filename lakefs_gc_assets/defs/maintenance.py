@@ -1,4 +1,4 @@
-"""Jobs that undo runs and clean up: restore, purge, expire_runs and stale_branches.
+"""Jobs that undo runs and clean up: restore, purge and expire_runs.
 
 Each job shows what it would do unless its configuration lets it go ahead. The command line purges by the same
 functions.
@@ -14,7 +14,7 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets.collector import expiring, stale_branches
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.live import uncommitted
@@ -35,7 +35,6 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.lock import Lock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stale_branches import Listing
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import collector_op
@@ -43,21 +42,18 @@ from lakefs_gc_assets.defs.history import RUN_TAG, UNDO
 from lakefs_gc_assets.defs.pages import bullets, launchpad, link, table
 from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine, StorageError, counted
+from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
-STALE_BRANCHES = "stale_branches"
 PURGING_SCHEDULE = "empty_quarantine"
 _MANY = 5000
 """From so many objects on they are restored in tasks: fewer take this process less time than the start of Spark."""
 _RESTORE_OP, _PURGE_OP, _EXPIRE_OP = "bring_back", "empty_quarantine", "remove_old_frames"
-_RETIRE_OP = "retire_branches"
 _EXPIRY_LOCK = "expire_runs"
 _SHOWN = 20
 """Maximum objects that the page of a run names."""
-_BRANCHES_SHOWN = 100
 _SET = "Set `confirm: true` in the launchpad to do it."
 
 
@@ -386,95 +382,4 @@ def _describe_expiry(decided: Expiry) -> dict[str, Any]:
         "forecasts_expired": len(decided.forecasts),
         "forecasts_kept": len(decided.kept_forecasts),
         "explanations_expired": len(decided.explained),
-    }
-
-
-class StaleBranchesConfig(dg.Config):
-    """Approval of a deletion of stale branches; by default they are only shown."""
-
-    approve: str = Field(
-        default="",
-        description="The digest that an earlier launch showed: deletes these branches, as far as nothing of them has "
-        "changed. Empty to show which are stale.",
-    )
-    approved_by: str = Field(default="", max_length=100, description="Who approves it, as in the job approve.")
-
-
-def define_stale_branches(names: Names) -> dg.AssetSpec:
-    """The asset of one repository, which the job stale_branches reports.
-
-    It has no partitions, so Dagster plots its numbers over time.
-    """
-    return dg.AssetSpec(
-        key=names.asset(STALE_BRANCHES),
-        description=f"Branches of {names.repository} that the policy calls stale, and why others stay. The job "
-        f"{names.qualified(STALE_BRANCHES)} lists them: launch that to see them here. It deletes them if approved.",
-        kinds={"lakefs"},
-    )
-
-
-def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
-    """The job stale_branches: one op, which takes the repository's lock if it deletes.
-
-    It shows; with the digest of what it showed, a second launch deletes exactly that. The schedule, which is off, only
-    shows.
-    """
-
-    @collector_op(names, _RETIRE_OP, "Shows stale branches, or deletes those that were shown.", StaleBranchesConfig)
-    def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
-        repository, log = collector.open(), context.log
-        tally = Tally(stale_branches.Fate.DELETED)
-        if config.approve:
-            require_approvable(policy, config.approve)
-            approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
-            log.info(f"approved by {approver}")
-            deleting = stale_branches.delete(repository, config.approve, context.run_id, log.info, log.warning)
-            for outcome in tally.counted(deleting):
-                log.warning(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate} {outcome.why}".strip())
-        listing = stale_branches.list_branches(repository, log.info)
-        for each in (each for each in listing.standings if each.is_unknown):
-            log.warning(f"{each.identity.branch}: kept: {each.kept}")
-        context.log_event(dg.AssetMaterialization(names.asset(STALE_BRANCHES), metadata=describe_branches(listing)))
-        if tally.failed or listing.unknown:
-            undecided = f"; undecided, since the server failed: {listing.unknown:,}" if listing.unknown else ""
-            raise dg.Failure(
-                description=f"{counted(tally.failed, 'branches were')} not deleted{undecided}: see the log",
-                allow_retries=False,
-            )
-
-    description = (
-        f"Shows which branches of {names.repository} are stale by the policy, and why others stay. With the digest of "
-        "what it showed in `approve`, it deletes exactly these, after looking at each again. `lakefs-gc branches "
-        "restore` makes them again."
-    )
-    return one_op_job(names, STALE_BRANCHES, retire, description)
-
-
-def require_approvable(policy: LaunchSettings, digest: str) -> None:
-    """Raises ConfigurationError where the file does not let one launch delete."""
-    if policy.sweep == "never" or policy.approvers == 2:
-        setting = "launch.sweep never" if policy.sweep == "never" else "launch.approvers 2"
-        raise ConfigurationError(
-            f"a launch may not delete branches, by {setting}: run `lakefs-gc branches approve {digest}`"
-        )
-
-
-def describe_branches(listing: Listing) -> dict[str, Any]:
-    """Metadata of a listing for the UI: numbers, which are plotted, and the branches."""
-    stale = listing.stale
-    alone = [each.alone.bytes for each in stale if each.alone is not None]
-    return {
-        "stale": len(stale),
-        "branches": len(listing.standings),
-        **({"digest": listing.digest} if stale else {}),
-        **({"refused_by": listing.refused_by} if listing.refused_by else {}),
-        **({"held_alone_bytes": sum(alone)} if len(alone) == len(stale) else {}),
-        "stale_branches": bullets(
-            f"{each.identity.branch}: last commit {each.head_made_at:%F}, {each.rule}; undo {each.undo}"
-            for each in stale[:_BRANCHES_SHOWN]
-        ),
-        "kept": bullets(
-            f"{each.identity.branch}: {each.kept}"
-            for each in [each for each in listing.standings if each.kept and each.rule][:_BRANCHES_SHOWN]
-        ),
     }

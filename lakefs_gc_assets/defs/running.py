@@ -139,7 +139,7 @@ def execute_approved(
 
 
 def _collect_job(loaded: Loaded, clock: Clock, progress: LogLine, detail: Detail) -> dg.JobDefinition:
-    definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
+    definitions = build(loaded, clock, loggers={"console": line_logger(progress, detail)})
     return definitions.resolve_job_def(Names.from_loaded(loaded).qualified("collect"))
 
 

@@ -1,6 +1,7 @@
 """The Dagster definitions of repositories: assets, checks, jobs, schedules, sensors and resources."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,17 +12,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import (
-    assets,
-    automation,
-    checks,
-    forecasting,
-    history,
-    jobs,
-    maintenance,
-    notifying,
-    repository_check,
-)
+from lakefs_gc_assets.defs import assets, automation, checks, history, jobs, maintenance, notifying
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import collector_resource
@@ -38,13 +29,31 @@ _TAG_LENGTH = 63
 """Maximum length of the value of an asset's tag."""
 
 
-def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
+@dataclass(frozen=True)
+class Additions:
+    """Definitions that an extension adds to those of one repository."""
+
+    assets: Sequence[dg.AssetSpec] = ()
+    checks: Sequence[dg.AssetChecksDefinition] = ()
+    jobs: Sequence[dg.JobDefinition] = ()
+    schedules: Sequence[dg.ScheduleDefinition] = ()
+
+
+Extension = Callable[[Names, Loaded], Additions]
+
+
+def build(
+    loaded: Loaded,
+    clock: Clock,
+    extensions: Sequence[Extension] = (),
+    loggers: Mapping[str, dg.LoggerDefinition] | None = None,
+) -> dg.Definitions:
     """The definitions of one repository; `loggers` in place of Dagster's own console."""
     alone = dg.Definitions(executor=dg.in_process_executor, loggers=loggers)
-    return dg.Definitions.merge(_one(loaded, Names.from_loaded(loaded), clock), alone)
+    return dg.Definitions.merge(_one(loaded, Names.from_loaded(loaded), clock, extensions), alone)
 
 
-def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
+def build_all(repositories: Sequence[Loaded], clock: Clock, extensions: Sequence[Extension]) -> dg.Definitions:
     """The definitions of all repositories of a code location, without an executor for its other definitions.
 
     Several repositories have separate names; a single one has plain names, unless the configuration sets its `name`.
@@ -57,12 +66,14 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
         raise ConfigurationError(
             f"two repositories would be called {twice.identifier} in Dagster: give one of them another `name`"
         )
-    return dg.Definitions.merge(*(_one(loaded, name, clock) for loaded, name in zip(repositories, names, strict=True)))
+    pairs = zip(repositories, names, strict=True)
+    return dg.Definitions.merge(*(_one(loaded, name, clock, extensions) for loaded, name in pairs))
 
 
-def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
+def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extension]) -> dg.Definitions:
     settings, launch = loaded.configuration.automation, loaded.configuration.launch
-    opening, stale = jobs.open_run_job(names, launch), maintenance.stale_branches_job(names, launch)
+    added = [define(names, loaded) for define in extensions]
+    opening = jobs.open_run_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
     sweep_within = timedelta(days=settings.sweep_within_days)
     collecting = dg.define_asset_job(
@@ -80,9 +91,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         expire,
         maintenance.restore_job(names),
         purge,
-        forecasting.forecast_job(names),
-        repository_check.fsck_job(names),
-        stale,
+        *(job for each in added for job in each.jobs),
     ]
     if loaded.configuration.emr_serverless.application_id:
         of_one_op.append(emr.collect_job(names, loaded))
@@ -92,18 +101,19 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
             [
                 *assets.define(names),
                 *history.define(names, sweep_within),
-                forecasting.define(names),
-                repository_check.define(names),
-                maintenance.define_stale_branches(names),
+                *(spec for each in added for spec in each.assets),
             ],
         ),
         asset_checks=[
             *checks.define(names),
             *history.define_checks(names, sweep_within),
-            repository_check.define_check(names),
+            *(check for each in added for check in each.checks),
         ],
         jobs=[collecting, *of_one_op],
-        schedules=automation.define_schedules(names, settings, opening, (expire, purge, stale)),
+        schedules=[
+            *automation.define_schedules(names, settings, opening, expire, purge),
+            *(schedule for each in added for schedule in each.schedules),
+        ],
         sensors=[
             automation.launch_opened_runs(names),
             automation.follow_deleted_report(names, settings),

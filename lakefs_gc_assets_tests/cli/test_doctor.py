@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.cli.invoked import assert_one_line
-from lakefs_gc_assets_tests.embedded import clients, routes
-from lakefs_gc_assets_tests.embedded.conftest import server
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.extensions.playground.embedded.conftest import server
 
 __all__ = ["server"]
 

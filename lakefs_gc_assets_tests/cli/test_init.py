@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.configuration_file import load
-from lakefs_gc_assets.embedded.sample import make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.cli.invoked import SECRET, Invoke, assert_one_line, invoke
 

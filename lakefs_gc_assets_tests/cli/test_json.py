@@ -19,9 +19,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import lakefs_gc_assets
-from lakefs_gc_assets.cli import COMMANDS, common, main, ui
-from lakefs_gc_assets.cli import demo as demo_command
-from lakefs_gc_assets.cli import embedded as embedded_command
+from lakefs_gc_assets.cli import COMMANDS, common, main
 from lakefs_gc_assets.cli import status as status_command
 from lakefs_gc_assets.cli.candidates import PLACES
 from lakefs_gc_assets.cli.common import print_report
@@ -30,12 +28,13 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground import demo, demo_command, embedded_command
+from lakefs_gc_assets.extensions.playground import ui_command as ui
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests import planted
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"

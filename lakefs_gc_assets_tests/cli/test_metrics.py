@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets.extensions.playground.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 

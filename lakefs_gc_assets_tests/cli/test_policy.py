@@ -11,10 +11,10 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.retention.active_commits import EXPIRED_BEFORE, EXPIRED_BEFORE_KEY
 from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.embedded import clients, routes
-from lakefs_gc_assets_tests.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
 Invoke = Callable[..., Result]

@@ -24,9 +24,9 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.spark import session
 from lakefs_gc_assets_tests import pseudo_terminal
 from lakefs_gc_assets_tests.cli.test_run import clean_environment

@@ -19,14 +19,14 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.configuration_file import load
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.stores import RemoteBlockstore
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.s3_server import SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
 

@@ -14,9 +14,9 @@ import pytest
 
 from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, Services, State, diagnose, wanted_by
 from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import NotOffered, PermissionMissing, StorageError
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import CollectionSettings, LakeFSSettings, StoreSettings
@@ -24,9 +24,9 @@ from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Obje
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.embedded import clients, routes
-from lakefs_gc_assets_tests.embedded.faults import FailingServer, Fault, switch_on
-from lakefs_gc_assets_tests.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.extensions.playground.embedded.faults import FailingServer, Fault, switch_on
+from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
 

@@ -20,8 +20,8 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import CorruptFile, PreconditionFailed, StorageError
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage import local
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -29,8 +29,8 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.scripted import ScriptedApi
-from lakefs_gc_assets_tests.embedded import clients
-from lakefs_gc_assets_tests.embedded.test_twins import configuration
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 
 __all__ = ["opened"]

@@ -5,11 +5,11 @@ from itertools import count
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import stored_forecasts
 from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -220,7 +220,7 @@ def test_the_newest_plan_that_cannot_be_read_stays_and_others_go(opened: OpenRep
 def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) -> str:
     """A forecast that began so long ago, with something of everything that it leaves and of what it does not."""
     forecast_id, prepared = IDS.descending(NOW - hours * HOUR), IDS.descending(NOW - hours * HOUR)
-    for key in forecast.keys_of(forecast_id) if made else [forecast.begun_key(forecast_id)]:
+    for key in stored_forecasts.keys_of(forecast_id) if made else [stored_forecasts.begun_key(forecast_id)]:
         opened.store.put(key, b"forecast")
     opened.store.put(f"{run_folder.frame(forecast_id, 'range_sizes')}2-2-9-{'0' * 32}.sizes", b"of an older version")
     opened.store.put(f"{SIZES.folder(forecast_id, 'attempt')}1-2-3-{'0' * 64}.parquet", b"facts")
@@ -259,7 +259,7 @@ def test_a_forecast_goes_with_what_it_recorded_and_nothing_else_does(opened: Ope
 
     assert files(opened, old) == set(FOREIGN)
     assert others - keys(opened) == {f"{run_folder.folder(prepared)}uncommitted/{prepared}"}
-    assert removed == len(forecast.keys_of(old)) + 4
+    assert removed == len(stored_forecasts.keys_of(old)) + 4
     left = expiring.past_forecasts(opened.store, expiring.folders(opened.store))
     assert [each.run_id for each in left] == [newest]
 
@@ -267,7 +267,7 @@ def test_a_forecast_goes_with_what_it_recorded_and_nothing_else_does(opened: Ope
 def test_a_forecast_whose_removal_was_killed_is_found_again(opened: OpenRepository) -> None:
     forecast_folder(opened, 1)
     old = forecast_folder(opened, 30)
-    opened.store.delete(forecast.keys_of(old)[:-1])
+    opened.store.delete(stored_forecasts.keys_of(old)[:-1])
     assert forecasts_expired(opened) == [old]
 
 
@@ -295,7 +295,7 @@ def test_a_run_is_no_forecast_whatever_lies_in_its_folder(opened: OpenRepository
     forecast_folder(opened, 1)
     swept(opened, 1)
     old = swept(opened, 2)
-    for key in forecast.keys_of(old):
+    for key in stored_forecasts.keys_of(old):
         opened.store.put(key, b"copied there")
 
     assert forecasts_expired(opened) == []

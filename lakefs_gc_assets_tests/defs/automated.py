@@ -15,9 +15,9 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.partitions import RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.sample import make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.scripted import HandClock

@@ -28,9 +28,9 @@ from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.sample import make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.dagster_dev import commented
 
 REPOSITORY = "sample"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded.demo import still_stored
-from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import still_stored
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests import planted
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev

@@ -27,9 +27,9 @@ from lakefs_gc_assets.defs.emr import start_parameters
 from lakefs_gc_assets.defs.partitions import key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings
 from lakefs_gc_assets.spark.start.java import ensure_java

@@ -36,10 +36,10 @@ from lakefs_gc_assets.defs.pages import column_lineage
 from lakefs_gc_assets.defs.partitions import RunPartitions, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.sample import Session, make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.sample import Session, make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.results import Table
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns

@@ -18,9 +18,9 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests import planted, process_tree
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded.demo import configuration, still_stored
-from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import configuration, still_stored
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
 from lakefs_gc_assets_tests.free_ports import free_port

@@ -11,9 +11,9 @@ from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs.partitions import run_id_in
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 
 SECRET_VARIABLE = "TEST_LAKEFS_SECRET"

@@ -8,8 +8,8 @@ import pytest
 
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastFolder
-from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import stored_forecasts
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
@@ -125,7 +125,7 @@ def test_a_forecast_that_cannot_be_removed_keeps_no_other(
     store, ids = automated.repository.store, layout.XidGenerator()
     made = [ids.descending(automated.clock.now() - days * DAY) for days in (1, 2, 3, 4)]
     for forecast_id in made:
-        for key in (forecast.begun_key(forecast_id), forecast.forecast_key(forecast_id)):
+        for key in (stored_forecasts.begun_key(forecast_id), stored_forecasts.forecast_key(forecast_id)):
             store.put(key, b"forecast")
     remove_forecast = expiring.remove_forecast
 
@@ -157,7 +157,7 @@ def test_old_forecasts_go_as_well(automated: Automated) -> None:
     store, ids = automated.repository.store, layout.XidGenerator()
     made = [ids.descending(automated.clock.now() - days * DAY) for days in (1, 2)]
     for forecast_id in made:
-        for key in (forecast.begun_key(forecast_id), forecast.forecast_key(forecast_id)):
+        for key in (stored_forecasts.begun_key(forecast_id), stored_forecasts.forecast_key(forecast_id)):
             store.put(key, b"forecast")
 
     dry = shown(launch(automated))

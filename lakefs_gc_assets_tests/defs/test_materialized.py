@@ -16,9 +16,9 @@ from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs.partitions import RunPartitions, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.embedded.demo import configuration, still_stored
-from lakefs_gc_assets.embedded.sample import make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import configuration, still_stored
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_attacked_over_graphql import Attacker, collected_next, refusal

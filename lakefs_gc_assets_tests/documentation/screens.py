@@ -10,8 +10,8 @@ DRAWN_BY = (
     "lakefs_gc_assets/defs",
     "lakefs_gc_assets/definitions.py",
     "lakefs_gc_assets/collector/frame",
-    "lakefs_gc_assets/embedded/demo.py",
-    "lakefs_gc_assets/embedded/sample.py",
+    "lakefs_gc_assets/extensions/playground/demo.py",
+    "lakefs_gc_assets/extensions/playground/embedded/sample.py",
 )
 """What draws the pages of the UI, and makes what they show."""
 

@@ -21,15 +21,15 @@ import yaml
 import lakefs_gc_assets
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, REPOSITORIES, Loaded
-from lakefs_gc_assets.embedded.core import Settings as ServerSettings
-from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.sample import make_sample_repository
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.core import Settings as ServerSettings
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.results import Run
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, ROOT, Block, commands, fenced, name_of
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"routine": 4} | dict.fromkeys(

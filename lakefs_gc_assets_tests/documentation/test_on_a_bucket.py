@@ -16,15 +16,20 @@ import yaml
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.ui import LINEAGE
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.demo import still_stored
-from lakefs_gc_assets.embedded.sample import Sample, link_pending, make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.demo import still_stored
+from lakefs_gc_assets.extensions.playground.embedded.sample import (
+    Sample,
+    link_pending,
+    make_sample_repository,
+    unreadable,
+)
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.ui_command import LINEAGE
 from lakefs_gc_assets_tests.defs import test_browser
 from lakefs_gc_assets_tests.defs.test_browser import LOCATION, page
+from lakefs_gc_assets_tests.extensions.playground.test_ui_command import end, lines_until_url, start
 from lakefs_gc_assets_tests.free_ports import free_port
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import s3_server

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lakefs_gc_assets.collector import run, unneeded_metadata
+from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.sweep import passes, recheck
-from lakefs_gc_assets_tests.collector import test_unneeded_metadata
+from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets_tests.documentation.test_pages import names_of_tests
+from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata
 from lakefs_gc_assets_tests.model.checking import check, install, read, text
 from lakefs_gc_assets_tests.model.metadata_scopes import METADATA
 from lakefs_gc_assets_tests.model.scopes import COLLECTION, Model, some

@@ -23,9 +23,9 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.stores import Clock
-from lakefs_gc_assets_tests.embedded.routes import ROUTES
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.stores import Clock
+from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, installation
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 

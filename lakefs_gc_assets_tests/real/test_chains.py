@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from lakefs_sdk import BranchesApi, TagsApi
 
-from lakefs_gc_assets.collector import stale_branches, unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.erasure import certificate
-from lakefs_gc_assets.collector.erasure.find import Selection, find
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.check import unneeded_metadata
+from lakefs_gc_assets.extensions.erasure import certificate
+from lakefs_gc_assets.extensions.erasure.find import Selection, find
 from lakefs_gc_assets_tests.real.past import REFUSED, Past, Truth, every_commit, make
 from lakefs_gc_assets_tests.real.server import installation
 from lakefs_gc_assets_tests.simulation.bugs import seeded

@@ -13,10 +13,10 @@ from lakefs_sdk import (
 )
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup, check
-from lakefs_gc_assets.collector.fsck.contents import MIB
-from lakefs_gc_assets.collector.fsck.metadata import Kind
+from lakefs_gc_assets.collector.survey import FindingKind
 from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.extensions.check.contents import MIB
+from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, Checkup, check
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
@@ -104,6 +104,6 @@ def test_bit_that_is_turned_in_any_object_is_found(lakefs: RealLakeFS) -> None:
             content.seek(0)
             content.write(bytes([first[0] ^ 1]))
     checkup = checked(lakefs, EVERYTHING)
-    assert {finding.kind for finding in checkup.findings} == {Kind.CONTENT}
+    assert {finding.kind for finding in checkup.findings} == {FindingKind.CONTENT}
     found = paths_in(lakefs, [finding.address for finding in checkup.findings])
     assert found == {each.path for each in listed}

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector import stale_branches, unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.test_foreseen_guards import raised
 from lakefs_gc_assets_tests.real.programs import CLOCK_OFFSET

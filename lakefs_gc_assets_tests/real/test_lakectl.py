@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.real import programs
 from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, installation
 

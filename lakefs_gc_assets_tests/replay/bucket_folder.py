@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from lakefs_gc_assets.embedded.stores import Clock
 from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.extensions.playground.embedded.stores import Clock
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 

@@ -18,8 +18,8 @@ from botocore.exceptions import ClientError
 from rich.console import Console
 
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded.demo import demonstrate
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.extensions.playground.demo import demonstrate
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets_tests.replay.clock import StoppedClock

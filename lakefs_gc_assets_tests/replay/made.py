@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.stores import Clock
-from lakefs_gc_assets_tests.embedded.routes import ROUTES
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground.embedded.stores import Clock
+from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 from lakefs_gc_assets_tests.replay.made_world import World
 from lakefs_gc_assets_tests.replay.recorder import record

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from lakefs_gc_assets.embedded.sample import Session, UnexpectedAnswer
-from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import routes
+from lakefs_gc_assets.extensions.playground.embedded.sample import Session, UnexpectedAnswer
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.extensions.playground.embedded import routes
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 
 _AGE = timedelta(days=61)

@@ -13,14 +13,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.forecast.scenarios import Kind, Scenario, of_age
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.rules import Policy
+from lakefs_gc_assets.extensions.forecast import forecast
+from lakefs_gc_assets.extensions.forecast.scenarios import Scenario, of_age
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation import collecting
 from lakefs_gc_assets_tests.simulation.asked import Asked, settings
@@ -52,7 +53,7 @@ class Compared:
         refused: what ended runs that a forecast does not know of.
     """
 
-    scenarios: Counter[Kind] = field(default_factory=Counter)
+    scenarios: Counter[ScenarioKind] = field(default_factory=Counter)
     marked: int = 0
     unasked: int = 0
     kept: Counter[str] = field(default_factory=Counter)
@@ -91,20 +92,20 @@ def compare(seed: int, folder: Path) -> Compared:
         for scenario, marks in said:
             policy, changed = folder / f"{scenario.kind}-{scenario.days}", pickle.loads(before)
             match scenario.kind:
-                case Kind.AGE if scenario.days in further[:-1]:
+                case ScenarioKind.AGE if scenario.days in further[:-1]:
                     continue
-                case Kind.AGE if scenario.days is not None:
+                case ScenarioKind.AGE if scenario.days is not None:
                     policy.write_text(f"{{default: {scenario.days}d, replace: true}}")
                     assert rules.load_policy(policy) == of_age(Policy(), scenario.days)
-                case Kind.POLICY:
+                case ScenarioKind.POLICY:
                     policy = folder / scenario.name
-                case Kind.BRANCH if not _staged(world, scenario.name):
+                case ScenarioKind.BRANCH if not _staged(world, scenario.name):
                     policy.write_text("")
                     del changed.repository.branches[scenario.name]
-                case Kind.TAG:
+                case ScenarioKind.TAG:
                     policy.write_text("")
                     del changed.repository.tags[scenario.name]
-                case Kind.IN_FORCE:
+                case ScenarioKind.IN_FORCE:
                     policy.write_text("")
                 case _:
                     continue
@@ -135,7 +136,7 @@ def _compare_run(
     compared.kept.update(figures.kept)
     compared.unasked += figures.paths_unasked > 0
     missing, more = found.items() - said.items(), said.items() - found.items()
-    if scenario.kind is Kind.BRANCH:
+    if scenario.kind is ScenarioKind.BRANCH:
         # Of what only such a deletion lets go, nobody asks whether it is staged with the content of a committed object.
         asked = (Kept.HIDDEN_STAGED, Kept.UNCERTAIN, Kept.UNASKABLE)
         if len(more) <= sum(figures.kept.get(why.value, 0) for why in asked):

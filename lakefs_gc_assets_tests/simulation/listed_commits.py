@@ -5,9 +5,9 @@ import io
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.embedded import collection
-from lakefs_gc_assets.embedded.collection import Rules
 from lakefs_gc_assets.errors import NotFound
+from lakefs_gc_assets.extensions.playground.embedded import collection
+from lakefs_gc_assets.extensions.playground.embedded.collection import Rules
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits
 from lakefs_gc_assets_tests.simulation.clocks import moment
 from lakefs_gc_assets_tests.simulation.lakefs_files import embedded_commit

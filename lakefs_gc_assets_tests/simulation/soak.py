@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeVar
 
-from lakefs_gc_assets_tests.collector import test_unneeded_metadata
+from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play

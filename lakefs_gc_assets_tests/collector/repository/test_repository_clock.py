@@ -10,10 +10,10 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import Clocks
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
-from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped, OrderViolation
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.settings import Configuration

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import IngestExternalFileOptions, Options, Rdict, WriteBatch
 
-from lakefs_gc_assets.embedded.commits import record_value
-from lakefs_gc_assets.embedded.formats import table
+from lakefs_gc_assets.extensions.playground.embedded.commits import record_value
+from lakefs_gc_assets.extensions.playground.embedded.formats import table
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.sstables import read_table
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (

@@ -1,0 +1,145 @@
+"""`lakefs-gc branches`: branches that the policy calls stale, their deletion, and making them again."""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.cli.common import (
+    JSON,
+    QUIET,
+    YES,
+    Target,
+    TargetGroup,
+    on_repository,
+    print_answer,
+    print_outcomes,
+    progress_unless,
+    require_yes,
+    show_progress,
+)
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.branches.stale_branches import Fate, Listing, Standing
+
+_SHOWN = 20
+"""Maximum branches that lines name which stay although a rule fits them."""
+
+
+@click.group(cls=TargetGroup, invoke_without_command=True)
+@click.pass_context
+def branches(context: click.Context, file: Path | None, repository: str | None) -> None:
+    """Shows stale branches, deletes them if approved, and makes them again.
+
+    Without a command of its own it does what `list` does.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_stale, file=file, repository=repository, quiet=False, as_json=False)
+
+
+@branches.command("list")
+@on_repository
+@QUIET
+@JSON
+def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
+    """Shows which branches are stale by the rules of the policy, and why others stay. Deletes nothing.
+
+    The rules are the list stale_branches in the file of collection.retention_policy. The last line says how to approve
+    the deletion of exactly these branches.
+
+    Exit status 6 if the server failed at a branch, which then stays.
+    """
+    opened = target.open()
+    listing = stale_branches.list_branches(opened, progress_unless(quiet))
+    print_answer(as_json, lambda: {**asdict(listing), "digest": listing.digest}, describe(listing))
+    if listing.unknown:
+        sys.exit(Status.INCOMPLETE)
+
+
+@branches.command()
+@on_repository
+@YES
+@QUIET
+@JSON
+@click.argument("digest")
+def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
+    """Deletes the branches that `list` showed with this digest, as far as nothing of them has changed.
+
+    Each branch is looked at again right before its deletion. Uncommitted changes go for good. A branch can be made
+    again on its commit, whose objects stay for as long as `list` says. Asks unless --yes is given. May be repeated.
+
+    Exit status 0 if all of them are deleted, 6 if some are not, 4 if a guard refuses.
+    """
+    opened = target.open()
+    require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
+    owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
+    deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
+    print_outcomes(deleting, "branch", Fate.DELETED, as_json)
+
+
+@branches.command()
+@on_repository
+@YES
+@JSON
+@click.argument("names", metavar="[BRANCH]...", nargs=-1)
+def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
+    """Makes branches again that `approve` deleted, each on its commit: those that are named, or all.
+
+    A branch of that name that somebody made meanwhile on another commit stays as it is. Objects that runs have deleted
+    since do not come back: the command counts them, `lakefs-gc fsck` names them. Asks unless --yes is given. May be
+    repeated.
+
+    Exit status 0 if every branch exists with all of its data, 6 otherwise.
+    """
+    opened = target.open()
+    planned = stale_branches.list_deleted(opened, names, show_progress)
+    for record in planned:
+        show_progress(f"{record.branch}: commit {record.commit_id}, {record.state} at {record.at:%F %T}Z")
+    if planned:
+        require_yes("Make these branches again?")
+    owner = f"branches-{uuid.uuid4().hex}"
+    restoring = stale_branches.restore(opened, names, owner, show_progress)
+    print_outcomes(restoring, "branch", Fate.RESTORED, as_json)
+
+
+def describe(listing: Listing) -> Iterator[str]:
+    """A listing as lines: stale branches, others that a rule fits, and how to approve."""
+    for standing in listing.stale:
+        yield from _describe(standing, listing)
+    kept = [each for each in listing.standings if each.kept and each.rule]
+    # Undecided branches first: only so many lines are shown.
+    kept.sort(key=lambda each: not each.is_unknown)
+    yield from (f"kept: {each.identity.branch}: {each.kept}" for each in kept[:_SHOWN])
+    if len(kept) > _SHOWN:
+        yield f"{len(kept) - _SHOWN:,} more are shown with --json"
+    yield f"{listing.repository}: {len(listing.stale):,} of {counted(len(listing.standings), 'branches are')} stale"
+    if listing.unknown:
+        yield f"undecided, since the server failed: {counted(listing.unknown, 'branches')}"
+    if any(each.alone is None for each in listing.stale):
+        yield "`lakefs-gc forecast` says what each holds alone; this command shows it from then on"
+    if listing.refused_by:
+        yield f"the deletion would be refused: {listing.refused_by}"
+    elif listing.stale:
+        yield f"`lakefs-gc branches approve {listing.digest}` deletes them"
+
+
+def _describe(standing: Standing, listing: Listing) -> Iterator[str]:
+    assert standing.first_own_commit is not None
+    yield (
+        f"{standing.identity.branch}: first commit of its own {standing.first_own_commit:%F}, last one "
+        f"{standing.head_made_at:%F}, by the {standing.rule}"
+    )
+    if standing.changes:
+        yield f"    {standing.changes:,} uncommitted changes go with it for good"
+    if standing.alone is not None and listing.forecast_made_at is not None:
+        freed = f"; its deletion makes {size(standing.freed.bytes)} garbage at once" if standing.freed else ""
+        yield (
+            f"    holds {counted(standing.alone.objects, 'objects')}, {size(standing.alone.bytes)}, alone{freed} "
+            f"(forecast of {listing.forecast_made_at:%F})"
+        )
+    yield f"    can be made again with its data {standing.undo}"

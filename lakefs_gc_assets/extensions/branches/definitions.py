@@ -1,0 +1,142 @@
+"""The asset and job `stale_branches`, and the schedule that looks at stale branches.
+
+The job shows which branches are stale, and deletes those whose listing was approved. The schedule, which is off until
+turned on, only shows.
+"""
+
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from lakefs_gc_assets.collector.records.outcomes import Tally
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.failures import collector_op
+from lakefs_gc_assets.defs.pages import bullets
+from lakefs_gc_assets.defs.partitions import Names, one_op_job
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.wiring import Additions
+from lakefs_gc_assets.errors import ConfigurationError, counted
+from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.branches.stale_branches import Listing
+from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
+
+STALE_BRANCHES = "stale_branches"
+_RETIRE_OP = "retire_branches"
+_BRANCHES_SHOWN = 100
+
+
+def define(names: Names, loaded: Loaded) -> Additions:
+    """The definitions that stale branches add to those of a repository."""
+    job = stale_branches_job(names, loaded.configuration.launch)
+    return Additions(
+        assets=[stale_branches_asset(names)],
+        jobs=[job],
+        schedules=[find_stale_branches(names, loaded.configuration.automation, job)],
+    )
+
+
+def find_stale_branches(names: Names, settings: AutomationSettings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """The schedule that shows stale branches, off until turned on."""
+    return dg.ScheduleDefinition(
+        name=names.qualified("find_stale_branches"),
+        cron_schedule=settings.stale_branches_cron,
+        execution_timezone=settings.time_zone,
+        job=job,
+        run_config={},
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Shows which branches of {names.repository} the policy calls stale; deletes nothing. Cron: "
+        "automation.stale_branches_cron.",
+    )
+
+
+class StaleBranchesConfig(dg.Config):
+    """Approval of a deletion of stale branches; by default they are only shown."""
+
+    approve: str = Field(
+        default="",
+        description="The digest that an earlier launch showed: deletes these branches, as far as nothing of them has "
+        "changed. Empty to show which are stale.",
+    )
+    approved_by: str = Field(default="", max_length=100, description="Who approves it, as in the job approve.")
+
+
+def stale_branches_asset(names: Names) -> dg.AssetSpec:
+    """The asset of one repository, which the job stale_branches reports.
+
+    It has no partitions, so Dagster plots its numbers over time.
+    """
+    return dg.AssetSpec(
+        key=names.asset(STALE_BRANCHES),
+        description=f"Branches of {names.repository} that the policy calls stale, and why others stay. The job "
+        f"{names.qualified(STALE_BRANCHES)} lists them: launch that to see them here. It deletes them if approved.",
+        kinds={"lakefs"},
+    )
+
+
+def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
+    """The job stale_branches: one op, which takes the repository's lock if it deletes.
+
+    It shows; with the digest of what it showed, a second launch deletes exactly that. The schedule, which is off, only
+    shows.
+    """
+
+    @collector_op(names, _RETIRE_OP, "Shows stale branches, or deletes those that were shown.", StaleBranchesConfig)
+    def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
+        repository, log = collector.open(), context.log
+        tally = Tally(stale_branches.Fate.DELETED)
+        if config.approve:
+            require_approvable(policy, config.approve)
+            approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
+            log.info(f"approved by {approver}")
+            deleting = stale_branches.delete(repository, config.approve, context.run_id, log.info, log.warning)
+            for outcome in tally.counted(deleting):
+                log.warning(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate} {outcome.why}".strip())
+        listing = stale_branches.list_branches(repository, log.info)
+        for each in (each for each in listing.standings if each.is_unknown):
+            log.warning(f"{each.identity.branch}: kept: {each.kept}")
+        context.log_event(dg.AssetMaterialization(names.asset(STALE_BRANCHES), metadata=describe_branches(listing)))
+        if tally.failed or listing.unknown:
+            undecided = f"; undecided, since the server failed: {listing.unknown:,}" if listing.unknown else ""
+            raise dg.Failure(
+                description=f"{counted(tally.failed, 'branches were')} not deleted{undecided}: see the log",
+                allow_retries=False,
+            )
+
+    description = (
+        f"Shows which branches of {names.repository} are stale by the policy, and why others stay. With the digest of "
+        "what it showed in `approve`, it deletes exactly these, after looking at each again. `lakefs-gc branches "
+        "restore` makes them again."
+    )
+    return one_op_job(names, STALE_BRANCHES, retire, description)
+
+
+def require_approvable(policy: LaunchSettings, digest: str) -> None:
+    """Raises ConfigurationError where the file does not let one launch delete."""
+    if policy.sweep == "never" or policy.approvers == 2:
+        setting = "launch.sweep never" if policy.sweep == "never" else "launch.approvers 2"
+        raise ConfigurationError(
+            f"a launch may not delete branches, by {setting}: run `lakefs-gc branches approve {digest}`"
+        )
+
+
+def describe_branches(listing: Listing) -> dict[str, Any]:
+    """Metadata of a listing for the UI: numbers, which are plotted, and the branches."""
+    stale = listing.stale
+    alone = [each.alone.bytes for each in stale if each.alone is not None]
+    return {
+        "stale": len(stale),
+        "branches": len(listing.standings),
+        **({"digest": listing.digest} if stale else {}),
+        **({"refused_by": listing.refused_by} if listing.refused_by else {}),
+        **({"held_alone_bytes": sum(alone)} if len(alone) == len(stale) else {}),
+        "stale_branches": bullets(
+            f"{each.identity.branch}: last commit {each.head_made_at:%F}, {each.rule}; undo {each.undo}"
+            for each in stale[:_BRANCHES_SHOWN]
+        ),
+        "kept": bullets(
+            f"{each.identity.branch}: {each.kept}"
+            for each in [each for each in listing.standings if each.kept and each.rule][:_BRANCHES_SHOWN]
+        ),
+    }

@@ -1,0 +1,662 @@
+"""Stale branches: which ones a policy lets go, their deletion once somebody has approved it, and making them again.
+
+The server tells when commits were made, and not when branches were. So a branch is as old as the first commit of its
+own: one that no other branch has on its line of first parents. Where it has none, nobody can tell its age or its last
+use, and it stays. So does the default branch, a protected one, one that an open pull request names, one with a commit
+under way, and, unless the policy says otherwise, one with uncommitted changes. The server lists neither imports nor
+uploads under way.
+
+What is deleted is what was shown: a digest names branches with their commits, staging tokens and uncommitted changes.
+With the digest, everything is computed anew, and a branch goes only if it is stale still and nothing of it has changed.
+Right before each deletion, its head, its uncommitted changes, the default branch, the protection rules and the open
+pull requests are read once more. The server has no conditional deletion, so a write between that answer and the
+deletion is not noticed.
+
+A record of each branch is stored before its deletion, by which it can be made again. Its commits stay in the server's
+history. Their objects are those of dangling commits from then on, and uncommitted changes are garbage at once.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from itertools import islice
+from typing import TypeVar
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.earlier_runs import are_gone, deleted_before
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.live.hidden import stats_at
+from lakefs_gc_assets.collector.live.references import References, find_ranges
+from lakefs_gc_assets.collector.records import stored_forecasts
+from lakefs_gc_assets.collector.records.across_runs import (
+    BRANCHES,
+    BranchState,
+    DeletedBranch,
+    read_deleted_branches,
+    write_deleted_branch,
+)
+from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
+from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits, retention, rules
+from lakefs_gc_assets.collector.retention.active_commits import Graph, date
+from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import records_json
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    ConfigurationError,
+    GuardTripped,
+    LakeFSError,
+    LogLine,
+    OrderViolation,
+    ServerUnavailable,
+    StorageError,
+    counted,
+)
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PullRequest
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+_WORK = "stale_branches"
+_SHOWN = f"{BRANCHES}shown.json"
+_MOST_CHANGES = 1000
+"""A branch with more uncommitted changes stays: each of them is looked at, and once more before the deletion."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Uncommitted changes of a branch.
+
+    Attributes:
+        digest: of all of them; empty for none.
+        last_write: when the last one was written; None where the server does not tell, as of a deletion.
+    """
+
+    changes: int = 0
+    digest: str = ""
+    last_write: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchIdentity:
+    """A branch as it was shown: nothing of it changes without changing this."""
+
+    branch: str
+    commit_id: str
+    staged: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A branch and the decision about it. Times UTC.
+
+    Attributes:
+        rule: the rule that fits, in words; empty for none.
+        kept: why it stays; empty for a stale one.
+        first_own_commit: None where it has no commit of its own.
+        undo: how long its commits surely keep their objects after the deletion, in words.
+        alone, freed: what it holds alone, and what its deletion frees at once, by the newest forecast; None without one
+            of this commit.
+        is_unknown: true if it stays because the server failed at it.
+    """
+
+    identity: BranchIdentity
+    rule: str
+    kept: str
+    head_made_at: datetime
+    first_own_commit: datetime | None
+    hidden: bool
+    changes: int = 0
+    undo: str = ""
+    alone: Amount | None = None
+    freed: Amount | None = None
+    is_unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The decision about every branch of a repository.
+
+    Attributes:
+        forecast_made_at: when the forecast was made that says what branches hold; None without one.
+        refused_by: the guard by which the deletion would be refused, in words; empty for none.
+    """
+
+    repository: str
+    made_at: datetime
+    standings: tuple[Standing, ...]
+    forecast_made_at: datetime | None = None
+    refused_by: str = ""
+
+    @property
+    def stale(self) -> tuple[Standing, ...]:
+        """The branches that would be deleted."""
+        return tuple(each for each in self.standings if not each.kept)
+
+    @property
+    def unknown(self) -> int:
+        """Number of branches that stay because the server failed at them."""
+        return sum(each.is_unknown for each in self.standings)
+
+    @property
+    def digest(self) -> str:
+        """Names the branches that would be deleted, as they are; empty for none."""
+        return _digest(each.identity for each in self.stale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A listing as it is stored.
+
+    Attributes:
+        branches: how many there were in all.
+    """
+
+    repository: str
+    stale: tuple[BranchIdentity, ...]
+    branches: int
+    format_version: int = FORMAT_VERSION
+
+
+class Fate(BaseFate):
+    """Outcome for a branch."""
+
+    DELETED = "deleted"
+    GONE = "gone before"
+    KEPT = "kept"
+    FAILED = "failed"
+    RESTORED = "made again"
+    INCOMPLETE = "made again, data is gone"
+    THERE = "there already"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome for one branch, and why; `why` is empty where there is nothing to say."""
+
+    branch: str
+    commit_id: str
+    fate: Fate
+    why: str = ""
+
+
+def _digest(identities: Iterable[BranchIdentity]) -> str:
+    stated = sorted([each.branch, each.commit_id, each.staged] for each in identities)
+    return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:16] if stated else ""
+
+
+def list_branches(repository: OpenRepository, note: LogLine) -> Listing:
+    """Decides about every branch, and stores what would go, so that it can be approved.
+
+    Raises:
+        ConfigurationError: the policy cannot be read, or has no rules of stale branches.
+        CollectionError: the server or the store fails, or the server refuses a refs dump or its protection rules.
+    """
+    listing = _decide(repository, note)
+    if listing.stale:
+        identities = tuple(each.identity for each in listing.stale)
+        shown = _Shown(listing.repository, identities, len(listing.standings))
+        repository.store.put(_SHOWN, records_json.encode(shown))
+        try:
+            guards.require_few_stale(len(identities), shown.branches, repository.settings)
+        except GuardTripped as guard:
+            listing = replace(listing, refused_by=str(guard))
+    return _with_holdings(repository.store, listing)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the decision about a branch goes by; see `_decide`."""
+
+    repository: OpenRepository
+    dump: commits.Dump
+    graph: Graph
+    own: Mapping[str, int]
+    now: datetime
+    restored: Mapping[tuple[str, str], datetime]
+    effective: rules.EffectiveRules | None
+    tags: Mapping[str, str]
+    protection: tuple[str, ...]
+    pull_requests: tuple[PullRequest, ...]
+    visible: frozenset[str]
+
+
+def _decide(repository: OpenRepository, note: LogLine) -> Listing:
+    policy = retention.policy_of(repository.settings)
+    if not policy.stale:
+        raise ConfigurationError(
+            "no rule says which branches are stale: list them under stale_branches in the file of "
+            "collection.retention_policy"
+        )
+    now = earliest_clock(repository)
+    dump = commits.complete_dump(repository.dumping_at_once(), now, note)
+    for line in rules.fitting_nothing(policy, dump.branches, dump.tags):
+        note(f"WARNING: {line}")
+    graph = Graph.from_commits(dump.commits, dump.branches)
+    written = retention.written_times(repository, dump.commits)
+    records = read_deleted_branches(repository.store, repository.facts.id, note)
+    facts = _Facts(
+        repository,
+        dump,
+        graph if written is None else retention.with_dates(graph, written, now),
+        first_own_commits(graph),
+        now,
+        {(each.branch, each.commit_id): each.at for each in records if each.state is BranchState.RESTORED},
+        rules.effective(repository.api.retention_rules(), policy, dump.branches),
+        {commit_id: tag for tag, commit_id in dump.tags.items() if policy.keeps_tag(tag)},
+        repository.branches_api.protection_patterns(),
+        repository.branches_api.open_pull_requests(),
+        repository.branches_api.visible_branches(),
+    )
+    standings = _one_by_one(
+        sorted(dump.branches),
+        lambda branch: _stand(facts, branch, policy.stale_rule_of(branch)),
+        lambda branch, error: replace(
+            _first_standing(facts, branch, policy.stale_rule_of(branch)),
+            kept=f"its uncommitted changes are not known: {error}",
+            is_unknown=True,
+        ),
+    )
+    return Listing(repository.facts.id, now, tuple(standings))
+
+
+def _one_by_one(
+    branches: Iterable[Item], act: Callable[[Item], Result], failed: Callable[[Item, CollectionError], Result]
+) -> Iterator[Result]:
+    """The result for each branch: an error at one of them is its result, and the others go on.
+
+    Raises:
+        LockLost: nothing more may be changed.
+        ServerUnavailable: the server failed at two branches in a row. Every other one would wait for it as long.
+    """
+    was_away = False
+    for branch in branches:
+        try:
+            result, is_away = act(branch), False
+        except ServerUnavailable as error:
+            if was_away:
+                raise
+            result, is_away = failed(branch, error), True
+        except (LakeFSError, StorageError) as error:
+            result, is_away = failed(branch, error), False
+        was_away = is_away
+        yield result
+
+
+def first_own_commits(graph: Graph) -> dict[str, int]:
+    """The first commit of each branch's own: the last on its line of first parents that is on no other branch's.
+
+    Branches without one are left out. Lines that meet are the same from there on.
+    """
+    parents: list[int] = graph.main_parents.tolist()
+    owners: dict[int, str | None] = {}
+    for branch, head in graph.heads.items():
+        at = head
+        while at >= 0 and owners.get(at, branch) is not None:
+            owners[at] = None if at in owners else branch
+            at = parents[at]
+    first = dict[str, int]()
+    for branch, head in graph.heads.items():
+        at = head
+        while at >= 0 and owners[at] == branch:
+            first[branch] = at
+            at = parents[at]
+    return first
+
+
+def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
+    """Facts about one branch from the refs dump, before anything is decided."""
+    head, own = facts.graph.heads[branch], facts.own.get(branch)
+    return Standing(
+        BranchIdentity(branch, facts.dump.branches[branch], ""),
+        str(rule or ""),
+        "",
+        date(facts.graph.commits, head),
+        None if own is None else date(facts.graph.commits, own),
+        branch not in facts.visible,
+    )
+
+
+def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
+    """The decision about one branch. The server is asked for uncommitted changes only if nothing else keeps it."""
+    standing = _first_standing(facts, branch, rule)
+    identity, made_at = standing.identity, standing.head_made_at
+    if kept := _why_kept(facts, standing, rule):
+        return replace(standing, kept=kept)
+    assert rule is not None
+    staged = read_staged(facts.repository.api, branch, rule.uncommitted)
+    if staged is None:
+        why = f"it has more than {_MOST_CHANGES:,} uncommitted changes" if rule.uncommitted else "uncommitted changes"
+        return replace(standing, kept=why)
+    if staged.changes and rule.max_inactivity is not None:
+        if staged.last_write is None:
+            return replace(standing, kept="the server does not say when its last uncommitted change was made")
+        if kept := _is_younger(facts.now, staged.last_write, rule.max_inactivity, "its last staged write"):
+            return replace(standing, kept=kept)
+    identity = replace(identity, staged=staged.digest)
+    return replace(standing, identity=identity, changes=staged.changes, undo=_undo(facts, identity, made_at))
+
+
+def _why_kept(facts: _Facts, standing: Standing, rule: StaleRule | None) -> str:
+    """Why a branch stays whatever is uncommitted; empty if nothing keeps it."""
+    branch = standing.identity.branch
+    if branch == facts.repository.facts.default_branch:
+        return "it is the default branch"
+    if pattern := protecting(branch, facts.protection):
+        return f"the branch protection rule {pattern} fits it"
+    if merge := describe_merge(branch, facts.pull_requests):
+        return merge
+    if rule is None:
+        return "no rule fits it"
+    if rule.max_age is None and rule.max_inactivity is None:
+        return f"the {rule} has no limit"
+    if standing.first_own_commit is None:
+        return "it has no commit of its own, so nobody can tell its age or its last use"
+    used_at = max(
+        standing.head_made_at, facts.restored.get((branch, standing.identity.commit_id), standing.head_made_at)
+    )
+    what = "its last commit" if used_at == standing.head_made_at else "making it again"
+    return _is_younger(facts.now, standing.first_own_commit, rule.max_age, "its first commit") or _is_younger(
+        facts.now, used_at, rule.max_inactivity, what
+    )
+
+
+def _is_younger(now: datetime, moment: datetime, limit: timedelta | None, what: str) -> str:
+    """Why a branch stays whose moment lies within a limit; empty if it does not, or without a limit."""
+    if limit is None or now - moment > limit:
+        return ""
+    return f"{what} is of {moment:%F %T}Z, within {in_units(limit)}"
+
+
+def protecting(branch: str, patterns: Collection[str]) -> str | None:
+    """The first pattern of the protection rules that fits a branch, or is written in a way that is not known."""
+    return next((pattern for pattern in patterns if rules.may_fit(pattern, branch)), None)
+
+
+def describe_merge(branch: str, pull_requests: Iterable[PullRequest]) -> str:
+    """The first of these open pull requests that names a branch, in words; empty if none does."""
+    for pull in pull_requests:
+        if pull.source == branch:
+            return f"the open pull request {pull.id} would merge it into {pull.destination}"
+        if pull.destination == branch:
+            return f"the open pull request {pull.id} would merge {pull.source} into it"
+    return ""
+
+
+def read_staged(api: LakeFSApi, branch: str, allowed: bool) -> Staged | None:
+    """Uncommitted changes of a branch; None if there are more than allowed, or more than can be looked at.
+
+    Args:
+        allowed: False if none are allowed.
+    """
+    if not allowed:
+        return None if api.first_change(branch) else Staged()
+    changes = [*islice(api.changes(branch), _MOST_CHANGES + 1)]
+    if len(changes) > _MOST_CHANGES:
+        return None
+    stats = stats_at(api, branch, [change.path for change in changes if change.type != "removed"])
+    stated, times = list[object](), list[int | None]()
+    for change in changes:
+        stat = stats.get(change.path)
+        stated.append([change.type, change.path, stat and [stat.physical_address, stat.size, stat.mtime]])
+        times.append(None if stat is None or change.type == "removed" else stat.mtime)
+    known = [time for time in times if time is not None]
+    last_write = layout.as_datetime(max(known)) if known and len(known) == len(changes) else None
+    digest = hashlib.sha256(json.dumps(stated).encode()).hexdigest() if stated else ""
+    return Staged(len(changes), digest, last_write)
+
+
+def _undo(facts: _Facts, identity: BranchIdentity, made_at: datetime) -> str:
+    """How long a dangling commit surely keeps its objects: by the default rule, from when the commit was made."""
+    if facts.effective is None:
+        return "as long as there are no retention rules"
+    if tag := facts.tags.get(identity.commit_id):
+        return f"as long as it has the tag {tag}"
+    until = made_at + facts.effective.default.retention
+    return f"until {until:%F %T}Z" if until > facts.now else "until the next run by retention rules"
+
+
+def _with_holdings(store: ObjectStore, listing: Listing) -> Listing:
+    """The listing with what stale branches hold by the newest forecast, where that saw the same commit."""
+    newest = stored_forecasts.read_newest(store) if listing.stale else None
+    if newest is None:
+        return listing
+    forecast_id, table = newest
+    rows = {row["name"]: row for row in table.to_pylist() if row["kind"] == ScenarioKind.BRANCH.value}
+
+    def held(standing: Standing) -> Standing:
+        row = rows.get(standing.identity.branch)
+        if standing.kept or row is None or row["head_made_at"] != standing.head_made_at:
+            return standing
+        alone = Amount(row["alone_objects"], row["alone_bytes"])
+        freed = None if row["freed_objects"] is None else Amount(row["freed_objects"], row["freed_bytes"])
+        return replace(standing, alone=alone, freed=freed)
+
+    made_at = layout.as_datetime(layout.created_at(forecast_id))
+    return replace(listing, standings=tuple(map(held, listing.standings)), forecast_made_at=made_at)
+
+
+def delete(repository: OpenRepository, digest: str, owner: str, note: LogLine, warn: LogLine) -> Iterator[Outcome]:
+    """Deletes the branches of a listing that was shown, during iteration; yields the outcome of each.
+
+    It may be repeated: what was deleted before stays so, and the others are tried again.
+
+    Args:
+        digest: names the listing.
+        owner: who takes the repository's lock.
+        note, warn: receive lines for the log.
+    Raises:
+        OrderViolation: what was shown last is not this.
+        GuardTripped: too many branches would go.
+        ServerUnavailable: the server fails at two branches in a row; the others are as they were, or are deleted.
+        CollectionError: see `list_branches`.
+    """
+    with locked(repository, _WORK, owner, warn) as lock:
+        shown = _read_approved(repository, digest)
+        guards.require_few_stale(len(shown.stale), shown.branches, repository.settings)
+        repository.store.put(_approved_key(digest), records_json.encode(shown))
+        records = read_deleted_branches(repository.store, shown.repository, warn)
+        before = {each.branch: each for each in records if each.listing == digest}
+        standings = {each.identity.branch: each for each in _decide(repository, note).standings}
+
+        def act(identity: BranchIdentity) -> Outcome:
+            standing, record = standings.get(identity.branch), before.get(identity.branch)
+            return _delete_one(repository, lock, identity, standing, record, digest)
+
+        yield from _one_by_one(shown.stale, act, _failed)
+
+
+def _failed(branch: BranchIdentity | DeletedBranch, error: CollectionError) -> Outcome:
+    return Outcome(branch.branch, branch.commit_id, Fate.FAILED, str(error))
+
+
+def _delete_one(
+    repository: OpenRepository,
+    lock: Lock,
+    identity: BranchIdentity,
+    standing: Standing | None,
+    record: DeletedBranch | None,
+    digest: str,
+) -> Outcome:
+    branch, commit_id = identity.branch, identity.commit_id
+    if record is not None and record.state in (BranchState.DELETED, BranchState.RESTORED):
+        return Outcome(branch, commit_id, Fate.GONE, f"{record.state} at {record.at:%F %T}Z")
+    if standing is None:
+        if record is None or record.state is BranchState.KEPT:
+            return Outcome(branch, commit_id, Fate.GONE, "somebody else deleted it")
+        _put(repository, record, BranchState.DELETED)
+        return Outcome(branch, commit_id, Fate.DELETED, "by an attempt before, which saw no answer")
+    if standing.kept:
+        return Outcome(branch, commit_id, Fate.KEPT, standing.kept)
+    if standing.identity != identity:
+        return Outcome(branch, commit_id, Fate.KEPT, "it was changed, or made anew, since it was shown")
+    record = DeletedBranch(
+        repository.facts.id,
+        branch,
+        commit_id,
+        standing.hidden,
+        digest,
+        BranchState.DELETING,
+        repository.clock.now(),
+    )
+    write_deleted_branch(repository.store, record)
+    try:
+        outcome = Outcome(branch, commit_id, Fate.DELETED)
+        if why := _changed(repository, identity):
+            outcome = Outcome(branch, commit_id, Fate.KEPT, why)
+        else:
+            lock.check()
+            repository.branches_api.delete_branch(branch)
+    except ServerUnavailable as error:
+        # Its record stays as it is, by which the next attempt sees whether it is deleted.
+        raise ServerUnavailable(f"{error}; it may be deleted all the same: approve again to see") from error
+    except LakeFSError as refusal:
+        outcome = Outcome(branch, commit_id, Fate.FAILED, str(refusal))
+    _put(repository, record, BranchState.DELETED if outcome.fate is Fate.DELETED else BranchState.KEPT)
+    return outcome
+
+
+def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
+    """Why a branch that was stale a moment ago stays; empty if nothing of it has changed."""
+    api, branch = repository.branches_api, identity.branch
+    if repository.api.repository().default_branch == branch:
+        return "it is the default branch by now"
+    if pattern := protecting(branch, api.protection_patterns()):
+        return f"the branch protection rule {pattern} fits it by now"
+    if merge := describe_merge(branch, api.open_pull_requests()):
+        return f"{merge} by now"
+    staged = read_staged(repository.api, branch, bool(identity.staged))
+    # Last, since what it reads is what most writes change.
+    current = api.branch(branch)
+    if current is None or current.commit_id != identity.commit_id:
+        return "its head is another commit by now"
+    if staged is None or staged.digest != identity.staged:
+        return "its uncommitted changes are others by now"
+    return ""
+
+
+def _put(repository: OpenRepository, record: DeletedBranch, state: BranchState) -> None:
+    write_deleted_branch(repository.store, replace(record, state=state, at=repository.clock.now()))
+
+
+def _read_approved(repository: OpenRepository, digest: str) -> _Shown:
+    """What the digest names. Raises OrderViolation."""
+    if digest.isalnum():
+        for key in (_approved_key(digest), _SHOWN):
+            shown = records_json.read(repository.store, _Shown, key)
+            if shown is not None and _digest(shown.stale) == digest and shown.repository == repository.facts.id:
+                return shown
+    raise OrderViolation(f"{digest!r} is not what was shown last: look at the stale branches again, and approve that")
+
+
+def _approved_key(digest: str) -> str:
+    return f"{BRANCHES}approved/{digest}.json"
+
+
+def list_deleted(repository: OpenRepository, branches: Collection[str], warn: LogLine) -> tuple[DeletedBranch, ...]:
+    """The newest record of each branch that can be made again.
+
+    Args:
+        branches: names of those that are asked for; empty for all.
+    Raises:
+        ConfigurationError: one that is asked for is not among them.
+    """
+    records = {each.branch: each for each in read_deleted_branches(repository.store, repository.facts.id, warn)}
+    deleted = {name: each for name, each in sorted(records.items()) if each.state is not BranchState.KEPT}
+    if unknown := sorted({*branches} - deleted.keys()):
+        raise ConfigurationError(f"no record of deleted branches names {', '.join(unknown)}")
+    if branches:
+        return tuple(each for name, each in deleted.items() if name in branches)
+    return tuple(each for each in deleted.values() if each.state is not BranchState.RESTORED)
+
+
+def restore(repository: OpenRepository, branches: Collection[str], owner: str, warn: LogLine) -> Iterator[Outcome]:
+    """Makes deleted branches again on their commits, during iteration; yields the outcome of each. May be repeated.
+
+    Args:
+        branches: as for `list_deleted`.
+        owner, warn: as for `delete`.
+    Raises:
+        ServerUnavailable: the server fails at two branches in a row.
+        CollectionError: see `list_deleted`.
+    """
+    with locked(repository, _WORK, owner, warn) as lock:
+        data = _CommittedData(repository, lock, warn)
+
+        def act(record: DeletedBranch) -> Outcome:
+            lock.check()
+            outcome = _restore_one(repository, record)
+            gone = data.describe_gone(record.commit_id) if outcome.fate.is_well else ""
+            return replace(outcome, fate=Fate.INCOMPLETE, why=gone) if gone else outcome
+
+        yield from _one_by_one(list_deleted(repository, branches, warn), act, _failed)
+
+
+@dataclass(frozen=True)
+class _CommittedData:
+    """What earlier runs deleted of commits. Their receipts are read once, and only if a branch is made again."""
+
+    repository: OpenRepository
+    lock: Lock
+    warn: LogLine
+
+    @cached_property
+    def _step(self) -> Step[ArrowRows]:
+        now, store_clock = self.repository.clock.now(), self.lock.store_clock
+        plan = planning.make_plan(self.repository, layout.issue_run_id(now), (), _WORK, store_clock, Flow.CLEAN)
+        return Step(lambda line: None, self.warn, self.repository, LocalEngine(), plan, self.lock)
+
+    @cached_property
+    def _deleted(self) -> pa.Table:
+        engine = self._step.engine
+        return engine.collect(engine.distinct(deleted_before(self._step)))
+
+    def describe_gone(self, commit_id: str) -> str:
+        """How many objects of a commit earlier runs deleted, or why that is not known; empty for none."""
+        try:
+            if not self._deleted.num_rows:
+                return ""
+            step, engine = self._step, self._step.engine
+            metarange_id = self.repository.api.commit(commit_id).metarange_id
+            records = find_ranges(step, self.repository, [metarange_id] if metarange_id else [])
+            deleted = engine.table(self._deleted)
+            held = engine.among_exactly(deleted, References.from_step(step).committed(records))
+            count = engine.count(engine.where(held, partial(are_gone, self.repository.opener)))
+        except ServerUnavailable:
+            raise
+        except CollectionError as error:
+            return f"whether its data is there is not known: {error}"
+        if not count:
+            return ""
+        return (
+            f"{counted(count, 'objects')} of its {counted(records.entries, 'entries')} {'is' if count == 1 else 'are'} "
+            "gone: earlier runs deleted them. `lakefs-gc fsck` names each, and whether it can be brought back"
+        )
+
+
+def _restore_one(repository: OpenRepository, record: DeletedBranch) -> Outcome:
+    api, branch, commit_id = repository.branches_api, record.branch, record.commit_id
+    current = api.branch(branch)
+    if current is not None and current.commit_id != commit_id:
+        why = (
+            f"a branch of this name is there, on commit {current.commit_id}; "
+            f"`lakectl branch create` makes one of another name on commit {commit_id}"
+        )
+        return Outcome(branch, commit_id, Fate.KEPT, why)
+    if current is None:
+        api.create_branch(branch, commit_id, record.hidden)
+    if record.state is not BranchState.RESTORED or current is None:
+        _put(repository, record, BranchState.RESTORED)
+    return Outcome(branch, commit_id, Fate.RESTORED if current is None else Fate.THERE)

@@ -1,0 +1,125 @@
+"""The asset `repository_check`: whether a repository is whole, by the check of `lakefs-gc fsck`.
+
+It has no partitions, so Dagster plots its numbers over time. It is no part of a run: it takes no lock, deletes nothing,
+and no schedule launches it. Its asset check fails while anything is missing or wrong.
+"""
+
+from collections import Counter
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from lakefs_gc_assets.collector.survey import Finding
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs import history
+from lakefs_gc_assets.defs.failures import collector_op
+from lakefs_gc_assets.defs.history import Verdict
+from lakefs_gc_assets.defs.pages import bullets
+from lakefs_gc_assets.defs.partitions import Names, newest_metadata, one_op_job
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.wiring import Additions
+from lakefs_gc_assets.errors import LogLine
+from lakefs_gc_assets.extensions.check import fsck
+from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, Checkup
+from lakefs_gc_assets.spark.faults import errors_of_spark
+
+JOB = "fsck"
+NAME = "repository_check"
+IS_WHOLE = "repository_is_whole"
+_NOT_CHECKED = "the job fsck has not checked it yet"
+_SHOWN = 100
+
+
+class FsckConfig(dg.Config):
+    """What is checked beside existence and sizes."""
+
+    deep: int = Field(
+        default=0, ge=-1, description="Objects whose content is read, chosen at random; -1 for all, 0 for none."
+    )
+    every_commit: bool = Field(default=False, description="Also check commits that retention rules let expire.")
+
+
+def check_now(collector: Collector, note: LogLine, every_commit: bool, deep: int) -> Checkup:
+    """Checks a repository on Spark, without waits, since nothing will be deleted.
+
+    Args:
+        note: called with each line for the log.
+        every_commit, deep: as for `fsck.check`.
+    Raises:
+        CollectionError: as `fsck.check`, also if a worker of Spark raised it.
+    """
+    opened = collector.open(to_read=True).dumping_at_once()
+    with errors_of_spark():
+        return fsck.check(opened, collector.engine(opened.settings), note, every_commit=every_commit, deep=deep)
+
+
+def define(names: Names, loaded: Loaded) -> Additions:
+    """The definitions that checks add to those of a repository."""
+    return Additions(assets=[check_asset(names)], checks=[define_check(names)], jobs=[fsck_job(names)])
+
+
+def check_asset(names: Names) -> dg.AssetSpec:
+    """The asset of one repository, which the job fsck reports."""
+    return dg.AssetSpec(
+        key=names.asset(NAME),
+        description=f"Whether {names.repository} is whole: each object that live commits, branches and tags need is in "
+        f"the store with its size, and metadata can be read. The job {names.qualified(JOB)} makes the check: launch "
+        "that to see it here. It deletes nothing, takes no lock, and may be made beside a run.",
+        kinds={"pyspark", "parquet"},
+    )
+
+
+def define_check(names: Names) -> dg.AssetChecksDefinition:
+    """The check of the asset, which the job fsck evaluates; by itself it repeats what the newest check found."""
+
+    def judge(instance: dg.DagsterInstance) -> Verdict:
+        shown = newest_metadata(instance, names.asset(NAME))
+        return Verdict(not shown["is_damaged"], str(shown["verdict"])) if shown else Verdict(True, _NOT_CHECKED)
+
+    return history.define_check(names, NAME, IS_WHOLE, "Nothing that is needed is missing or wrong.", judge)
+
+
+def fsck_job(names: Names) -> dg.JobDefinition:
+    """The job that checks a repository, and reports it as a materialization of the asset and an evaluation."""
+
+    @collector_op(names, NAME, "Checks the repository.", FsckConfig, in_pool=False)
+    def repository_check(context: dg.OpExecutionContext, collector: Collector, config: FsckConfig) -> None:
+        deep = EVERYTHING if config.deep < 0 else config.deep
+        checkup = check_now(collector, context.log.info, config.every_commit, deep)
+        context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata=described(checkup)))
+        verdict = Verdict(not checkup.is_damaged, checkup.verdict)
+        history.report_check(context.instance, names, NAME, IS_WHOLE, verdict)
+
+    description = (
+        f"Checks whether {names.repository} is whole: each object that live commits, branches and tags need is in the "
+        "store with its size, and metadata can be read. Deletes nothing."
+    )
+    return one_op_job(names, JOB, repository_check, description)
+
+
+def described(checkup: Checkup) -> dict[str, Any]:
+    """Metadata of a check for the UI: numbers, which are plotted, and the findings."""
+    counts = Counter(finding.kind for finding in checkup.findings)
+    return {
+        "verdict": checkup.verdict,
+        "is_damaged": checkup.is_damaged,
+        "findings": len(checkup.findings),
+        **{str(kind).replace(" ", "_"): counts[kind] for kind in sorted(counts)},
+        "commits": checkup.commits,
+        "ranges": checkup.ranges,
+        "entries": checkup.entries,
+        "contents_read": checkup.contents_read,
+        "contents_without_checksum": checkup.contents_without_checksum,
+        **({"what_is_wrong": _list(checkup.findings)} if checkup.findings else {}),
+        **({"not_checked": bullets(checkup.unchecked)} if checkup.unchecked else {}),
+    }
+
+
+def _list(findings: tuple[Finding, ...]) -> dg.MarkdownMetadataValue:
+    lines = tuple(
+        f"{finding.kind}: {finding.address}: {finding.detail}. {finding.remedy}. " + "; ".join(map(str, finding.places))
+        for finding in findings[:_SHOWN]
+    )
+    more = (f"and {len(findings) - _SHOWN:,} more: lakefs-gc fsck",) if len(findings) > _SHOWN else ()
+    return bullets(lines + more)

@@ -1,0 +1,116 @@
+"""`lakefs-gc metadata`: lists ranges and metaranges that nothing needs, moves them to quarantine, and purges them."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import click
+
+from lakefs_gc_assets.cli.common import (
+    JSON,
+    QUIET,
+    YES,
+    Target,
+    on_repository,
+    print_answer,
+    print_outcomes,
+    require_yes,
+    require_yes_or_terminal,
+    show_progress,
+)
+from lakefs_gc_assets.cli.progress import shown_bar
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.extensions.check import unneeded_metadata
+from lakefs_gc_assets.extensions.check.unneeded_metadata import Fate, Listing, Outcome, find_unneeded
+from lakefs_gc_assets.spark.faults import errors_of_spark
+
+_SHOWN = 20
+_USUAL = {"move": Fate.MOVED, "restore": Fate.RESTORED, "purge": Fate.PURGED}
+
+
+@click.command()
+@on_repository
+@click.argument("act", required=False, type=click.Choice([*_USUAL]))
+@YES
+@QUIET
+@JSON
+def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> None:
+    """Lists ranges and metaranges that nothing needs; moves them to quarantine, puts them back, and purges them.
+
+    These are files below _lakefs/ that no commit, expired or not, no compacted base and no younger metarange names, and
+    that are older than a week and than collection.min_age_hours. The user needs the rights to dump refs. Whatever
+    cannot be read and may name others ends the command, and so does another repository on the storage namespace.
+
+    `move` lists them again after collection.wait_before_recheck_seconds, moves those that are as they were shown, and
+    puts back what something names that time later. `restore` puts back all that was moved. `purge` deletes for good
+    what was moved collection.quarantine_days ago, unless something names it by then.
+
+    No other server may use the storage namespace: `move` and `purge` refuse while collection.keep_old_unnamed_ranges is
+    on. They ask before they change anything. Where there is no terminal, --yes is needed.
+
+    Prints the files that were not moved, put back or purged, and the counts; with --json each file.
+
+    Exit status 0 if everything was done, 6 if something failed, 4 if a guard refuses.
+    """
+    collector = target.collector()
+    looking = "looking for unneeded files"
+    if act is None:
+        opened = collector.open(to_read=True)
+        with shown_bar(looking, quiet) as (say, _), errors_of_spark():
+            listing = find_unneeded(opened, collector.engine(opened.settings), say).listing
+        encoded = {"amount": listing.amount._asdict()}
+        print_answer(as_json, lambda: {**asdict(listing), **encoded}, describe(listing))
+        return
+    require_yes_or_terminal()
+    opened, owner = collector.open(), f"metadata-{uuid.uuid4().hex}"
+    engine = collector.engine(opened.settings)
+    outcomes: Sequence[Outcome] = ()
+    with errors_of_spark():
+        if act == "move":
+            with shown_bar(looking, quiet) as (say, _):
+                listing = unneeded_metadata.list_movable(opened, engine, say)
+            for line in () if quiet else describe(listing):
+                show_progress(line)
+            if listing.files:
+                require_yes(f"Move {_describe(listing.amount)} to quarantine?")
+                with shown_bar("moving", quiet) as (say, _):
+                    outcomes = unneeded_metadata.move(opened, engine, listing, owner, say, show_progress)
+        elif copies := unneeded_metadata.list_copies(opened.store):
+            files = _describe(Amount(len(copies), sum(bytes_ for bytes_, _ in copies.values())))
+            if act == "restore":
+                require_yes(f"Put back {files}?")
+                outcomes = unneeded_metadata.restore(opened, owner, show_progress)
+            elif act == "purge":
+                days = opened.settings.quarantine_days
+                require_yes(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
+                with shown_bar("purging", quiet) as (say, _):
+                    outcomes = unneeded_metadata.purge(opened, engine, owner, say, show_progress)
+            else:
+                raise ValueError(f"{act!r} is none of {', '.join(_USUAL)}")
+    print_outcomes(outcomes, "id", _USUAL[act], as_json, frees=act == "purge")
+
+
+def _describe(amount: Amount) -> str:
+    return f"{counted(amount.objects, 'files of metadata')}, {size(amount.bytes)}"
+
+
+def describe(listing: Listing) -> Iterator[str]:
+    """A listing as lines: the oldest files, why others stay, and the total last."""
+    for file in listing.files[:_SHOWN]:
+        yield f"{file.kind:<9}  {file.id}: {size(file.size)}, written {file.written_at:%F}"
+    if (more := len(listing.files) - _SHOWN) > 0:
+        yield f"{more:,} more are shown with --json"
+    yield f"{counted(listing.needed, 'files are')} needed"
+    for why, amount in listing.kept.items():
+        yield f"kept: {counted(amount.objects, 'files')}, {size(amount.bytes)}: {why}"
+    if listing.files and listing.count_as_live:
+        yield (
+            "what they hold counts as live, since another repository, also one of another server, may have written "
+            "them: see collection.keep_old_unnamed_ranges"
+        )
+    amount = listing.amount
+    yield (
+        f"{listing.repository}: {counted(amount.objects, 'files of metadata are')} unneeded, {size(amount.bytes)}, all "
+        f"written before {listing.cutoff:%F %T}Z"
+    )

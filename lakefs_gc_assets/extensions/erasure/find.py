@@ -1,0 +1,700 @@
+"""Finds every address that commits and branches have, or had, at some paths, and what still holds each of them.
+
+Paths name entries of all commits that the server knows, whether or not they have expired, and what branches show as
+staged. All ranges are then read once more by address, since other paths, branches, tags and repositories may hold the
+same objects. It deletes nothing and needs no lock. What it answers is shown and approved; whether an object is deleted
+is decided by a run, which asks for everything live itself.
+
+What must be done on the server before addresses can be erased is done here, too: resets, deletions at paths, deletions
+of tags. Each step is shown and approved by itself. Right before, the server is asked again: what is not as it was shown
+is left. Rules of retention are changed by `lakefs-gc policy set`.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Generic
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.live.hidden import staged_objects
+from lakefs_gc_assets.collector.live.live_files import PLACED, LiveFiles, RangeRecords
+from lakefs_gc_assets.collector.live.references import References, find_unnamed
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.retention import NO_RULES, Retention
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.survey import Commits, HolderKind, Problems, begin_reading, read_commits
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, counted
+from lakefs_gc_assets.extensions.erasure.remains import Remains, look
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.addresses import AddressType, parse_location
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+
+MOST_ADDRESSES = 20_000
+"""Addresses of one erasure: its plan names each."""
+_COMMITS_NAMED = 5
+"""Commits of each address and path that are described."""
+_PLACED = pa.schema(
+    [
+        *PLACED,
+        pa.field("range", pa.string()),
+        pa.field("detail", pa.string()),
+    ]
+)
+"""Entries of ranges. Without an address, the entry lies elsewhere, or `detail` says why the range cannot be read."""
+_NAMING = pa.schema([pa.field("metarange", pa.string()), pa.field("range", pa.string())])
+Content = tuple[str, int]
+"""Checksum of an entry, and its size in bytes."""
+_HINTS = 100
+"""Possible copies that sentences name; the others are counted."""
+_WILD = re.compile(r"\\(.)|(\*\*)|(\*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Paths that somebody asks for.
+
+    Attributes:
+        asked: as they were given.
+        by_asked: a whole path or a pattern of one, by the text that was given.
+        exact: whole paths.
+        patterns: the beginning of the others without a wildcard, and a pattern of the whole path.
+    """
+
+    by_asked: Mapping[str, bytes | re.Pattern[bytes]]
+    exact: frozenset[bytes]
+    patterns: tuple[tuple[bytes, re.Pattern[bytes]], ...]
+
+    @classmethod
+    def parse(cls, repository: str, asked: Iterable[str]) -> "Selection":
+        """Reads `lakefs://REPOSITORY/PATH`: a path that ends with a slash means everything below it.
+
+        `*` stands for any text without a slash, `**` for any text; a backslash takes the meaning from what follows it.
+
+        Raises ConfigurationError: one names another repository, or no path.
+        """
+        by_asked: dict[str, bytes | re.Pattern[bytes]] = {}
+        patterns = list[tuple[bytes, re.Pattern[bytes]]]()
+        for each in dict.fromkeys(asked):
+            location = parse_location(each)
+            if location is None or location.kind != "lakefs" or location.bucket != repository or not location.key:
+                raise ConfigurationError(f"{each!r} is no lakefs://{repository}/PATH, without a branch")
+            path = location.key
+            literal, pattern, end = [""], "", 0
+            for wild in _WILD.finditer(path):
+                plain, end = path[end : wild.start()] + (wild[1] or ""), wild.end()
+                literal[-1] += plain
+                pattern += re.escape(plain)
+                if wild[1] is None:
+                    literal.append("")
+                    pattern += ".*" if wild[2] else "[^/]*"
+            literal[-1] += path[end:]
+            pattern += re.escape(path[end:]) + (".*" if path.endswith("/") else "")
+            if len(literal) == 1 and not path.endswith("/"):
+                by_asked[each] = literal[0].encode()
+            else:
+                by_asked[each] = compiled = re.compile(pattern.encode(), re.DOTALL)
+                patterns.append((literal[0].encode(), compiled))
+        if not by_asked:
+            raise ConfigurationError("no path is given")
+        exact = frozenset(path for path in by_asked.values() if isinstance(path, bytes))
+        return cls(by_asked, exact, tuple(patterns))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The paths as they were given."""
+        return tuple(self.by_asked)
+
+    def list_unmatched(self, found: Iterable[str], branches: Collection[str]) -> Iterator[str]:
+        """Asked paths that none of the paths found matches, each with a hint if there is one."""
+        paths = {path.encode() for path in found}
+        for asked, path in self.by_asked.items():
+            if path in paths if isinstance(path, bytes) else any(map(path.fullmatch, paths)):
+                continue
+            location = parse_location(asked)
+            assert location is not None
+            branch, _, rest = location.key.partition("/")
+            forms = {unicodedata.normalize("NFC", asked), unicodedata.normalize("NFD", asked)}
+            if branch in branches and rest:
+                yield f"{asked}: {branch} is a branch, and a path has none: ask for lakefs://{location.bucket}/{rest}"
+            elif len(forms) > 1:
+                yield f"{asked}: Unicode writes it in two forms that lakeFS tells apart: ask for both (NFC and NFD)"
+            else:
+                yield asked
+
+    def may_be_among(self, records: RangeRecords) -> RangeRecords:
+        """The ranges that may have such a path, by their first and last one."""
+        exact = sorted(self.exact)
+
+        def may_have(first: bytes, last: bytes) -> bool:
+            place = bisect_left(exact, first)
+            if place < len(exact) and exact[place] <= last:
+                return True
+            return any(begin <= last and first[: len(begin)] <= begin for begin, _ in self.patterns)
+
+        bounds = zip(*(records.rows.column(name).to_pylist() for name in ("min_key", "max_key")), strict=True)
+        return RangeRecords(records.rows.filter(pa.array([may_have(*each) for each in bounds], pa.bool_())))
+
+    def chooses(self, paths: pa.BinaryArray) -> pa.BooleanArray:
+        """True for paths that are asked for."""
+        chosen = pc.is_in(paths, value_set=pa.array(sorted(self.exact), pa.binary()))
+        for begin, pattern in self.patterns:
+            at = pc.indices_nonzero(pc.starts_with(paths, begin))
+            matches = pa.array([pattern.fullmatch(path) is not None for path in paths.take(at).to_pylist()], pa.bool_())
+            chosen = pc.or_(chosen, pc.is_in(pa.array(range(len(paths)), at.type), value_set=at.filter(matches)))
+        return chosen
+
+
+_REMEDIES = {
+    HolderKind.BRANCH: "delete the path on branch {name} of {repository} and commit: lakectl fs rm lakefs://{repository}/"
+    "{name}/PATH",
+    HolderKind.TAG: "delete tag {name} of {repository}, once nobody needs it: lakectl tag delete "
+    "lakefs://{repository}/{name}",
+    HolderKind.COMMIT: "let the commits of {repository} that still count expire: shorten their retention rule, which "
+    "`lakefs-gc policy show` shows, or wait",
+    HolderKind.STAGED: "reset or delete the path on branch {name} of {repository}: lakectl branch reset "
+    "lakefs://{repository}/{name} --object PATH",
+    HolderKind.UNCOMMITTED: "commit or reset what is staged in {repository}: uncommitted data names the object, and no "
+    "branch shows where",
+    HolderKind.RANGE: "wait, or look at collection.keep_unnamed_ranges: range {name} holds it, which no commit names",
+}
+
+
+_WITHOUT_RULES = (
+    "set retention rules of {repository} first, since without any its commits never expire: `lakefs-gc policy "
+    "set-default` does"
+)
+_OLD_COMMITS = ". Earlier commits hold it until they expire"
+_COUNTED_AS_A_WHOLE = (
+    "take {repository} out of collection.also_live of {own}, once {repository} needs no objects of {own} any more: "
+    "while it is listed there, all of its commits count, whatever its retention rules, and waiting does not help"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Something that holds an address at a path, which is empty where it is not known; `why` says why a commit counts.
+
+    Attributes:
+        name: of the branch, tag, commit or range.
+    """
+
+    repository: str
+    by: HolderKind
+    name: str
+    path: str
+    why: str = ""
+
+    def remedies(self, own: str) -> Iterator[str]:
+        """What must be done before the address of the repository `own` can be erased."""
+        is_other = self.repository != own
+        if self.by is HolderKind.COMMIT and not is_other:
+            remedy = _WITHOUT_RULES if self.why == NO_RULES else _REMEDIES[self.by]
+            yield remedy.format(repository=self.repository)
+        elif self.by is not HolderKind.COMMIT:
+            remedy = _REMEDIES[self.by].format(name=self.name, repository=self.repository)
+            yield remedy + (_OLD_COMMITS if self.by is HolderKind.BRANCH and not is_other else "")
+        if is_other and self.by in (HolderKind.BRANCH, HolderKind.TAG, HolderKind.COMMIT):
+            yield _COUNTED_AS_A_WHOLE.format(repository=self.repository, own=own)
+
+    def __str__(self) -> str:
+        name, why = f" {self.name}" if self.name else "", f": {self.why}" if self.why else ""
+        return f"{self.by}{name} of {self.repository}{f', path {self.path}' if self.path else ''}{why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An address that is, or was, at a path that is asked for.
+
+    Attributes:
+        paths: those that are asked for.
+        holders: what holds it still; of many commits the newest.
+        remains: what the store has of it.
+    """
+
+    address: str
+    paths: tuple[str, ...]
+    holders: tuple[Holder, ...]
+    remains: Remains
+
+
+@dataclass(frozen=True, slots=True)
+class SameContent:
+    """An entry at another path and address with the checksum and the size of what is to be erased.
+
+    Attributes:
+        of: one of the addresses that are to be erased.
+        address: as stored, if it lies outside of the storage namespace.
+    """
+
+    of: str
+    repository: str
+    path: str
+    address: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} of {self.repository} has, or had, the checksum and the size of {self.of}, so it may be a "
+            f"copy. It is another object, {self.address}, and is not erased unless its path is asked for as well"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Addresses at paths that are asked for. Times UTC.
+
+    Attributes:
+        asked: the paths, as they were given.
+        commits, ranges, entries: what was read, of all repositories that count.
+        elsewhere: paths whose objects lie outside of the storage namespace, or whose address may mean several objects.
+        unmatched: asked paths at which there is no object and never was one, each perhaps with a hint.
+        unread: files of metadata that could not be read, and why: what they name is not known.
+        unchecked: what else could not be looked at. Nothing is erased then.
+        same_content: entries of commits and of staging areas that may be copies: hints, which no digest is about.
+    """
+
+    repository: str
+    storage_namespace: str
+    asked: tuple[str, ...]
+    started_at: datetime
+    ended_at: datetime
+    commits: int
+    ranges: int
+    entries: int
+    addresses: tuple[Held, ...]
+    elsewhere: tuple[str, ...]
+    unmatched: tuple[str, ...]
+    unread: tuple[str, ...]
+    unchecked: tuple[str, ...]
+    same_content: tuple[SameContent, ...]
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Sentences about data at the paths that may exist although every address found is gone."""
+        return (
+            *(
+                f"not erased: {path} has an object outside of the storage namespace, such as an import, or its address "
+                "is not certain. lakeFS may still serve it: delete the path on every branch, and the object where it is"
+                for path in self.elsewhere
+            ),
+            *(f"not read: {what}" for what in self.unread),
+            *(f"not checked: {what}" for what in self.unchecked),
+        )
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Sentences about possible copies."""
+        more = len(self.same_content) - _HINTS
+        rest = (f"{counted(more, 'further entries')} with such a checksum and size",) if more > 0 else ()
+        return (*map(str, self.same_content[:_HINTS]), *rest)
+
+    @property
+    def erasable(self) -> tuple[Held, ...]:
+        """Addresses that nothing is known to hold."""
+        return tuple(each for each in self.addresses if not each.holders)
+
+    @property
+    def quarantined_by(self) -> tuple[str, ...]:
+        """Runs that have copies of what is erasable in quarantine."""
+        copies = (copy for each in self.erasable for copy in each.remains.copies)
+        return tuple(sorted({layout.parse_copy(copy)[0] for copy in copies}))
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What must be done first, each once."""
+        holders = dict.fromkeys(holder for each in self.addresses for holder in each.holders)
+        return tuple(dict.fromkeys(remedy for holder in holders for remedy in holder.remedies(self.repository)))
+
+    @property
+    def digest(self) -> str:
+        """Names exactly what an approval is about: the addresses at the paths, and which of them nothing holds."""
+        found = [[each.address, each.paths, not each.holders] for each in self.addresses]
+        content = json.dumps([self.repository, self.storage_namespace, self.asked, found], separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def find(repository: OpenRepository, engine: Engine[R], selection: Selection, note: LogLine) -> Finding:
+    """Looks at all commits, at what is staged, at ranges that no commit names, and into quarantine.
+
+    Args:
+        note: receives lines about the progress.
+    Raises:
+        ConfigurationError: there are more than MOST_ADDRESSES addresses.
+        CollectionError: the server or the store fails, or a file that no commit names cannot be read.
+    """
+    problems = Problems(note)
+    step, files = begin_reading(repository, engine, problems, "erase")
+    return _Search(step, selection, problems).run(files)
+
+
+def _holders(every: Commits, retained: Retention | None, metarange_id: str) -> Iterator[Holder]:
+    """The holders of the entries of a metarange, with an empty path. Commits that have expired hold nothing."""
+    repository, commits_named = every.repository.facts.id, 0
+    for by, name, at in every.named_by(metarange_id):
+        if by is not HolderKind.COMMIT:
+            yield Holder(repository, by, name, "")
+        elif at is None:
+            yield Holder(repository, by, name, "", "newer than the refs dump")
+        elif commits_named < _COMMITS_NAMED:
+            reasons = retained.why(at) if retained else [f"collection.also_live names {repository}"]
+            if reasons:
+                commits_named += 1
+                yield Holder(repository, by, name, "", "; ".join(reasons))
+
+
+@dataclass
+class _Search(Generic[R]):
+    """Looks for paths, and then for the addresses that they have.
+
+    Attributes:
+        paths: asked paths of each address.
+        holders: of each address; a dict for its order.
+        elsewhere: see Finding.
+        branches: names of the branches of the repository.
+        unread: files that cannot be read, and why.
+        contents: an address of each content at the paths, without empty ones.
+        same_content: by repository and address, for its order.
+    """
+
+    step: Step[R]
+    selection: Selection
+    problems: Problems
+    paths: dict[str, dict[str, None]] = field(default_factory=dict)
+    holders: dict[str, dict[Holder, None]] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+    branches: set[str] = field(default_factory=set)
+    unread: dict[str, str] = field(default_factory=dict)
+    contents: dict[Content, str] = field(default_factory=dict)
+    same_content: dict[tuple[str, str], SameContent] = field(default_factory=dict)
+
+    def run(self, files: Sequence[str]) -> Finding:
+        """The whole search; `files` are those of uncommitted data."""
+        step, repository = self.step, self.step.repository
+        # Staging is asked first: what is committed meanwhile is in the commits.
+        staged = [*self._find_staged()]
+        every = [self._find_commits(each) for each in (repository, *repository.others)]
+        own, _ = every[0]
+        self._find_paths(own)
+        if len(self.paths) > MOST_ADDRESSES:
+            raise ConfigurationError(
+                f"{len(self.paths):,} addresses are at these paths, at most {MOST_ADDRESSES:,} can be erased at a "
+                "time: name fewer paths"
+            )
+        step.log(f"addresses at these paths: {len(self.paths):,}; looking for everything that holds them")
+        for content, address, holder in staged:
+            self._add(address, holder)
+            self._note_same(content, holder.repository, holder.path, address)
+        for each, retained in every:
+            self._find_holders(each, retained)
+        self._find_unnamed(own)
+        self._find_uncommitted(files)
+        damaged = [f"{finding.address}: {finding.detail}" for finding in self.problems.findings]
+        return Finding(
+            repository.facts.id,
+            repository.namespace.uri,
+            self.selection.asked,
+            step.started_at,
+            repository.clock.now(),
+            sum(each.count for each, _ in every),
+            sum(len(each.records) for each, _ in every),
+            sum(each.records.entries for each, _ in every),
+            tuple(
+                Held(
+                    remains.address,
+                    tuple(sorted(self.paths[remains.address])),
+                    tuple(self.holders.get(remains.address, ())),
+                    remains,
+                )
+                for remains in look(repository, self.paths)
+            ),
+            tuple(sorted(self.elsewhere)),
+            tuple(self.selection.list_unmatched({*self.elsewhere, *chain(*self.paths.values())}, self.branches)),
+            (*damaged, *(f"{file}: {detail}" for file, detail in sorted(self.unread.items()))),
+            tuple(self.problems.unchecked),
+            tuple(self.same_content.values()),
+        )
+
+    def _add(self, address: str, holder: Holder) -> None:
+        if address in self.paths:
+            self.holders.setdefault(address, {})[holder] = None
+
+    def _note_content(self, content: Content, address: str) -> None:
+        if all(content):
+            self.contents.setdefault(content, address)
+
+    def _note_same(self, content: Content, repository: str, path: str, address: str) -> None:
+        if address not in self.paths and content in self.contents:
+            same = SameContent(self.contents[content], repository, path, address)
+            self.same_content.setdefault((repository, address), same)
+
+    def _find_staged(self) -> Iterator[tuple[Content, str, Holder]]:
+        """What branches show as staged; notes the addresses of asked paths.
+
+        An error at one branch ends the search: what it holds must not be erased, and nobody else can tell.
+        """
+        namespace = self.step.repository.namespace
+        for repository in (self.step.repository, *self.step.repository.others):
+            for branch in repository.api.branches():
+                if repository is self.step.repository:
+                    self.branches.add(branch.id)
+                for stats in staged_objects(repository.api, branch.id):
+                    keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
+                    holder = Holder(repository.facts.id, HolderKind.STAGED, branch.id, stats.path)
+                    content = (stats.checksum or "", stats.size or 0)
+                    # An address outside of the namespace is no key, and may be that of a copy.
+                    yield from ((content, key, holder) for key in keys or (stats.physical_address,))
+                    is_own = repository is self.step.repository
+                    if is_own and self.selection.chooses(pa.array([stats.path.encode()], pa.binary()))[0].as_py():
+                        if len(keys) == 1 and not namespace.may_lie_elsewhere(stats.physical_address):
+                            self.paths.setdefault(keys[0], {})[stats.path] = None
+                            self._note_content(content, keys[0])
+                        else:
+                            self.elsewhere.add(stats.path)
+
+    def _find_commits(self, repository: OpenRepository) -> tuple[Commits, Retention | None]:
+        """All commits of a repository, expired ones too; records metaranges that cannot be read."""
+        dump, retained = read_commits(self.step, repository)
+        late, count = retained.late if retained else {}, len(dump.commits)
+        named = [*commits.distinct_metaranges(dump.commits).to_pylist(), *dump.compacted, *late.values()]
+        every = Commits.with_ranges(self.step, repository, dump, count, late, named)
+        for metarange_id, detail in every.damaged.items():
+            self.problems.unreadable(METADATA_PREFIX + metarange_id, detail)
+        ranges = counted(len(every.records), "ranges")
+        self.step.log(f"{repository.facts.id}: {counted(count, 'commits')}, {ranges}")
+        return every, retained
+
+    def _find_paths(self, own: Commits) -> None:
+        """Notes the addresses that commits have, or had, at the paths."""
+        records = self.selection.may_be_among(own.records)
+        self.step.log(f"ranges that may have such a path: {len(records):,} of {len(own.records):,}")
+        for row in self._rows(own.repository, records, partial(_asked_entries, self.selection)):
+            if row["path"] is not None:
+                path = _text(row["path"])
+                if row["address"] is None:
+                    self.elsewhere.add(path)
+                else:
+                    self.paths.setdefault(row["address"], {})[path] = None
+                    self._note_content((row["etag"], row["size"]), row["address"])
+
+    def _rows(
+        self, repository: OpenRepository, records: RangeRecords, read: Callable[[LiveFiles, RangeRecord], pa.Table]
+    ) -> list[dict[str, Any]]:
+        references = References.from_step(self.step, repository)
+        rows: list[dict[str, Any]] = self.step.engine.collect(references.of_ranges(records, read, _PLACED)).to_pylist()
+        return rows
+
+    def _find_entries(self, repository: OpenRepository, records: RangeRecords) -> dict[str, list[tuple[str, str]]]:
+        """Addresses, and paths at which a range has them, by the id of the range."""
+        entries: dict[str, list[tuple[str, str]]] = {}
+        addresses = pa.array(sorted(self.paths), pa.string())
+        for row in self._rows(repository, records, partial(_held_entries, addresses, frozenset(self.contents))):
+            if row["detail"] is None and row["address"] in self.paths:
+                entries.setdefault(row["range"], []).append((row["address"], _text(row["path"])))
+            elif row["detail"] is None:
+                content = (row["etag"], row["size"])
+                self._note_same(content, repository.facts.id, _text(row["path"]), row["address"])
+            else:
+                self.unread[METADATA_PREFIX + row["range"]] = row["detail"]
+        return entries
+
+    def _find_holders(self, own: Commits, retained: Retention | None) -> None:
+        """Notes which branches, tags and commits of a repository hold the addresses."""
+        if not self.paths:
+            return
+        entries = self._find_entries(own.repository, own.records)
+        if not entries:
+            return
+        range_ids = pa.array(sorted(entries), pa.string())
+
+        def read(files: LiveFiles, metarange_id: str) -> pa.Table:
+            ids = files.metarange(metarange_id).column("id")
+            named = ids.filter(pc.is_in(ids, value_set=range_ids))
+            return pa.table([pa.repeat(metarange_id, len(named)), named], schema=_NAMING)
+
+        references = References.from_step(self.step, own.repository)
+        naming = self.step.engine.collect(references.of_each(own.metarange_ids, read, _NAMING)).to_pylist()
+        holders = {
+            metarange_id: tuple(_holders(own, retained, metarange_id))
+            for metarange_id in {row["metarange"] for row in naming}
+        }
+        for row in naming:
+            for address, path in entries[row["range"]]:
+                for holder in holders[row["metarange"]]:
+                    self._add(address, Holder(holder.repository, holder.by, holder.name, path, holder.why))
+
+    def _find_unnamed(self, own: Commits) -> None:
+        """Notes ranges that hold the addresses and that no commit names, where the settings say that they count."""
+        settings = self.step.repository.settings
+        if not settings.keep_unnamed_ranges or not self.paths:
+            return
+        since = None if settings.keep_old_unnamed_ranges else self.step.plan.cutoff
+        known = own.records.ids | IdSet([*own.metarange_ids, *own.damaged, *own.dump.tables])
+        references = References.from_step(self.step)
+        unnamed = find_unnamed(own.repository.store, references, IdSet(), known, since).records
+        for range_id, entries in self._find_entries(own.repository, unnamed).items():
+            for address, path in entries:
+                self._add(address, Holder(own.repository.facts.id, HolderKind.RANGE, range_id, path))
+
+    def _find_uncommitted(self, files: Sequence[str]) -> None:
+        """Notes addresses of uncommitted data that no branch shows."""
+        if not files or not self.paths:
+            return
+        engine, name = self.step.engine, self.step.repository.facts.id
+        wanted = engine.table(pa.table({"address": pa.array(sorted(self.paths), pa.string())}))
+        rows = engine.select(References.from_step(self.step).uncommitted(files), "address")
+        for address in engine.collect(engine.distinct(engine.among_exactly(rows, wanted))).column(0).to_pylist():
+            if not any(holder.by is HolderKind.STAGED for holder in self.holders.get(address, ())):
+                self._add(address, Holder(name, HolderKind.UNCOMMITTED, "", ""))
+
+
+def _asked_entries(selection: Selection, files: LiveFiles, record: RangeRecord) -> pa.Table:
+    """Entries of a range (_PLACED) at paths that are asked for; none if it cannot be read, which is told later."""
+    try:
+        entries, others = files.placed(record)
+    except CorruptFile:
+        return _PLACED.empty_table()
+    others = others.set_column(0, PLACED.field(0), pa.nulls(others.num_rows, pa.string()))
+    rows = pa.concat_tables([entries, others])
+    return _with_range(rows.filter(selection.chooses(rows.column("path").combine_chunks())), record)
+
+
+def _with_range(rows: pa.Table, record: RangeRecord) -> pa.Table:
+    columns = [*rows.columns, pa.repeat(record.id, rows.num_rows), pa.nulls(rows.num_rows, pa.string())]
+    return pa.table(columns, schema=_PLACED)
+
+
+def _held_entries(
+    addresses: pa.StringArray, contents: Collection[Content], files: LiveFiles, record: RangeRecord
+) -> pa.Table:
+    """Entries of a range (_PLACED) that may have one of these addresses, or why the range cannot be read.
+
+    Entries with other addresses and one of these contents are among them.
+    """
+    try:
+        rows, others = files.placed(record, only_certain=False)
+    except CorruptFile as damage:
+        unread = {"range": record.id, "detail": f"{damage.check}: {damage.detail}"}
+        return pa.Table.from_pylist([unread], schema=_PLACED)
+    is_held = pc.is_in(rows.column("address"), value_set=addresses)
+    others = pa.concat_tables([rows.filter(pc.invert(is_held)), others])
+    checksums = pa.array(sorted({checksum for checksum, _ in contents}), pa.string())
+    others = others.filter(pc.is_in(others.column("etag"), value_set=checksums))
+    same = [
+        each in contents
+        for each in zip(others.column("etag").to_pylist(), others.column("size").to_pylist(), strict=True)
+    ]
+    copies = others.filter(pa.array(same, pa.bool_()))
+    return _with_range(pa.concat_tables([rows.filter(is_held), copies]), record)
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "replace")
+
+
+_PATHS_SHOWN = 20
+# What is staged is reset first, since a commit takes along all that is staged on its branch.
+_ORDER = (HolderKind.STAGED, HolderKind.BRANCH, HolderKind.TAG)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """One change of a branch or tag, after which it holds some addresses no more.
+
+    Attributes:
+        paths: the address at each path; empty for a tag.
+    """
+
+    repository: str
+    by: HolderKind
+    name: str
+    paths: Mapping[str, str]
+
+    def __str__(self) -> str:
+        if self.by is HolderKind.TAG:
+            return f"delete tag {self.name} of {self.repository}"
+        named = ", ".join(islice(self.paths, _PATHS_SHOWN))
+        more = f" and {len(self.paths) - _PATHS_SHOWN:,} more" if len(self.paths) > _PATHS_SHOWN else ""
+        where = f"on branch {self.name} of {self.repository}"
+        if self.by is HolderKind.STAGED:
+            return f"reset what is staged {where} at {named}{more}"
+        return f"delete {where}, and commit: {named}{more}"
+
+
+def list_first_steps(finding: Finding) -> tuple[FirstStep, ...]:
+    """The steps for what holds the addresses, each branch and tag once; none for paths that are no text."""
+    steps: dict[tuple[str, HolderKind, str], dict[str, str]] = {}
+    for held in finding.addresses:
+        for holder in held.holders:
+            if holder.by in _ORDER:
+                paths = steps.setdefault((holder.repository, holder.by, holder.name), {})
+                if holder.by is not HolderKind.TAG and holder.path and "\ufffd" not in holder.path:
+                    paths[holder.path] = held.address
+    made = (FirstStep(*place, paths) for place, paths in steps.items() if paths or place[1] is HolderKind.TAG)
+    return tuple(sorted(made, key=lambda step: (_ORDER.index(step.by), step.repository, step.name)))
+
+
+def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
+    """Does it; returns what was done. `repository` is the one whose addresses are to be erased.
+
+    Raises:
+        CollectionError: something else is at a path by now, a commit would take along what others staged, or the
+            server refuses.
+        ValueError: what is to change is no staging area, branch or tag.
+    """
+    if step.by not in _ORDER:
+        raise ValueError(f"there is no first step for what is held by a {step.by.value}")
+    (opened,) = (each for each in (repository, *repository.others) if each.facts.id == step.repository)
+    api = opened.branches_api
+    if step.by is HolderKind.TAG:
+        commit_id = next((tag.commit_id for tag in opened.api.tags() if tag.id == step.name), None)
+        if commit_id is None:
+            return f"there is no tag {step.name} any more"
+        api.delete_tag(step.name)
+        return f"deleted tag {step.name}, which named commit {commit_id}"
+    if step.by is HolderKind.BRANCH:
+        _require_nothing_else_staged(opened, step)
+    there = [path for path, address in step.paths.items() if _is_there(repository, opened, step.name, path, address)]
+    for path in there:
+        (api.reset_path if step.by is HolderKind.STAGED else api.delete_path)(step.name, path)
+    if step.by is HolderKind.STAGED:
+        return f"reset {counted(len(there), 'paths')} on branch {step.name}"
+    # Somebody may have staged something meanwhile.
+    _require_nothing_else_staged(opened, step)
+    api.commit_changes(step.name, f"Delete {counted(len(step.paths), 'paths')} that are to be erased")
+    return f"deleted {counted(len(step.paths), 'paths')} on branch {step.name}, and committed"
+
+
+def _require_nothing_else_staged(opened: OpenRepository, step: FirstStep) -> None:
+    for change in opened.api.changes(step.name):
+        if change.type != "removed" or change.path not in step.paths:
+            raise CollectionError(
+                f"branch {step.name} of {step.repository} has other uncommitted changes, such as {change.path}: a "
+                "commit would take them along. Commit or reset them first, and look again"
+            )
+
+
+def _is_there(repository: OpenRepository, opened: OpenRepository, branch: str, path: str, address: str) -> bool:
+    """True if the branch shows the address at the path; false where it shows nothing.
+
+    Raises CollectionError where it shows another object.
+    """
+    stats = opened.api.stat(branch, path)
+    if stats is None:
+        return False
+    if address not in repository.namespace.live_keys(stats.physical_address, AddressType.FULL):
+        raise CollectionError(
+            f"{path} on branch {branch} of {opened.facts.id} is another object by now, and was left: look again"
+        )
+    return True

@@ -1,0 +1,285 @@
+"""Scenarios: commits that would stay by other rules, without a branch or without a tag, and who keeps each commit.
+
+All answers come from one reading of refs, rules and the server's own list, by the functions that a run uses.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention import rules as retention_rules
+from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, mark_kept_by
+from lakefs_gc_assets.collector.retention.commits import distinct_metaranges
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
+from lakefs_gc_assets.collector.retention.rules import LONGEST_RETENTION, EffectiveRules, Policy
+from lakefs_gc_assets.errors import ConfigurationError, counted
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
+
+AGES: tuple[int | None, ...] = (0, 1, 3, 7, 14, 30, 60, 90, 180, 365, None)
+"""Days of retention that are asked for by default; None for unlimited."""
+
+WORD = 8
+"""Bytes of a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Rules, or a deletion of a branch or tag under the rules in force.
+
+    Attributes:
+        name: of the policy, branch or tag, or a number of days.
+        days: of an age; None for unlimited.
+        commits_expired: how many commits would be.
+        notes: what a person must know, such as why a sweep would be refused.
+    """
+
+    kind: ScenarioKind
+    name: str
+    commits_expired: int
+    days: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A branch or tag, by the rules in force, or all else that keeps commits.
+
+    Attributes:
+        kind: None for all else: dangling commits, pins, merged commits that no main ancestry has where there are no
+            rules, and the server's own list.
+        commits: how many it keeps.
+        head_made_at: when the commit was made that it points to, UTC; None for all else.
+        stale: whether the policy calls the branch stale.
+    """
+
+    kind: ScenarioKind | None
+    name: str
+    commits: int
+    head_made_at: datetime | None = None
+    stale: bool = False
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Everything that is asked, and for each metarange in which scenarios it stays, and who has it.
+
+    Attributes:
+        scenarios: scenario k is bit k; those by rules come first, of these the rules in force.
+        holders: holder k is the bit after those of the scenarios and of the holders before it.
+        metaranges: the bits of each metarange of the repository's commits.
+        width: bytes of a set of bits.
+        definition: what the rules in force keep.
+    """
+
+    scenarios: tuple[Scenario, ...]
+    holders: tuple[Holder, ...]
+    metaranges: Mapping[str, int]
+    width: int
+    definition: LiveDefinition
+
+    @property
+    def by_rules(self) -> int:
+        """The bits of scenarios by rules."""
+        return (1 << sum(scenario.kind.by_rules for scenario in self.scenarios)) - 1
+
+    @property
+    def with_all_heads(self) -> int:
+        """The bits of scenarios in which every branch head stays."""
+        return sum(1 << at for at, scenario in enumerate(self.scenarios) if scenario.kind is not ScenarioKind.BRANCH)
+
+    @property
+    def every_scenario(self) -> int:
+        """The bits of all scenarios."""
+        return (1 << len(self.scenarios)) - 1
+
+
+def ask(
+    repository: OpenRepository,
+    readings: Readings,
+    now: datetime,
+    ages: Sequence[int | None] = AGES,
+    policies: Mapping[str, Policy] | None = None,
+) -> Questions:
+    """Computes what stays in each scenario, and who keeps what by the rules in force.
+
+    Args:
+        readings: of the rules in force.
+        now: the moment that ages count back from; of several clocks the earliest.
+        ages: retention in days of every branch and of dangling commits, in place of all rules; tags and pins stay as
+            they are. None is unlimited.
+        policies: further policies by their names, each in place of the one in force.
+    Raises:
+        ConfigurationError: rules or ages cannot be meant.
+        LakeFSError: the graph of commits is not whole.
+    """
+    asked = _Asked(repository, readings, now)
+    scenarios, holders = [], []
+    bits = _Bits(len(readings.dump.commits))
+    for scenario, stays in (
+        *asked.in_force(),
+        *asked.by_age(ages),
+        *asked.by_policy(policies or {}),
+        *asked.deletions(),
+    ):
+        scenarios.append(scenario)
+        bits.add(stays)
+    for holder, has in asked.holders():
+        holders.append(holder)
+        bits.add(has)
+    metaranges = bits.of_metaranges(readings.dump.commits)
+    # The server listed these after the dump was made: they stay by any rules.
+    late = (1 << len(scenarios)) - 1 | 1 << bits.count - 1
+    for metarange_id in {*asked.retained.late.values()} - {""}:
+        metaranges[metarange_id] = metaranges.get(metarange_id, 0) | late
+    return Questions(tuple(scenarios), tuple(holders), metaranges, bits.width, asked.definition)
+
+
+class _Bits:
+    """Bits of each commit, eight flags in a byte as they come."""
+
+    def __init__(self, commits: int) -> None:
+        self.count = 0
+        self._commits = commits
+        self._bytes: list[npt.NDArray[np.uint8]] = []
+
+    @property
+    def width(self) -> int:
+        """Bytes of whole words."""
+        return -(-self.count // (8 * WORD)) * WORD
+
+    def add(self, flags: Flags) -> None:
+        """One bit more."""
+        if self.count % 8 == 0:
+            self._bytes.append(np.zeros(self._commits, np.uint8))
+        self._bytes[-1] |= flags.astype(np.uint8) << self.count % 8
+        self.count += 1
+
+    def of_metaranges(self, commits: CommitColumns) -> dict[str, int]:
+        """The bits of each metarange, those of all commits that have it, in the order of `distinct_metaranges`."""
+        ids = distinct_metaranges(commits)
+        places = pc.index_in(commits.metarange_ids, value_set=ids)
+        has_one, at = places.is_valid().to_numpy(zero_copy_only=False), places.drop_null().to_numpy()
+        bits = np.zeros((len(ids), len(self._bytes)), np.uint8)
+        for number, each in enumerate(self._bytes):
+            np.bitwise_or.at(bits[:, number], at, each[has_one])
+        return {
+            metarange_id: int.from_bytes(bits[number].tobytes(), "little")
+            for number, metarange_id in enumerate(ids.to_pylist())
+        }
+
+
+class _Asked:
+    """One reading, and what each scenario makes of it."""
+
+    def __init__(self, repository: OpenRepository, readings: Readings, now: datetime) -> None:
+        self.repository, self.readings, self.now = repository, readings, now
+        self.retained = self._retained(readings)
+        self.definition = retention.define(self.retained, repository.settings, now)
+
+    def _retained(self, readings: Readings) -> Retention:
+        return retention.retention(self.repository, readings, self.now)
+
+    def in_force(self) -> Iterator[tuple[Scenario, Flags]]:
+        """The rules as they are."""
+        yield (
+            self._scenario(ScenarioKind.IN_FORCE, "rules in force", self.retained, _notes(self.definition)),
+            self.retained.flags,
+        )
+
+    def by_age(self, ages: Sequence[int | None]) -> Iterator[tuple[Scenario, Flags]]:
+        """One retention for everything, in place of all rules."""
+        for days in ages:
+            if days is None:
+                stays = np.ones(len(self.readings.dump.commits), np.bool_)
+                yield Scenario(ScenarioKind.AGE, "unlimited", 0), stays
+                continue
+            if not 0 <= days <= LONGEST_RETENTION.days:
+                raise ConfigurationError(f"a retention of {days} days: give 0 to {LONGEST_RETENTION.days:,} days")
+            retained = self._retained(replace(self.readings, policy=of_age(self.readings.policy, days)))
+            yield self._scenario(ScenarioKind.AGE, counted(days, "days"), retained, (), days), retained.flags
+
+    def by_policy(self, policies: Mapping[str, Policy]) -> Iterator[tuple[Scenario, Flags]]:
+        """Other policies."""
+        for name, policy in policies.items():
+            retained = self._retained(replace(self.readings, policy=policy))
+            definition = retention.define(retained, self.repository.settings, self.now)
+            yield self._scenario(ScenarioKind.POLICY, name, retained, _notes(definition)), retained.flags
+
+    def _scenario(
+        self, kind: ScenarioKind, name: str, retained: Retention, notes: tuple[str, ...], days: int | None = None
+    ) -> Scenario:
+        return Scenario(kind, name, int((~retained.flags).sum()), days, notes)
+
+    def deletions(self) -> Iterator[tuple[Scenario, Flags]]:
+        """Each branch gone but the default one, which cannot be deleted, and each tag gone, under the rules in force.
+
+        What is the head of a deleted branch is dangling then. The server's own list is a function of branches, too:
+        what it has beyond the definition counts as if it had that then as well.
+        """
+        graph, active = self.retained.graph, self.retained.active
+        listed_alone = self._listed_alone()
+        for branch in sorted(graph.heads):
+            if branch == self.repository.facts.default_branch:
+                continue
+            flags = self.retained.flags
+            if active is not None:
+                rules = EffectiveRules(
+                    active.rules.default,
+                    {name: rule for name, rule in active.rules.branches.items() if name != branch},
+                )
+                flags = active_commits(graph.without(branch), rules, self.now).flags | listed_alone
+                flags[[*self.retained.tags, *self.retained.pins]] = True
+            yield Scenario(ScenarioKind.BRANCH, branch, int((~flags).sum())), flags
+        for at, tags in self.retained.tags.items():
+            kept_all_the_same = (
+                active is None or active.flags[at] or at in self.retained.pins or at in self.retained.listed
+            )
+            for tag in tags:
+                flags = self.retained.flags.copy()
+                flags[at] = bool(kept_all_the_same) or len(tags) > 1
+                yield Scenario(ScenarioKind.TAG, tag, int((~flags).sum())), flags
+
+    def _listed_alone(self) -> Flags:
+        """The commits that the server's list has and the definition by the server's rules has not."""
+        alone = np.zeros(len(self.retained.graph.commits), np.bool_)
+        alone[self.retained.listed] = True
+        rules = retention_rules.effective(self.readings.rules, Policy(), self.readings.dump.branches)
+        if alone.any() and rules is not None:
+            alone &= ~active_commits(self.retained.graph, rules, self.now).flags
+        return alone
+
+    def holders(self) -> Iterator[tuple[Holder, Flags]]:
+        """Each branch with what its walk keeps, each tag with its commit, and last all else that stays."""
+        graph, active = self.retained.graph, self.retained.active
+        stale = {each.branch for each in self.definition.stale}
+        rest = self.retained.flags.copy()
+        for branch, head in sorted(graph.heads.items()):
+            flags = np.zeros(len(graph.commits), np.bool_)
+            rule = None if active is None else active.rules.branches[branch]
+            commits = mark_kept_by(graph, branch, rule, self.now, flags)
+            rest &= ~flags
+            yield Holder(ScenarioKind.BRANCH, branch, commits, date(graph.commits, head), branch in stale), flags
+        for tag, commit_id in sorted(self.readings.dump.tags.items()):
+            flags = np.zeros(len(graph.commits), np.bool_)
+            at = int(graph.commits.positions(pa.array([commit_id], pa.string()))[0])
+            flags[at] = self.readings.policy.keeps_tag(tag) or active is None
+            rest &= ~flags
+            yield Holder(ScenarioKind.TAG, tag, int(flags.sum()), date(graph.commits, at)), flags
+        yield Holder(None, "dangling commits, pins and others", int(rest.sum())), rest
+
+
+def of_age(policy: Policy, days: int) -> Policy:
+    """A policy by which everything has one retention, with the tags and pins of another one."""
+    return replace(policy, default=timedelta(days=days), rules=(), stale=(), stale_after=None, replace=True)
+
+
+def _notes(definition: LiveDefinition) -> tuple[str, ...]:
+    return (*definition.warnings, *definition.refusals())

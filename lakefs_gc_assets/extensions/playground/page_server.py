@@ -1,0 +1,94 @@
+"""A web server for the pages of runs and forecasts, beside the Dagster UI of `lakefs-gc ui`.
+
+A browser follows no link from the UI to a file, and signs no request to a store. So this server reads the stored page.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import MappingProxyType
+from typing import cast
+from urllib.parse import unquote
+
+from lakefs_gc_assets.cli.common import open_repository
+from lakefs_gc_assets.collector.records import stored_forecasts
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.errors import CollectionError, ObjectNotFound
+
+HOST = "127.0.0.1"
+_KEYS = MappingProxyType({"report.html": run_folder.page, "forecast.html": stored_forecasts.page_key})
+_HEADERS = {
+    # Whoever can write to the bucket decides what a stored page has: it runs nothing and loads nothing.
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@contextmanager
+def serve_pages(repositories: Sequence[Loaded], port: int) -> Iterator[str]:
+    """Serves pages as /REPOSITORY/ID/report.html or forecast.html to this machine; yields the URL.
+
+    Args:
+        port: preferred port; another one if it is taken.
+    """
+    by_label = {loaded.configuration.label: loaded for loaded in repositories}
+    handler = type("_Pages", (_Pages,), {"repositories": by_label})
+    try:
+        server = ThreadingHTTPServer((HOST, port), handler)
+    except (OSError, OverflowError):
+        server = ThreadingHTTPServer((HOST, 0), handler)
+    with server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://{HOST}:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+class _Pages(BaseHTTPRequestHandler):
+    """Answers GET; a page is read from its store for each request.
+
+    Attributes:
+        repositories: configurations by label.
+    """
+
+    repositories: Mapping[str, Loaded]
+
+    def do_GET(self) -> None:
+        """Sends a page, or a text that says why there is none."""
+        # A page of another site that has its own name point here would be of the same origin as ours.
+        server = cast("ThreadingHTTPServer", self.server)
+        if self.headers.get("Host") != f"{HOST}:{server.server_port}":
+            self._send(HTTPStatus.FORBIDDEN, b"open this page by the link in the Dagster UI\n")
+            return
+        folder, _, name = unquote(self.path).removeprefix("/").rpartition("/")
+        label, _, owner = folder.rpartition("/")
+        key_of, loaded = _KEYS.get(name), self.repositories.get(label)
+        if key_of is None or loaded is None:
+            self._send(HTTPStatus.NOT_FOUND, b"there is no such page\n")
+            return
+        try:
+            content = open_repository(loaded, to_read=True).store.get(key_of(owner))
+        except ObjectNotFound:
+            self._send(
+                HTTPStatus.NOT_FOUND, b"this page is not stored; `lakefs-gc report RUN --open` makes that of a run\n"
+            )
+        except CollectionError as error:
+            self._send(HTTPStatus.BAD_GATEWAY, f"the page cannot be read: {error}\n".encode())
+        else:
+            self._send(HTTPStatus.OK, content, "text/html; charset=utf-8")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Logs nothing: standard output and error are for the person who started the UI."""

@@ -1,0 +1,712 @@
+"""Stale branches of an embedded server, with the real SDK: which ones go, exactly as shown, and how they come back."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+import numpy as np
+import pytest
+import yaml
+
+from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
+from lakefs_gc_assets.collector.records.across_runs import (
+    BranchState,
+    DeletedBranch,
+    branches_we_deleted,
+    read_deleted_branches,
+    write_deleted_branch,
+)
+from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.repository.lock import KEY as LOCK_KEY
+from lakefs_gc_assets.collector.repository.lock import locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.active_commits import Graph
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    ConfigurationError,
+    GuardTripped,
+    LakeFSError,
+    LockHeld,
+    LockLost,
+    OrderViolation,
+    ServerUnavailable,
+    StorageError,
+)
+from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.branches.stale_branches import Fate, Listing, Outcome, Standing
+from lakefs_gc_assets.extensions.forecast import forecast
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository
+
+RULES: list[dict[str, Any]] = [
+    {"branches": "kept-*"},
+    {"branches": "wild-*", "max_inactivity": "30d", "uncommitted": True},
+    {"branches": ["old-*", "{dev,test}-[0-9]"], "max_age": "60d", "max_inactivity": "30d"},
+]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[RetainedRepository]:
+    """Only `old-1` is stale by RULES: its commits are 90 and 40 days old."""
+    with EmbeddedServer(tmp_path / "server", routes=ROUTES) as server:
+        repository = RetainedRepository(server, tmp_path)
+        with server.clock.at(datetime.now(UTC) - timedelta(days=200)):
+            clients.repository(server)
+        repository.put("v1")
+        repository.commit("first", 150)
+        branch(repository, "old-1", 90, 40)
+        with (
+            mock.patch.dict(os.environ, {SECRET_VARIABLE: server.secret_access_key}),
+            mock.patch.object(commits, "_FIRST_POLL_SECONDS", 0.01),
+        ):
+            policy(repository, RULES)
+            yield repository
+
+
+def branch(made: RetainedRepository, name: str, *days: float, source: str = "main") -> None:
+    """A branch with a commit of its own so many days ago, each."""
+    made.call("POST", "/branches", {"name": name, "source": source})
+    for number, ago in enumerate(days):
+        made.put(f"{name} {number}", f"{name}/{number}", name)
+        made.commit(f"{name} {number}", ago, name)
+
+
+def stage(made: RetainedRepository, name: str, path: str = "staged", days: float = 0, content: bytes = b"s") -> None:
+    with made.server.clock.at(datetime.now(UTC) - timedelta(days=days)):
+        clients.upload(made.server, path, content, branch=name)
+
+
+def pull(made: RetainedRepository, source: str, destination: str) -> str:
+    body = {"title": "t", "source_branch": source, "destination_branch": destination}
+    return str(made.call("POST", "/pulls", body)["id"])
+
+
+def policy(made: RetainedRepository, rules: list[dict[str, Any]], **collection: Any) -> None:
+    file = made.folder / "policy.yaml"
+    file.write_text(yaml.safe_dump({"stale_branches": rules}))
+    made.configuration(retention_policy=str(file), **collection)
+
+
+def opened(made: RetainedRepository, **answers: Callable[..., Any]) -> OpenRepository:
+    """The repository; some calls to the server have other answers."""
+    repository = open_repository(loaded_configuration(made.folder / "lakefs-gc.yaml", None))
+    return replace(repository, api=cast("LakeFSApi", Asked(repository.api, **answers))) if answers else repository
+
+
+def listed(made: RetainedRepository, **answers: Callable[..., Any]) -> Listing:
+    return stale_branches.list_branches(opened(made, **answers), lambda line: None)
+
+
+def stale(made: RetainedRepository) -> list[str]:
+    return [each.identity.branch for each in listed(made).stale]
+
+
+def standing(made: RetainedRepository, name: str) -> Standing:
+    return next(each for each in listed(made).standings if each.identity.branch == name)
+
+
+def deleted(made: RetainedRepository, digest: str, **answers: Callable[..., Any]) -> dict[str, Outcome]:
+    outcomes = stale_branches.delete(opened(made, **answers), digest, "test", lambda line: None, pytest.fail)
+    return {outcome.branch: outcome for outcome in outcomes}
+
+
+def fates(made: RetainedRepository, digest: str, **answers: Callable[..., Any]) -> dict[str, Fate]:
+    return {name: outcome.fate for name, outcome in deleted(made, digest, **answers).items()}
+
+
+def restored(made: RetainedRepository, *names: str, **answers: Callable[..., Any]) -> dict[str, Outcome]:
+    outcomes = stale_branches.restore(opened(made, **answers), names, "test", pytest.fail)
+    return {outcome.branch: outcome for outcome in outcomes}
+
+
+def heads(made: RetainedRepository) -> dict[str, str]:
+    return {each.id: each.commit_id for each in opened(made).api.branches()}
+
+
+class TestWhichAreStale:
+    def test_both_limits_must_be_over(self, made: RetainedRepository) -> None:
+        branch(made, "old-2", 50, 40)
+        branch(made, "old-3", 90, 20)
+        branch(made, "other", 90)
+        assert stale(made) == ["old-1"]
+        kept = standing(made, "old-2").kept
+        assert kept.startswith("its first commit is of ") and kept.endswith(", within 60d")
+        assert standing(made, "old-3").kept.startswith("its last commit is of ")
+        assert standing(made, "other").kept == "no rule fits it"
+
+    def test_the_first_rule_that_fits_counts_and_one_without_limits_keeps(self, made: RetainedRepository) -> None:
+        branch(made, "dev-1", 90)
+        assert stale(made) == ["dev-1", "old-1"]
+        policy(made, [{"branches": ["old-*"]}, *RULES])
+        assert stale(made) == ["dev-1"]
+        assert standing(made, "old-1").kept == "the rule of line 2 has no limit"
+
+    def test_never_the_default_branch(self, made: RetainedRepository) -> None:
+        policy(made, [{"branches": "*", "max_inactivity": "1d"}])
+        made.commit("replaced", 100)
+        assert stale(made) == ["old-1"]
+        assert standing(made, "main").kept == "it is the default branch"
+
+    @pytest.mark.parametrize("pattern", ["old-1", "*-?", "old-[0-9]", "{x,old}-1", "unclosed[", "a\\*"])
+    def test_never_a_protected_one(self, made: RetainedRepository, pattern: str) -> None:
+        made.call("PUT", "/settings/branch_protection", [{"pattern": "main"}, {"pattern": pattern}])
+        assert stale(made) == []
+        assert standing(made, "old-1").kept == f"the branch protection rule {pattern} fits it"
+
+    def test_protection_that_cannot_be_read_ends_it(self, made: RetainedRepository) -> None:
+        def refuse() -> Any:
+            raise AccessDenied("no")
+
+        with pytest.raises(AccessDenied):
+            listed(made, protection_patterns=refuse)
+
+    def test_never_one_that_an_open_pull_request_names(self, made: RetainedRepository) -> None:
+        branch(made, "old-2", 90)
+        pull_id = pull(made, "old-1", "old-2")
+        assert stale(made) == []
+        assert standing(made, "old-1").kept == f"the open pull request {pull_id} would merge it into old-2"
+        assert standing(made, "old-2").kept == f"the open pull request {pull_id} would merge old-1 into it"
+        made.call("PATCH", f"/pulls/{pull_id}", {"status": "closed"})
+        assert stale(made) == ["old-1", "old-2"]
+
+    def test_pull_requests_that_cannot_be_read_end_it(self, made: RetainedRepository) -> None:
+        def refuse() -> Any:
+            raise AccessDenied("no")
+
+        with pytest.raises(AccessDenied):
+            listed(made, open_pull_requests=refuse)
+
+    def test_none_with_uncommitted_changes_unless_the_policy_says_so(self, made: RetainedRepository) -> None:
+        branch(made, "wild-1", 90)
+        for name in ("old-1", "wild-1"):
+            stage(made, name, days=35)
+        assert stale(made) == ["wild-1"]
+        assert standing(made, "old-1").kept == "uncommitted changes"
+        assert standing(made, "wild-1").changes == 1
+
+    def test_a_staged_write_is_a_use(self, made: RetainedRepository) -> None:
+        branch(made, "wild-1", 90)
+        stage(made, "wild-1", "a", 35)
+        stage(made, "wild-1", "b", 3)
+        assert standing(made, "wild-1").kept.startswith("its last staged write is of ")
+
+    def test_of_a_staged_deletion_nobody_can_tell_the_time(self, made: RetainedRepository) -> None:
+        branch(made, "wild-1", 90)
+        stage(made, "wild-1", "a", 35)
+        clients.call(made.server, "DELETE", "/repositories/repo/branches/wild-1/objects", path="wild-1/0")
+        kept = standing(made, "wild-1").kept
+        assert kept == "the server does not say when its last uncommitted change was made"
+
+    def test_too_many_changes_to_look_at(self, made: RetainedRepository) -> None:
+        branch(made, "wild-1", 90)
+        for path in "abc":
+            stage(made, "wild-1", path, 35)
+        with mock.patch.object(stale_branches, "_MOST_CHANGES", 2):
+            assert standing(made, "wild-1").kept == "it has more than 2 uncommitted changes"
+
+    def test_a_branch_without_a_commit_of_its_own_may_be_new(self, made: RetainedRepository) -> None:
+        made.commit("newer", 100)
+        branch(made, "old-2", source="main")
+        branch(made, "old-3", source="old-1")
+        assert stale(made) == []
+        for name in ("old-1", "old-2", "old-3"):
+            assert "no commit of its own" in standing(made, name).kept
+
+    def test_a_merged_branch_has_its_commits(self, made: RetainedRepository) -> None:
+        made.call("POST", "/refs/old-1/merge/main", {})
+        assert stale(made) == ["old-1"]
+
+    def test_a_date_that_a_commit_claims_does_not_make_it_older(self, made: RetainedRepository) -> None:
+        made.call("POST", "/branches", {"name": "old-2", "source": "main"})
+        made.put("backfill", "backfill", "old-2")
+        made.commit("backfill", 3, "old-2", claimed_days=100)
+        assert standing(made, "old-2").kept.startswith("its first commit is of ")
+        policy(made, RULES, commit_dates="claimed")
+        assert stale(made) == ["old-1", "old-2"]
+
+    def test_hidden_ones_count_too(self, made: RetainedRepository) -> None:
+        made.call("POST", "/branches", {"name": "old-2", "source": "main", "hidden": True})
+        made.put("hidden", "hidden", "old-2")
+        made.commit("hidden", 90, "old-2")
+        assert [each.hidden for each in listed(made).stale] == [False, True]
+
+    def test_without_rules_it_says_so(self, made: RetainedRepository) -> None:
+        made.configuration()
+        with pytest.raises(ConfigurationError, match="no rule says which branches are stale"):
+            listed(made)
+
+
+@pytest.mark.parametrize("error", [LakeFSError, ServerUnavailable])
+def test_a_branch_that_the_server_fails_at_stays_and_the_others_are_decided(
+    made: RetainedRepository, error: type[LakeFSError]
+) -> None:
+    for number in (2, 3):
+        branch(made, f"old-{number}", 90)
+    real = opened(made).api
+
+    def fail(name: str) -> object:
+        if name == "old-2":
+            raise error("500")
+        return real.first_change(name)
+
+    listing = listed(made, first_change=fail)
+    assert [each.identity.branch for each in listing.stale] == ["old-1", "old-3"]
+    (kept,) = [each for each in listing.standings if each.is_unknown]
+    assert (kept.identity.branch, kept.kept) == ("old-2", "its uncommitted changes are not known: 500")
+    assert listing.unknown == 1
+
+
+def test_own_commits_of_random_graphs() -> None:
+    """Against the plain definition: the line of first parents, without what is on any other line."""
+    random = np.random.default_rng(5)
+    for _ in range(200):
+        count = int(random.integers(1, 12))
+        parents = [int(random.integers(-1, at)) if at else -1 for at in range(count)]
+        made = [
+            Commit(f"{at:064x}", "", () if parent < 0 else (f"{parent:064x}",), at) for at, parent in enumerate(parents)
+        ]
+        branches = {f"b{number}": f"{int(random.integers(0, count)):064x}" for number in range(4)}
+        graph = Graph.from_commits(CommitColumns.from_commits(made), branches)
+
+        def line(at: int, parents: list[int] = parents) -> list[int]:
+            return [] if at < 0 else [at, *line(parents[at])]
+
+        lines = {name: line(int(commit_id, 16)) for name, commit_id in branches.items()}
+        expected = {}
+        for name, own in lines.items():
+            others = {at for other, each in lines.items() if other != name for at in each}
+            if left := [at for at in own if at not in others]:
+                expected[name] = left[-1]
+        assert stale_branches.first_own_commits(graph) == expected
+
+
+class TestDeleting:
+    def test_what_was_shown_goes_and_comes_back(self, made: RetainedRepository) -> None:
+        before, listing = heads(made), listed(made)
+        assert fates(made, listing.digest) == {"old-1": Fate.DELETED}
+        assert heads(made) == {"main": before["main"]}
+        (record,) = read_deleted_branches(opened(made).store, "repo", pytest.fail)
+        assert (record.branch, record.commit_id, record.state) == ("old-1", before["old-1"], BranchState.DELETED)
+
+        assert fates(made, listing.digest) == {"old-1": Fate.GONE}, "approved twice"
+        assert {name: outcome.fate for name, outcome in restored(made).items()} == {"old-1": Fate.RESTORED}
+        assert heads(made) == before
+        assert restored(made) == {}, "nothing is left to do"
+        assert restored(made, "old-1")["old-1"].fate is Fate.THERE
+        assert fates(made, listing.digest) == {"old-1": Fate.GONE}, "an approval does not undo the restoration"
+        assert standing(made, "old-1").kept.startswith("making it again is of ")
+
+    def test_a_hidden_branch_is_hidden_again(self, made: RetainedRepository) -> None:
+        made.call("POST", "/branches", {"name": "old-2", "source": "main", "hidden": True})
+        made.put("hidden", "hidden", "old-2")
+        made.commit("hidden", 90, "old-2")
+        deleted(made, listed(made).digest)
+        restored(made)
+        assert [each["id"] for each in made.call("GET", "/branches")["results"]] == ["main", "old-1"]
+        assert {*heads(made)} == {"main", "old-1", "old-2"}
+
+    @pytest.mark.parametrize("digest", ["", "0" * 16, "../shown", "é"])
+    def test_another_digest_is_refused(self, made: RetainedRepository, digest: str) -> None:
+        listed(made)
+        with pytest.raises(OrderViolation, match="is not what was shown last"):
+            deleted(made, digest)
+
+    def test_an_older_listing_is_refused(self, made: RetainedRepository) -> None:
+        digest = listed(made).digest
+        branch(made, "old-2", 90)
+        listed(made)
+        with pytest.raises(OrderViolation):
+            deleted(made, digest)
+
+    def test_one_that_became_stale_since_stays(self, made: RetainedRepository) -> None:
+        digest = listed(made).digest
+        branch(made, "old-2", 90)
+        assert fates(made, digest) == {"old-1": Fate.DELETED}
+        assert "old-2" in heads(made)
+
+    def test_what_changed_since_it_was_shown_stays(self, made: RetainedRepository) -> None:
+        for number in range(2, 6):
+            branch(made, f"old-{number}", 90)
+        branch(made, "wild-1", 90)
+        branch(made, "wild-2", 90)
+        stage(made, "wild-1", days=40)
+        policy(made, RULES, max_branch_loss_share=1)
+        digest = listed(made).digest
+        made.put("advanced", "advanced", "old-1")
+        made.commit("advanced", 35, "old-1")
+        stage(made, "old-2", days=40)
+        made.call("DELETE", "/branches/old-3")
+        branch(made, "old-3", source=made.commits["old-3 0"])
+        made.call("PUT", "/settings/branch_protection", [{"pattern": "old-4"}])
+        stage(made, "wild-1", days=40, content=b"other")
+        made.call("DELETE", "/branches/wild-2")
+        outcomes = deleted(made, digest)
+        changed = "it was changed, or made anew, since it was shown"
+        assert {name: (outcome.fate, outcome.why) for name, outcome in outcomes.items()} == {
+            "old-1": (Fate.KEPT, changed),
+            "old-2": (Fate.KEPT, "uncommitted changes"),
+            # Made anew on the same commit, it is as it was shown.
+            "old-3": (Fate.DELETED, ""),
+            "old-4": (Fate.KEPT, "the branch protection rule old-4 fits it"),
+            "old-5": (Fate.DELETED, ""),
+            "wild-1": (Fate.KEPT, changed),
+            "wild-2": (Fate.GONE, "somebody else deleted it"),
+        }
+        assert {*heads(made)} == {"main", "old-1", "old-2", "old-4", "wild-1"}
+
+    def test_a_rule_that_was_taken_back_keeps_what_was_shown(self, made: RetainedRepository) -> None:
+        digest = listed(made).digest
+        policy(made, RULES[:2])
+        assert fates(made, digest) == {"old-1": Fate.KEPT}
+
+    @pytest.mark.parametrize(
+        ("meanwhile", "why"),
+        [
+            (lambda made: made.commit("late", 0, "old-1"), "its head is another commit by now"),
+            (lambda made: stage(made, "old-1"), "its uncommitted changes are others by now"),
+            (
+                lambda made: made.call("PUT", "/settings/branch_protection", [{"pattern": "old*"}]),
+                "the branch protection rule old* fits it by now",
+            ),
+            (lambda made: pull(made, "old-1", "main"), "the open pull request {id} would merge it into main by now"),
+            (lambda made: made.call("DELETE", "/branches/old-1"), ""),
+        ],
+        ids=["commit", "staged write", "protected", "pull request", "deleted"],
+    )
+    def test_what_happens_right_before_a_deletion_is_noticed(
+        self, made: RetainedRepository, meanwhile: Callable[[RetainedRepository], object], why: str
+    ) -> None:
+        digest, read_staged = listed(made).digest, stale_branches.read_staged
+        count, pull_id = 0, ""
+
+        def read(*arguments: Any) -> Any:
+            """The decision is made by the first answer; right after it, somebody works on the branch."""
+            nonlocal count, pull_id
+            count += 1
+            answer = read_staged(*arguments) if count == 1 or not why else None
+            if count == 1:
+                pull_id = str(meanwhile(made))
+            return answer or read_staged(*arguments)
+
+        with mock.patch.object(stale_branches, "read_staged", read):
+            (outcome,) = deleted(made, digest).values()
+        assert outcome.fate is (Fate.KEPT if why else Fate.FAILED)
+        assert outcome.why == why.format(id=pull_id) or "branch not found" in outcome.why
+        assert ("old-1" in heads(made)) is bool(why)
+        (record,) = read_deleted_branches(opened(made).store, "repo", pytest.fail)
+        assert record.state is BranchState.KEPT and restored(made) == {}
+
+    def test_a_lock_that_was_lost_meanwhile_keeps_the_branch(self, made: RetainedRepository) -> None:
+        digest, changed = listed(made).digest, stale_branches._changed
+
+        def lose(repository: OpenRepository, identity: stale_branches.BranchIdentity) -> str:
+            """The last look lasts so long that somebody takes the lock."""
+            why = changed(repository, identity)
+            repository.store.delete([LOCK_KEY])
+            return why
+
+        with mock.patch.object(stale_branches, "_changed", lose), pytest.raises(LockLost):
+            deleted(made, digest)
+        assert "old-1" in heads(made)
+
+    def test_the_default_branch_by_now(self, made: RetainedRepository) -> None:
+        digest, facts = listed(made).digest, opened(made).facts
+        changed = replace(facts, default_branch="old-1")
+        outcomes = deleted(made, digest, repository=lambda: changed)
+        assert outcomes["old-1"].why == "it is the default branch by now" and "old-1" in heads(made)
+
+    def test_the_server_fails_at_the_second_of_three_and_the_others_go(self, made: RetainedRepository) -> None:
+        for number in (2, 3):
+            branch(made, f"old-{number}", 90)
+        digest, real = listed(made).digest, opened(made).api
+
+        def fail(name: str) -> None:
+            """The second deletion is made, and its answer lost."""
+            cast("Any", real).delete_branch(name)
+            if name == "old-2":
+                raise ServerUnavailable("gone")
+
+        outcomes = deleted(made, digest, delete_branch=fail)
+        assert [each.fate for each in outcomes.values()] == [Fate.DELETED, Fate.FAILED, Fate.DELETED]
+        assert outcomes["old-2"].why == "gone; it may be deleted all the same: approve again to see"
+        states = {each.branch: each.state for each in read_deleted_branches(opened(made).store, "repo", pytest.fail)}
+        assert states == {
+            "old-1": BranchState.DELETED,
+            "old-2": BranchState.DELETING,
+            "old-3": BranchState.DELETED,
+        }
+        listed(made), "which shows less, and does not take the approval away"
+        assert fates(made, digest) == {"old-1": Fate.GONE, "old-2": Fate.DELETED, "old-3": Fate.GONE}
+        assert [outcome.fate for outcome in restored(made).values()] == [Fate.RESTORED] * 3
+
+    def test_a_server_that_fails_twice_in_a_row_ends_it(self, made: RetainedRepository) -> None:
+        for number in (2, 3, 4):
+            branch(made, f"old-{number}", 90)
+        digest, calls = listed(made).digest, list[str]()
+
+        def fail(name: str) -> None:
+            calls.append(name)
+            raise ServerUnavailable("gone")
+
+        with pytest.raises(ServerUnavailable):
+            deleted(made, digest, delete_branch=fail)
+        assert calls == ["old-1", "old-2"]
+        assert set(fates(made, digest).values()) == {Fate.DELETED}
+
+    def test_a_record_that_cannot_be_written_keeps_its_branch_alone(self, made: RetainedRepository) -> None:
+        for number in (2, 3):
+            branch(made, f"old-{number}", 90)
+        digest = listed(made).digest
+
+        def write(store: ObjectStore, record: DeletedBranch) -> None:
+            if record.branch == "old-2":
+                raise StorageError("refused")
+            write_deleted_branch(store, record)
+
+        with mock.patch.object(stale_branches, "write_deleted_branch", write):
+            outcomes = deleted(made, digest)
+        assert [each.fate for each in outcomes.values()] == [Fate.DELETED, Fate.FAILED, Fate.DELETED]
+        assert {*heads(made)} == {"main", "old-2"} and outcomes["old-2"].why == "refused"
+
+    def test_one_refusal_does_not_keep_the_others(self, made: RetainedRepository) -> None:
+        branch(made, "old-2", 90)
+        digest, real = listed(made).digest, opened(made).api
+
+        def refuse(name: str) -> None:
+            if name == "old-1":
+                raise AccessDenied("a hook refused")
+            cast("Any", real).delete_branch(name)
+
+        assert fates(made, digest, delete_branch=refuse) == {"old-1": Fate.FAILED, "old-2": Fate.DELETED}
+        assert fates(made, digest) == {"old-1": Fate.DELETED, "old-2": Fate.GONE}
+
+    def test_the_record_is_there_before_the_branch_goes(self, made: RetainedRepository) -> None:
+        digest, seen = listed(made).digest, list[BranchState]()
+
+        def look(name: str) -> None:
+            seen.extend(each.state for each in read_deleted_branches(opened(made).store, "repo", pytest.fail))
+
+        deleted(made, digest, delete_branch=look)
+        assert seen == [BranchState.DELETING]
+
+    def test_too_many_at_once(self, made: RetainedRepository) -> None:
+        for number in range(2, 8):
+            branch(made, f"old-{number}", 90)
+        digest, refused_by = listed(made).digest, listed(made).refused_by
+        with pytest.raises(GuardTripped, match=r"stale branches: 7 of 8 branches would be deleted, 87\.5%"):
+            deleted(made, digest)
+        assert len(heads(made)) == 8 and refused_by.startswith("guard stale branches: 7 of 8")
+        policy(made, RULES, max_branch_loss_share=0.9)
+        assert not listed(made).refused_by
+        assert len(deleted(made, digest)) == 7
+
+    def test_one_at_a_time(self, made: RetainedRepository) -> None:
+        digest = listed(made).digest
+        with locked(opened(made), "other", "somebody", pytest.fail), pytest.raises(LockHeld):
+            deleted(made, digest)
+
+    def test_another_repository_on_the_same_place_is_not_meant(self, made: RetainedRepository) -> None:
+        digest, facts = listed(made).digest, opened(made).facts
+        other = replace(opened(made), facts=replace(facts, id="other"))
+        with pytest.raises(OrderViolation):
+            [*stale_branches.delete(other, digest, "test", pytest.fail, pytest.fail)]
+
+
+class TestRestoring:
+    def test_a_branch_of_that_name_is_there_again(self, made: RetainedRepository) -> None:
+        before = heads(made)
+        deleted(made, listed(made).digest)
+        branch(made, "old-1", 1)
+        again = heads(made)["old-1"]
+        outcome = restored(made)["old-1"]
+        assert outcome.fate is Fate.KEPT and again in outcome.why and before["old-1"] in outcome.why
+        assert heads(made)["old-1"] == again
+
+    def test_one_that_is_there_again_on_its_commit(self, made: RetainedRepository) -> None:
+        before = heads(made)
+        deleted(made, listed(made).digest)
+        branch(made, "old-1", source=before["old-1"])
+        assert restored(made)["old-1"].fate is Fate.THERE
+
+    def test_one_that_nobody_deleted(self, made: RetainedRepository) -> None:
+        with pytest.raises(ConfigurationError, match="no record of deleted branches names main, other"):
+            restored(made, "other", "main")
+
+    def test_the_server_fails_at_the_second_of_three(self, made: RetainedRepository) -> None:
+        for number in (2, 3):
+            branch(made, f"old-{number}", 90)
+        deleted(made, listed(made).digest)
+        real = opened(made).api
+
+        def fail(name: str, *arguments: Any) -> None:
+            if name == "old-2":
+                raise ServerUnavailable("gone")
+            cast("Any", real).create_branch(name, *arguments)
+
+        fates = [outcome.fate for outcome in restored(made, create_branch=fail).values()]
+        assert fates == [Fate.RESTORED, Fate.FAILED, Fate.RESTORED]
+        assert restored(made)["old-2"].fate is Fate.RESTORED
+
+    def test_the_server_refuses(self, made: RetainedRepository) -> None:
+        deleted(made, listed(made).digest)
+
+        def refuse(*arguments: Any) -> None:
+            raise LakeFSError("no")
+
+        assert restored(made, create_branch=refuse)["old-1"].fate is Fate.FAILED
+        assert restored(made)["old-1"].fate is Fate.RESTORED
+
+    def test_a_head_whose_data_a_run_by_rules_deleted(self, made: RetainedRepository) -> None:
+        retire_and_sweep(made)
+        outcomes = restored(made)
+        assert outcomes["old-1"].fate is Fate.RESTORED, "its objects are young"
+        outcome = outcomes["old-2"]
+        assert outcome.fate is Fate.INCOMPLETE and not outcome.fate.is_well
+        assert outcome.why.startswith("2 objects of its 3 entries are gone: earlier runs deleted them")
+        assert restored(made, "old-2")["old-2"].fate is Fate.INCOMPLETE
+
+    def test_a_head_whose_metarange_cannot_be_read(self, made: RetainedRepository) -> None:
+        commit_id = retire_and_sweep(made)
+        repository = opened(made)
+        repository.store.put(METADATA_PREFIX + repository.api.commit(commit_id).metarange_id, b"damaged")
+        outcome = restored(made)["old-2"]
+        assert outcome.fate is Fate.INCOMPLETE and outcome.why.startswith("whether its data is there is not known: ")
+
+    def test_a_damaged_record_keeps_no_other_from_coming_back(self, made: RetainedRepository) -> None:
+        branch(made, "old-2", 90)
+        deleted(made, listed(made).digest)
+        repository, warnings = opened(made), list[str]()
+        first, _ = read_deleted_branches(repository.store, "repo", pytest.fail)
+        repository.store.put(first.key, b"{}")
+        outcomes = [*stale_branches.restore(repository, (), "test", warnings.append)]
+        assert [outcome.fate for outcome in outcomes] == [Fate.RESTORED] and len(warnings) == 1
+
+
+class TestUndo:
+    def test_how_long_the_commits_keep_their_objects(self, made: RetainedRepository) -> None:
+        assert standing(made, "old-1").undo == "as long as there are no retention rules"
+        made.rules(60)
+        assert standing(made, "old-1").undo.startswith("until 2")
+        made.rules(30)
+        assert standing(made, "old-1").undo == "until the next run by retention rules"
+        made.call("POST", "/tags", {"id": "v1", "ref": "old-1"})
+        assert standing(made, "old-1").undo == "as long as it has the tag v1"
+
+
+def test_what_a_branch_holds_alone_is_reported_by_the_newest_forecast(made: RetainedRepository) -> None:
+    assert listed(made).forecast_made_at is None
+    made.rules(7)
+    repository = opened(made).dumping_at_once()
+    forecast.make(repository, LocalEngine(), lambda line: None, (), {})
+    (shown,) = listed(made).stale
+    assert shown.alone == Amount(2, len(b"old-1 0" + b"old-1 1"))
+    assert shown.freed == Amount(), "they are too young to go at once"
+    made.put("newer", "newer", "old-1")
+    made.commit("newer", 35, "old-1")
+    assert listed(made).stale[0].alone is None, "the forecast saw another commit"
+
+
+def test_the_guard_on_branches_knows_those_that_we_deleted(made: RetainedRepository) -> None:
+    branch(made, "old-2", 90)
+    repository = opened(made)
+    began = repository.clock.now() - timedelta(seconds=1)
+
+    def left_out(since: datetime) -> set[str]:
+        return {*branches_we_deleted(repository.store, "repo", since, pytest.fail)}
+
+    assert left_out(began) == set()
+    deleted(made, listed(made).digest)
+    assert left_out(began) == {"old-1", "old-2"}
+    assert left_out(repository.clock.now() + timedelta(seconds=1)) == set(), "counted after the deletion"
+    first, _ = read_deleted_branches(repository.store, "repo", pytest.fail)
+    write_deleted_branch(repository.store, replace(first, state=BranchState.DELETING))
+    assert left_out(began) == {"old-2"}, "this deletion is not certain"
+
+
+def collecting(
+    made: RetainedRepository, between: Callable[[str], None] = lambda name: None, flow: Flow = Flow.CLEAN
+) -> Report:
+    """A sweep by the configuration; `between` is told the name of each step that ended."""
+    policy(made, RULES, sweep=True, max_branch_loss_share=1, wait_before_dump_seconds=0, wait_before_recheck_seconds=0)
+    loaded = loaded_configuration(made.folder / "lakefs-gc.yaml", None)
+    settings = loaded.configuration.collection.model_copy(
+        update={"max_branch_loss_share": 0.5, "max_candidate_share": 1}
+    )
+    configuration = loaded.configuration.model_copy(update={"collection": settings})
+    return ArrowRuns(replace(loaded, configuration=configuration), between=between).collect(flow)
+
+
+def retire_and_sweep(made: RetainedRepository) -> str:
+    """Deletes two stale branches, and the data of one by the rules; returns its head."""
+    made.call("POST", "/branches", {"name": "old-2", "source": "main"})
+    for number, days in enumerate((90, 40)):
+        with made.server.clock.at(datetime.now(UTC) - timedelta(days=days, hours=1)):
+            made.put(f"old-2 {number}", f"old-2/{number}", "old-2")
+        made.commit(f"old-2 {number}", days, "old-2")
+    head = heads(made)["old-2"]
+    assert {*fates(made, listed(made).digest).values()} == {Fate.DELETED}
+    made.rules(7)
+    assert collecting(made, flow=Flow.UNIFIED).statistics.deleted == 2
+    return head
+
+
+def retire_all(made: RetainedRepository, recorded: bool) -> None:
+    """Deletes the stale branches: as approved, or by other means."""
+    if recorded:
+        assert {*fates(made, listed(made).digest).values()} == {Fate.DELETED}
+    else:
+        for name in stale(made):
+            made.call("DELETE", f"/branches/{name}")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_next_run_knows_the_branches_that_we_deleted(made: RetainedRepository, recorded: bool) -> None:
+    for number in range(2, 8):
+        branch(made, f"old-{number}", 90)
+    assert collecting(made).success
+    retire_all(made, recorded)
+    if recorded:
+        assert collecting(made).success
+    else:
+        with pytest.raises(GuardTripped, match="1 branch is left of the 8 that were there before"):
+            collecting(made)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_recheck_knows_them_too(made: RetainedRepository, recorded: bool) -> None:
+    for number in range(2, 8):
+        branch(made, f"old-{number}", 90)
+    with made.server.clock.at(datetime.now(UTC) - timedelta(days=100)):
+        clients.upload(made.server, "garbage", b"garbage", branch="main")
+    clients.call(made.server, "DELETE", "/repositories/repo/branches/main/objects", path="garbage")
+
+    def between(name: str) -> None:
+        if name == CANDIDATES_DF.name:
+            # The run holds the lock, which keeps an approval out: this is what comes between a mark and its approval.
+            with mock.patch.object(stale_branches, "locked", lambda *arguments: nullcontext(mock.Mock())):
+                retire_all(made, recorded)
+
+    policy(made, RULES, max_branch_loss_share=1, min_age_hours=0)
+    if recorded:
+        assert collecting(made, between).success
+    else:
+        with pytest.raises(GuardTripped, match="1 branch is left of the 8"):
+            collecting(made, between)

@@ -1,0 +1,831 @@
+"""Erasing what is at paths, from what is shown to what is certified, against the truth of the embedded server."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.quarantine.purge import Fate as PurgeFate
+from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.survey import HolderKind
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LakeFSError
+from lakefs_gc_assets.extensions.erasure import certificate
+from lakefs_gc_assets.extensions.erasure import erase_command as command
+from lakefs_gc_assets.extensions.erasure import find as finding
+from lakefs_gc_assets.extensions.erasure.find import Selection
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import keys_below
+from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
+from lakefs_gc_assets_tests.extensions.erasure.made import Erasing, erasing, made
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.made_ranges import range_records
+
+__all__ = ["made"]
+
+PATH = "lakefs://repo/person/a"
+
+
+def is_range_with(data: bytes, key: str, address: str) -> bool:
+    try:
+        return address in ranges.read_range(data, key).addresses.to_pylist()
+    except CorruptFile:
+        return False
+
+
+@pytest.fixture
+def erasable(made: Erasing) -> Erasing:
+    """A file whose two versions only expired commits hold, and garbage that nobody asks to erase."""
+    made.put("old", "person/a")
+    made.put("bystander", "bystander")
+    made.commit("first", 40)
+    made.put("older garbage", "person/garbage")
+    made.put("new", "person/a")
+    made.commit("second", 30)
+    made.remove("person/a")
+    made.remove("bystander")
+    made.remove("person/garbage")
+    made.commit("third", 20)
+    made.put("kept", "kept")
+    made.commit("fourth", 1)
+    return made
+
+
+@pytest.mark.parametrize("by", [HolderKind.COMMIT, HolderKind.UNCOMMITTED, HolderKind.RANGE])
+def test_first_step_for_other_holder_than_staging_branch_or_tag_raises(by: HolderKind) -> None:
+    step = finding.FirstStep("repo", by, "main", {"person/a": "data/a"})
+    with pytest.raises(ValueError, match=f"no first step for what is held by a {by.value}"):
+        finding.take_first_step(mock.Mock(), step)
+
+
+def test_what_only_expired_commits_hold_is_erased_and_nothing_else(erasable: Erasing) -> None:
+    shown, before = erasable.shown(PATH), erasable.data
+    assert erasable.holders_in(shown) == {"old": set(), "new": set()}
+    result = erasable.erase(PATH, digest=shown["digest"])
+    assert result.exit_code == Status.WELL, result.output
+    assert before - erasable.data == {erasable.addresses["old"], erasable.addresses["new"]}
+    content = erasable.content
+    assert all(each["is_gone"] for each in content["addresses"])
+    assert {row["address"] for row in content["receipts"]} == before - erasable.data
+    assert {*content["run"]["frames"]} == {"store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report"}
+    verified = erasable.verify()
+    assert verified.exit_code == Status.WELL, verified.output
+    assert all(limit in verified.output for limit in content["limits"])
+
+
+def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.put("profile", "people/ada/profile")
+    made.put("export", "exports/2026/ada.csv")
+    made.put("bystander", "exports/2026/bob.csv")
+    made.commit("first", 40)
+    made.remove("people/ada/profile")
+    made.remove("exports/2026/ada.csv")
+    made.commit("second", 20)
+    made.call("POST", "/tags", {"id": "v1", "ref": made.commits["first"]})
+    before = made.data
+    monkeypatch.chdir(made.folder)
+    monkeypatch.setattr(command, "require_yes_or_terminal", lambda: None)
+    monkeypatch.setattr(command, "agrees", lambda question: True)
+    look, said = list[str](), ""
+    for line in "".join(block.text for block in fenced((DOCS / "how-to" / "erase.md").read_text())).splitlines():
+        program, *words = shlex.split(line)
+        assert program == "lakefs-gc"
+        look = look or words
+        # The page says to look again before what is free is erased.
+        if "DIGEST" in words:
+            words[words.index("DIGEST")] = made.call_command(*look).stdout.partition("--approve ")[2].split()[0]
+        result = made.call_command(*words)
+        assert result.exit_code == Status.WELL, result.output
+        said = result.stdout
+    assert before - made.data == {made.addresses["profile"], made.addresses["export"]}
+    assert "the signature holds" in said
+
+
+@contextmanager
+def held_by_another_repository(folder: Path) -> Iterator[Erasing]:
+    """A file that no commit holds any more, and that a repository which counts has staged."""
+    with erasing(folder, also_live=["other"]) as made:
+        clients.repository(made.server, "other")
+        made.put("old", "person/a")
+        made.commit("first", 20)
+        made.remove("person/a")
+        made.commit("second", 10)
+        made.link("old", "theirs", name="other")
+        yield made
+
+
+class TestHeld:
+    """Whatever anything live holds stays, and is named with what must be done first."""
+
+    def stays(self, made: Erasing, *holders: str, version: str = "old") -> None:
+        shown = made.shown(PATH)
+        assert made.holders_in(shown)[version] == {*holders}
+        before = made.data
+        result = made.erase(PATH, digest=shown["digest"])
+        assert made.addresses[version] in made.data
+        if len(shown["addresses"]) == 1:
+            assert result.exit_code == Status.FAILED and "something holds each of the addresses" in result.stderr
+            assert made.data == before and not made.certificate.exists()
+        else:
+            assert result.exit_code == Status.INCOMPLETE
+            (left,) = (each for each in made.content["addresses"] if not each["is_gone"])
+            assert (left["address"], left["how"]) == (made.addresses[version], "it is held, and was not touched")
+
+    def test_by_another_path(self, erasable: Erasing) -> None:
+        erasable.link("old", "person/b")
+        erasable.commit("linked", 2)
+        self.stays(erasable, "branch main person/b")
+
+    def test_by_a_tag(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/tags", {"id": "v1", "ref": erasable.commits["first"]})
+        self.stays(erasable, "tag v1 person/a")
+        assert any("lakectl tag delete" in remedy for remedy in erasable.shown(PATH)["remedies"])
+
+    def test_by_another_branch(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        self.stays(erasable, "branch dev person/a", version="new")
+
+    def test_by_a_staged_entry_at_another_path(self, erasable: Erasing) -> None:
+        erasable.link("old", "elsewhere")
+        self.stays(erasable, "staged on branch main elsewhere")
+
+    def test_by_what_is_staged_at_the_path_alone(self, made: Erasing) -> None:
+        made.put("old", "person/a")
+        self.stays(made, "staged on branch main person/a")
+
+    def test_by_a_commit_that_has_not_expired(self, made: Erasing) -> None:
+        made.put("old", "person/a")
+        made.commit("first", 20)
+        made.remove("person/a")
+        made.commit("second", 3)
+        self.stays(made, "commits")
+        assert any("shorten their retention rule" in remedy for remedy in made.shown(PATH)["remedies"])
+        made.rules(1)
+        assert made.erase(PATH).exit_code == Status.WELL
+        assert made.addresses["old"] not in made.data
+
+    def test_by_a_commit_of_a_repository_without_rules(self, erasable: Erasing) -> None:
+        erasable.call("DELETE", "/settings/gc_rules")
+        (remedy,) = erasable.shown(PATH)["remedies"]
+        assert remedy.startswith("set retention rules of repo first") and "policy set-default" in remedy
+        erasable.rules(7)
+        assert erasable.erase(PATH).exit_code == Status.WELL
+
+    def test_by_a_repository_that_counts(self, tmp_path: Path) -> None:
+        with held_by_another_repository(tmp_path) as made:
+            self.stays(made, "staged on branch main theirs")
+            clients.commit(made.server, "theirs", name="other")
+            self.stays(made, "branch main theirs")
+            first, second = made.shown(PATH)["remedies"]
+            assert first.startswith("delete the path on branch main of other and commit")
+            assert second.startswith("take other out of collection.also_live of repo")
+
+    def test_by_old_commit_of_repository_that_counts_until_it_counts_no_more(self, tmp_path: Path) -> None:
+        with held_by_another_repository(tmp_path) as made:
+            clients.commit(made.server, "theirs", name="other")
+            clients.sdk(made.server).objects_api.delete_object("other", "main", "theirs")
+            clients.commit(made.server, "without", name="other")
+            self.stays(made, "commits")
+            (remedy,) = made.shown(PATH)["remedies"]
+            assert remedy.startswith("take other out of collection.also_live of repo") and "wait," not in remedy
+            made.configuration(wait_before_dump_seconds=0, wait_before_recheck_seconds=0)
+            assert made.erase(PATH).exit_code == Status.WELL
+            assert made.addresses["old"] not in made.data
+
+    def test_by_a_range_that_no_commit_names(self, erasable: Erasing) -> None:
+        (name,) = (
+            key
+            for key in keys_below(erasable.store, METADATA_PREFIX)
+            if is_range_with(erasable.store.get(key), key, erasable.addresses["old"])
+        )
+        erasable.store.put(f"{METADATA_PREFIX}{'f' * 64}", erasable.store.get(name))
+        self.stays(erasable, f"range {'f' * 64} person/a")
+
+    def test_by_uncommitted_data_that_no_branch_shows(self, erasable: Erasing) -> None:
+        erasable.link("old", "elsewhere")
+        with mock.patch.object(finding, "staged_objects", return_value=()):
+            assert erasable.holders_in(erasable.shown(PATH))["old"] == {"uncommitted data "}
+
+
+class TestPreparing:
+    """What must be done first is done on the server, and nothing else is."""
+
+    def prepare(self, made: Erasing, *options: str) -> Result:
+        return made.call_command("erase", "--quiet", "--prepare", *options, PATH)
+
+    def test_what_branches_tags_and_staging_hold_is_free_after_it(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/tags", {"id": "v1", "ref": erasable.commits["first"]})
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        erasable.link("old", "elsewhere")
+        before = erasable.data
+        result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.WELL, result.output
+        assert result.stdout.splitlines()[:-1] == [
+            "reset what is staged on branch main of repo at elsewhere",
+            "reset 1 path on branch main",
+            "delete on branch dev of repo, and commit: person/a",
+            "deleted 1 path on branch dev, and committed",
+            "delete tag v1 of repo",
+            f"deleted tag v1, which named commit {erasable.commits['first']}",
+        ]
+        assert erasable.data == before
+        # The commit that was the head of dev until now counts for as long as the rule says.
+        assert erasable.holders_in(erasable.shown(PATH)) == {"old": set(), "new": {"commits"}}
+        sdk = clients.sdk(erasable.server)
+        assert not sdk.branches_api.diff_branch("repo", "main").results
+        assert sdk.objects_api.stat_object("repo", "dev", "person/garbage").path == "person/garbage"
+
+    def test_another_repository_that_holds_it_is_prepared_too(self, tmp_path: Path) -> None:
+        with held_by_another_repository(tmp_path) as made:
+            assert self.prepare(made, "--yes").exit_code == Status.WELL
+            assert made.holders_in(made.shown(PATH)) == {"old": set()}
+
+    def test_only_the_steps_that_somebody_agrees_to(self, erasable: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("v1", "v2"):
+            erasable.call("POST", "/tags", {"id": name, "ref": erasable.commits["first"]})
+        assert self.prepare(erasable).exit_code == Status.FAILED, "there is no terminal to ask on"
+        monkeypatch.setattr(command, "require_yes_or_terminal", lambda: None)
+        answers = iter([False, True])
+        monkeypatch.setattr(command, "agrees", lambda question: next(answers))
+        assert self.prepare(erasable).exit_code == Status.WELL
+        assert erasable.holders_in(erasable.shown(PATH))["old"] == {"tag v1 person/a"}
+
+    def test_what_could_not_be_checked_is_said_at_the_end(self, erasable: Erasing) -> None:
+        with mock.patch.object(uncommitted, "prepare", side_effect=LakeFSError("down")):
+            result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.INCOMPLETE
+        *_, gap, last = result.stdout.splitlines()
+        assert gap.startswith("not checked: ") and "down" in gap and last.startswith("next, see what still holds")
+
+    def test_a_commit_takes_nothing_along_that_others_staged(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        erasable.put("theirs", "theirs", branch="dev")
+        result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.FAILED and "has other uncommitted changes, such as theirs" in result.stderr
+        assert "branch dev person/a" in erasable.holders_in(erasable.shown(PATH))["new"]
+
+    def test_nor_what_they_stage_meanwhile(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        deleting = LakeFSClient.delete_path
+
+        def delete(api: LakeFSClient, branch: str, path: str) -> None:
+            deleting(api, branch, path)
+            erasable.put("theirs", "theirs", branch="dev")
+
+        with mock.patch.object(LakeFSClient, "delete_path", delete):
+            assert self.prepare(erasable, "--yes").exit_code == Status.FAILED
+        assert len(clients.sdk(erasable.server).branches_api.diff_branch("repo", "dev").results) == 2
+
+    def test_another_object_at_the_path_stays(self, erasable: Erasing) -> None:
+        erasable.link("old", "elsewhere")
+        found = finding.list_first_steps
+
+        def overwritten(held: finding.Finding) -> tuple[finding.FirstStep, ...]:
+            erasable.put("newer", "elsewhere")
+            return found(held)
+
+        with mock.patch.object(command, "list_first_steps", overwritten):
+            result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.FAILED and "is another object by now" in result.stderr
+        stats = clients.sdk(erasable.server).objects_api.stat_object("repo", "main", "elsewhere")
+        assert stats.physical_address.endswith(erasable.addresses["newer"])
+
+
+class TestBetweenShowingAndDeleting:
+    def test_an_address_that_is_new_at_the_path_needs_a_new_approval(self, erasable: Erasing) -> None:
+        shown, before = erasable.shown(PATH), erasable.data
+        erasable.put("overwritten", "person/a")
+        result = erasable.erase(PATH, digest=shown["digest"])
+        assert result.exit_code == Status.FAILED and "not what was approved" in result.stderr
+        assert before <= erasable.data and not erasable.certificate.exists()
+
+    def test_what_becomes_live_after_the_search_stays(self, erasable: Erasing) -> None:
+        erasable.before_run.append(lambda: erasable.link("old", "elsewhere"))
+        result = erasable.erase(PATH)
+        assert result.exit_code == Status.INCOMPLETE, result.output
+        assert erasable.addresses["old"] in erasable.data and erasable.addresses["new"] not in erasable.data
+        assert "lakefs-gc explain" in result.output
+
+    def test_a_run_that_fails_certifies_nothing(self, erasable: Erasing) -> None:
+        erasable.before_run.append(lambda: erasable.store.delete([*keys_below(erasable.store, METADATA_PREFIX)]))
+        before = erasable.data
+        assert erasable.erase(PATH).exit_code == Status.FAILED
+        assert erasable.data == before and not erasable.certificate.exists()
+
+    def test_what_could_not_be_checked_is_not_erased(self, erasable: Erasing) -> None:
+        before = erasable.data
+        with mock.patch.object(uncommitted, "prepare", side_effect=LakeFSError("down")):
+            assert erasable.call_command("erase", "--quiet", PATH).exit_code == Status.INCOMPLETE
+            result = erasable.erase(PATH, digest="any")
+        assert result.exit_code == Status.FAILED and "not everything could be checked" in result.stderr
+        assert erasable.data == before
+
+
+class TestQuarantine:
+    @contextmanager
+    def expired(self, folder: Path) -> Iterator[Erasing]:
+        """An object that only an expired commit holds."""
+        with erasing(folder, sweep_mode="quarantine") as made:
+            made.put("old", "person/a")
+            made.commit("first", 40)
+            made.remove("person/a")
+            made.commit("second", 20)
+            yield made
+
+    def test_copies_are_purged_whatever_their_age_and_others_stay(self, tmp_path: Path) -> None:
+        with erasing(tmp_path, sweep_mode="quarantine") as made:
+            made.put("old", "person/a")
+            made.put("bystander", "bystander")
+            made.commit("first", 40)
+            made.remove("person/a")
+            made.remove("bystander")
+            made.commit("second", 20)
+            moved_by = made.collect()
+            assert not made.data
+            assert made.shown(PATH)["addresses"][0]["remains"]["copies"] == [
+                passes.key(moved_by, made.addresses["old"])
+            ]
+            result = made.erase(PATH)
+            assert result.exit_code == Status.WELL, result.output
+            copies = {*keys_below(made.store, layout.QUARANTINE_PREFIX)}
+            assert copies == {passes.key(moved_by, made.addresses["bystander"])}
+            assert {row["outcome"] for row in made.content["receipts"]} == {"copied", "quarantined", "purged"}
+            assert made.verify().exit_code == Status.WELL
+
+    def test_copies_that_stay_are_named_on_the_certificate(self, tmp_path: Path) -> None:
+        with self.expired(tmp_path) as made:
+            moved_by = made.collect()
+            stays = Purged(moved_by, passes.key(moved_by, ""), 0, PurgeFate.FAILED, "the store failed")
+            with mock.patch("lakefs_gc_assets.defs.maintenance.purge", return_value=iter([stays])):
+                result = made.erase(PATH)
+            assert result.exit_code == Status.INCOMPLETE
+            (line,) = made.content["incomplete"]
+            assert line.startswith("copies in quarantine: ") and "the store failed" in line
+
+    def test_the_object_does_not_go_to_quarantine(self, tmp_path: Path) -> None:
+        with self.expired(tmp_path) as made:
+            assert made.erase(PATH).exit_code == Status.WELL
+            assert not {*keys_below(made.store, layout.QUARANTINE_PREFIX)}
+
+
+def test_a_run_limited_to_no_address_deletes_nothing_and_the_next_one_builds_on_it(erasable: Erasing) -> None:
+    before = erasable.data
+    run_id = erasable.collect(only_addresses=(), full_listing_days=30)
+    assert erasable.data == before
+    ended = report.read(erasable.store, run_id)
+    assert ended is not None and ended.kept[Kept.NOT_ASKED] == 4
+    next_one = report.read(erasable.store, erasable.collect(full_listing_days=30))
+    assert next_one is not None and next_one.base_run == run_id
+    assert erasable.data == {erasable.addresses["kept"]}
+
+
+def stage_import(made: Erasing) -> None:
+    """Stages an entry at the path whose object lies outside of the storage namespace."""
+    body = clients.models.ObjectStageCreation(
+        physical_address=f"{made.server.core.blockstore.scheme}theirs/a", checksum="0", size_bytes=1, mtime=1
+    )
+    clients.sdk(made.server).internal_api.stage_object("repo", "main", "person/a", body)
+
+
+def is_incomplete(made: Erasing, gap: str) -> None:
+    """Look, erasure and check all say the gap and end with the status for it; the certificate begins with it."""
+    look = made.call_command("erase", "--quiet", PATH)
+    assert look.exit_code == Status.INCOMPLETE and gap in look.stdout
+    erased = made.erase(PATH, digest=made.shown(PATH, status=Status.INCOMPLETE)["digest"])
+    assert erased.exit_code == Status.INCOMPLETE, erased.output
+    assert erased.stdout.startswith(f"incomplete: {gap}")
+    assert all(each["is_gone"] for each in made.content["addresses"])
+    assert gap in made.certificate.read_text().splitlines()[3]
+    verified = made.verify()
+    assert verified.exit_code == Status.INCOMPLETE and verified.stdout.startswith(f"incomplete: {gap}")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_import_at_the_path_makes_the_erasure_incomplete(erasable: Erasing, is_committed: bool) -> None:
+    stage_import(erasable)
+    if is_committed:
+        erasable.commit("imported", 1)
+    assert erasable.shown(PATH, status=Status.INCOMPLETE)["elsewhere"] == ["person/a"]
+    is_incomplete(erasable, "not erased: person/a has an object outside of the storage namespace")
+
+
+def test_range_that_cannot_be_read_makes_the_erasure_incomplete(erasable: Erasing) -> None:
+    for key in keys_below(erasable.store, METADATA_PREFIX):
+        if is_range_with(erasable.store.get(key), key, erasable.addresses["old"]):
+            erasable.store.delete([key])
+    shown = erasable.shown(PATH, status=Status.INCOMPLETE)
+    assert len(shown["unread"]) == 1 and "missing" in shown["unread"][0]
+    assert [each["address"] for each in shown["addresses"]] == [erasable.addresses["new"]]
+    is_incomplete(erasable, f"not read: {shown['unread'][0]}")
+
+
+def test_paths_that_match_nothing_are_named_with_a_hint(erasable: Erasing) -> None:
+    unmatched = ["person/b", "main/person/a", "person/ä", "none/*"]
+    asked = [PATH, *(f"lakefs://repo/{path}" for path in unmatched), "lakefs://repo/by*"]
+    plain, branch, accent, pattern = erasable.shown(*asked)["unmatched"]
+    assert (plain, pattern) == ("lakefs://repo/person/b", "lakefs://repo/none/*")
+    assert branch == f"lakefs://repo/main/person/a: main is a branch, and a path has none: ask for {PATH}"
+    assert accent.startswith("lakefs://repo/person/ä: ") and "NFC and NFD" in accent
+    result = erasable.erase(*asked)
+    assert result.exit_code == Status.WELL and f"nothing found: {branch}" in result.stdout
+    assert f"nothing found: {plain}" in erasable.verify().stdout
+
+
+def test_lines(erasable: Erasing) -> None:
+    erasable.call("POST", "/tags", {"id": "v1", "ref": erasable.commits["first"]})
+    lines = erasable.call_command("erase", "--quiet", PATH).stdout.splitlines()
+    assert f"held  {erasable.addresses['old']} at person/a: 3 B" in lines
+    assert "    held by tag v1 of repo, path person/a" in lines
+    assert f"free  {erasable.addresses['new']} at person/a: 3 B" in lines
+    *_, first, searched, verdict, prepare, new_key, how = lines
+    again = f"lakefs-gc erase --config {erasable.folder / 'lakefs-gc.yaml'} {PATH}"
+    assert prepare == f"next, do this on branches and tags, which asks before each step: {again} --prepare"
+    assert new_key == "next, make a key: lakefs-gc erase --new-key erasure.pem"
+    assert first.startswith("first: delete tag v1 of repo") and searched.startswith("searched ")
+    assert verdict == "repo: 1 object can be erased, held: 1"
+    assert how.startswith(f"next, erase what is free: {again} --approve ")
+
+
+def test_printed_commands_lead_from_key_to_verified_certificate(made: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.put("profile", "person/a b")
+    made.commit("first", 40)
+    made.remove("person/a b")
+    made.commit("second", 20)
+    monkeypatch.chdir(made.folder)
+    said, commands = made.call_command("erase", "lakefs://repo/person/*").stdout, list[str]()
+    while following := [line.partition(": ") for line in said.splitlines() if line.startswith("next, ")]:
+        for _, _, text in following:
+            program, name, *words = shlex.split(text)
+            assert program == "lakefs-gc"
+            without_file = words[2:] if words[0] == "--config" else words
+            result = made.call_command(name, *without_file)
+            assert result.exit_code == Status.WELL, result.output
+            commands.append(f"{name} {without_file[0]}")
+        said = result.stdout
+    assert commands == ["erase --new-key", "erase lakefs://repo/person/*", commands[2]]
+    assert commands[2].startswith("verify erasure-") and "the signature holds" in said
+
+
+class TestNewKey:
+    def test_signs_what_its_public_half_verifies(self, erasable: Erasing) -> None:
+        key = erasable.folder / "made.pem"
+        result = CliRunner().invoke(main, ["erase", "--new-key", str(key)])
+        assert result.exit_code == Status.WELL and str(key.with_suffix(".pub")) in result.stdout
+        assert key.stat().st_mode & 0o777 == 0o600
+        certificate.read_public_key(key.with_suffix(".pub").read_bytes())
+        key.replace(erasable.folder / "own.pem")
+        assert erasable.erase(PATH).exit_code == Status.WELL
+        assert erasable.verify("made.pub").exit_code == Status.WELL
+
+    @pytest.mark.parametrize("name", ["key.pem", "key.pub"])
+    def test_replaces_no_file(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).write_bytes(b"of somebody")
+        result = CliRunner().invoke(main, ["erase", "--new-key", str(tmp_path / "key.pem")])
+        assert result.exit_code == Status.CONFIGURATION and f"{name} cannot be written: File exists" in result.stderr
+        assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {name: b"of somebody"}
+
+    def test_is_no_public_half(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(main, ["erase", "--new-key", str(tmp_path / "key.pub")])
+        assert result.exit_code == Status.CONFIGURATION and not [*tmp_path.iterdir()]
+
+
+def test_a_whole_list_by_globs(erasable: Erasing) -> None:
+    file = erasable.folder / "list"
+    file.write_text("lakefs://repo/person/*\n\nlakefs://repo/by**\n")
+    result = erasable.call_command("erase", "--quiet", "--json", "--from", str(file))
+    names = {address: version for version, address in erasable.addresses.items()}
+    found = {names[each["address"]] for each in json.loads(result.stdout)["addresses"]}
+    assert found == {"old", "new", "older garbage", "bystander"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_list_in_unicode_is_read(made: Erasing, encoding: str) -> None:
+    file = made.folder / "list"
+    file.write_bytes("lakefs://repo/ä\r\n".encode(encoding))
+    result = made.call_command("erase", "--quiet", "--json", "--from", str(file))
+    assert json.loads(result.stdout)["asked"] == ["lakefs://repo/ä"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le"])
+def test_list_in_another_encoding_is_refused(made: Erasing, encoding: str) -> None:
+    file = made.folder / "list"
+    file.write_bytes("lakefs://repo/äöü".encode(encoding))
+    result = made.call_command("erase", "--quiet", "--from", str(file))
+    assert result.exit_code == Status.CONFIGURATION and "store it in UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "matches", "others"),
+    [
+        ("a/b", ["a/b"], ["a/b/c", "a/bc", "a"]),
+        ("a/", ["a/b", "a/b/c"], ["a", "ab"]),
+        ("a/*/c", ["a/b/c", "a//c"], ["a/b/b/c", "a/c"]),
+        ("**.csv", ["x.csv", "a/b.csv"], ["x.csv2", "xcsv"]),
+        ("a*/", ["ab/c", "a/c"], ["b/a/"]),
+        (r"a\*", ["a*"], ["ab", r"a\*"]),
+        ("ä(*", ["ä(", "ä(b"], ["a(", "ä"]),
+        ("a b\n*", ["a b\nc\nd"], ["a b"]),
+    ],
+)
+def test_patterns(asked: str, matches: list[str], others: list[str]) -> None:
+    selection = Selection.parse("repo", [f"lakefs://repo/{asked}"])
+    paths = [*matches, *others]
+    chosen = selection.chooses(pa.array([path.encode() for path in paths], pa.binary())).to_pylist()
+    assert chosen == [True] * len(matches) + [False] * len(others)
+    for path in matches:
+        for first, last in ((b"", b"\xff"), (path.encode(), path.encode()), (b"", path.encode())):
+            record = RangeRecord("a" * 64, first, last, 1, 1)
+            assert len(selection.may_be_among(range_records([record]))) == 1
+    assert not len(selection.may_be_among(range_records([RangeRecord("a" * 64, b"\0", b"\1", 1, 1)]))) or (
+        asked.startswith("*")
+    )
+
+
+@pytest.mark.parametrize("asked", ["lakefs://other/a", "lakefs://repo/", "data/a", "s3://repo/a"])
+def test_what_is_no_path_of_the_repository(asked: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no lakefs://repo/PATH"):
+        Selection.parse("repo", [asked])
+    with pytest.raises(ConfigurationError, match="no path is given"):
+        Selection.parse("repo", [])
+
+
+def test_too_many_addresses(erasable: Erasing) -> None:
+    with mock.patch.object(finding, "MOST_ADDRESSES", 1):
+        result = erasable.call_command("erase", "--quiet", PATH)
+    assert result.exit_code == Status.CONFIGURATION and "name fewer paths" in result.stderr
+
+
+def test_certificate_that_cannot_be_written_stops_the_erasure_before_it_begins(erasable: Erasing) -> None:
+    digest, before = erasable.shown(PATH)["digest"], erasable.data
+    with mock.patch.object(Erasing, "certificate", erasable.folder / "no" / "folder" / "c.json"):
+        result = erasable.erase(PATH, digest=digest)
+    assert result.exit_code == Status.CONFIGURATION and "Nothing was erased" in result.stderr
+    assert erasable.data == before
+
+
+def test_second_erasure_finds_receipts_of_first_one_whose_certificate_could_not_be_written(tmp_path: Path) -> None:
+    with erasing(tmp_path, sweep_mode="quarantine") as made:
+        for name in ("moved", "deleted"):
+            made.put(name, f"person/{name}")
+        made.commit("both", 40)
+        made.remove("person/moved")
+        made.commit("one", 30)
+        made.collect()
+        made.remove("person/deleted")
+        made.commit("none", 20)
+        digest = made.shown("lakefs://repo/person/")["digest"]
+        made.before_run.append(lambda: made.certificate.write_bytes(b"of another erasure"))
+        first = made.erase("lakefs://repo/person/", digest=digest)
+        assert first.exit_code == Status.FAILED and "it finds the receipts" in first.stderr
+        assert made.certificate.read_bytes() == b"of another erasure" and not [*tmp_path.glob(".*")]
+        made.certificate.unlink()
+        made.before_run.clear()
+        second = made.erase("lakefs://repo/person/", digest=digest)
+        assert second.exit_code == Status.WELL, second.output
+        assert {(row["address"], row["outcome"]) for row in made.content["receipts"]} >= {
+            (made.addresses["moved"], "purged"),
+            (made.addresses["deleted"], "accepted"),
+        }
+        assert "the receipts are those in the store" in made.verify().stdout
+
+
+def test_part_that_fails_after_the_run_is_certified_as_incomplete(erasable: Erasing) -> None:
+    with mock.patch.object(command, "erase_versions", side_effect=LakeFSError("the server is down")):
+        result = erasable.erase(PATH)
+    assert result.exit_code == Status.INCOMPLETE
+    assert result.stdout.startswith("incomplete: older versions: the server is down")
+    assert next(iter(erasable.content)) == "incomplete" and erasable.verify().exit_code == Status.INCOMPLETE
+
+
+def test_address_without_a_receipt_is_named(erasable: Erasing) -> None:
+    erasable.store.delete([erasable.addresses["old"]])
+    result = erasable.erase(PATH)
+    assert result.exit_code == Status.WELL, result.output
+    named = f"no receipt: {erasable.addresses['old']} "
+    verified = erasable.verify()
+    assert named in result.stdout and named in verified.stdout
+    assert "the receipts are those in the store" not in verified.stdout
+
+
+class TestSameContent:
+    """Another object with the same checksum is hinted at, and nothing else is said or done about it."""
+
+    def hints(self, made: Erasing, status: Status = Status.WELL) -> list[tuple[str, str, str]]:
+        shown = made.shown(PATH, status=status)["same_content"]
+        return [(each["repository"], each["path"], each["address"]) for each in shown]
+
+    def copied(self, made: Erasing, path: str, name: str = "repo", content: bytes = b"old") -> str:
+        with made.server.clock.at(datetime.now(UTC) - timedelta(days=50)):
+            return clients.upload(made.server, path, content, name=name)
+
+    def test_committed_copy_is_named_by_look_certificate_and_verify(self, erasable: Erasing) -> None:
+        address = self.copied(erasable, "copy")
+        self.copied(erasable, "other", content=b"dlo")
+        erasable.commit("copied", 2)
+        assert self.hints(erasable) == [("repo", "copy", address)]
+        line = f"hint: copy of repo has, or had, the checksum and the size of {erasable.addresses['old']}"
+        assert line in erasable.call_command("erase", PATH).stdout
+        result = erasable.erase(PATH)
+        assert result.exit_code == Status.WELL and line in result.stdout
+        verified = erasable.verify()
+        assert verified.exit_code == Status.WELL and line in verified.stdout
+        assert address in erasable.data
+
+    def test_copies_beyond_the_named_ones_are_counted(self, erasable: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(finding, "_HINTS", 1)
+        for path in ("copy", "copy again", "copy once more"):
+            self.copied(erasable, path)
+        erasable.commit("copied", 2)
+        assert len(self.hints(erasable)) == 3
+        lines = erasable.call_command("erase", PATH).stdout.splitlines()
+        assert [line for line in lines if line.startswith("hint: ")][1:] == [
+            "hint: 2 further entries with such a checksum and size"
+        ]
+
+    def test_staged_copy(self, erasable: Erasing) -> None:
+        address = self.copied(erasable, "staged")
+        assert self.hints(erasable) == [("repo", "staged", address)]
+
+    def test_copy_of_what_is_staged_at_the_path(self, made: Erasing) -> None:
+        made.put("old", "person/a")
+        address = self.copied(made, "copy")
+        assert self.hints(made) == [("repo", "copy", address)]
+
+    def test_copy_of_a_repository_that_counts(self, tmp_path: Path) -> None:
+        with held_by_another_repository(tmp_path) as made:
+            address = self.copied(made, "copy", "other")
+            clients.commit(made.server, "copied", name="other")
+            ((repository, path, stored),) = self.hints(made)
+            assert (repository, path) == ("other", "copy") and address in stored
+
+    def test_same_path_another_size_and_empty_objects_are_no_hints(self, made: Erasing) -> None:
+        made.put("", "person/a")
+        made.commit("empty", 40)
+        made.put("old", "person/a")
+        made.commit("first", 30)
+        self.copied(made, "person/a")
+        self.copied(made, "nothing", content=b"")
+        made.commit("second", 2)
+        assert self.hints(made) == []
+
+
+def test_no_certificate_takes_the_place_of_another(erasable: Erasing) -> None:
+    erasable.certificate.write_bytes(b"of another erasure")
+    before = erasable.data
+    result = erasable.erase(PATH)
+    assert result.exit_code == Status.CONFIGURATION and "is there already" in result.stderr
+    assert erasable.data == before and erasable.certificate.read_bytes() == b"of another erasure"
+
+
+def test_approving_needs_a_key_and_a_file(erasable: Erasing) -> None:
+    assert erasable.call_command("erase", "--approve", "x", PATH).exit_code == Status.USAGE
+    result = erasable.verify("none")
+    assert result.exit_code == Status.CONFIGURATION and "cannot be read: No such file" in result.stderr
+    erasable.folder.joinpath("own.pem").write_bytes(b"no key")
+    before = erasable.data
+    result = erasable.erase(PATH, digest="x")
+    assert result.exit_code == Status.CONFIGURATION and "erase --new-key" in result.stderr and erasable.data == before
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Erasing]:
+    """One whose certificate each test leaves as it was."""
+    with erasing(tmp_path_factory.mktemp("certified")) as made:
+        for number in range(3):
+            made.put(f"content {number}", f"person/{number}")
+        made.commit("first", 40)
+        for number in range(3):
+            made.remove(f"person/{number}")
+        made.commit("second", 20)
+        assert made.erase("lakefs://repo/person/").exit_code == Status.WELL
+        yield made
+
+
+class TestCertificate:
+    def test_of_another_key(self, certified: Erasing) -> None:
+        result = certified.verify("other.pub")
+        assert result.exit_code == Status.FAILED and "not signed by this key" in result.stderr
+
+    @pytest.mark.parametrize("name", ["addresses", "limits", "merkle_root", "issued_at"])
+    def test_altered(self, certified: Erasing, name: str) -> None:
+        sound = certified.certificate.read_bytes()
+        signed = json.loads(sound)
+        value = signed["content"][name]
+        signed["content"][name] = value[1:]
+        certified.certificate.write_text(json.dumps(signed))
+        try:
+            assert "was altered" in certified.verify().stderr
+        finally:
+            certified.certificate.write_bytes(sound)
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"content": {}, "signature": "!"}', b"[" * 200_000])
+    def test_that_is_none(self, certified: Erasing, content: bytes) -> None:
+        sound = certified.certificate.read_bytes()
+        certified.certificate.write_bytes(content)
+        try:
+            assert "it is no certificate" in certified.verify().stderr
+        finally:
+            certified.certificate.write_bytes(sound)
+
+    def test_an_object_that_came_back(self, certified: Erasing) -> None:
+        address = certified.addresses["content 1"]
+        certified.store.put(address, b"again")
+        try:
+            result = certified.verify()
+            assert (
+                result.exit_code == Status.INCOMPLETE and f"{address} is not gone: the object is there" in result.output
+            )
+        finally:
+            certified.store.delete([address])
+
+    def test_a_copy_that_came_back(self, certified: Erasing) -> None:
+        key = passes.key("g" * 20, certified.addresses["content 1"])
+        certified.store.put(key, b"again")
+        try:
+            assert f"the copy {key} is there" in certified.verify().output
+        finally:
+            certified.store.delete([key])
+
+    @pytest.mark.parametrize(
+        ("before", "after", "message"),
+        [
+            (b'{\n "content"', b'{"content": {},\n "content"', "twice"),
+            (b'"merkle_root"', b'"merkle_root": "", "merkle_root"', "twice"),
+            (b'{\n "content"', b'{"note": "",\n "content"', "nobody signed its member"),
+            (b'"public_key": "', b'"public_key": "AAAA', "not signed by this key"),
+        ],
+    )
+    def test_with_members_that_nobody_signed(
+        self, certified: Erasing, before: bytes, after: bytes, message: str
+    ) -> None:
+        sound = certified.certificate.read_bytes()
+        assert before in sound
+        certified.certificate.write_bytes(sound.replace(before, after))
+        try:
+            result = certified.verify()
+            assert result.exit_code == Status.FAILED and message in result.stderr
+        finally:
+            certified.certificate.write_bytes(sound)
+
+    def test_of_a_store_that_never_had_the_objects(self, certified: Erasing) -> None:
+        run_id = certified.content["run"]["run_id"]
+        plan = certified.store.get(run_folder.plan(run_id))
+        certified.store.delete([run_folder.plan(run_id)])
+        try:
+            result = certified.verify()
+            assert result.exit_code == Status.INCOMPLETE and "is not in the store" in result.stdout
+        finally:
+            certified.store.put(run_folder.plan(run_id), plan)
+
+    def test_receipts_that_changed(self, certified: Erasing) -> None:
+        run_id = certified.content["run"]["run_id"]
+        (key,) = receipts.keys(certified.store, run_id)
+        sound = certified.store.get(key)
+        certified.store.delete([key])
+        try:
+            result = certified.verify()
+            assert result.exit_code == Status.INCOMPLETE and "differ from the certificate's" in result.output
+        finally:
+            certified.store.put(key, sound)
+        assert certified.verify().exit_code == Status.WELL
+
+    def test_of_another_repository_or_with_no_public_key(self, certified: Erasing) -> None:
+        result = certified.verify("own.pem")
+        assert result.exit_code == Status.CONFIGURATION and "as erasure.pub" in result.stderr
+        with pytest.raises(ConfigurationError, match="the certificate is about"):
+            opened = open_repository(loaded_configuration(certified.folder / "lakefs-gc.yaml", None))
+            certificate.verify(opened, {**certified.content, "repository": "theirs"})
+
+    def test_in_json(self, certified: Erasing) -> None:
+        result = certified.call_command(
+            "verify", "--json", "--key", str(certified.folder / "own.pub"), str(certified.certificate)
+        )
+        answer = json.loads(result.stdout)
+        assert answer == {"certificate": certified.content, "problems": []}
+
+    def test_merkle_roots_differ_by_content_order_and_number(self) -> None:
+        rows = [{"address": name} for name in "abcde"]
+        roots = {
+            certificate.merkle_root(each)
+            for each in (rows, rows[::-1], rows[:4], rows[:3], rows[:1], [], [*rows, rows[-1]])
+        }
+        assert len(roots) == 7

@@ -1,0 +1,93 @@
+"""Clients of an embedded server: lakefs-sdk and boto3, unchanged, and a bare HTTP call."""
+
+import json
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import boto3
+import lakefs_sdk
+from lakefs_sdk.client import LakeFSClient
+
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+models: Any = lakefs_sdk
+"""Its classes; the package states no usable types for them."""
+
+
+def sdk(server: EmbeddedServer) -> Any:
+    client: Any = LakeFSClient
+    return client(
+        models.Configuration(
+            host=f"{server.url}/api/v1", username=server.access_key_id, password=server.secret_access_key
+        )
+    )
+
+
+def s3_url(server: EmbeddedServer) -> str:
+    """Address of the server's S3 gateway."""
+    assert isinstance(server, GatewayServer)
+    return server.s3_url
+
+
+def s3(server: EmbeddedServer) -> "S3Client":
+    return boto3.client(
+        "s3",
+        endpoint_url=s3_url(server),
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+        region_name="us-east-1",
+    )
+
+
+def call(
+    server: EmbeddedServer,
+    method: str,
+    path: str,
+    body: Any = None,
+    /,
+    *,
+    authorization: str | None = None,
+    **query: str,
+) -> tuple[int, Any]:
+    """Status and decoded answer of one call; `path` below `/api/v1` unless it begins with `/_`."""
+    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    target = quote(path if path.startswith("/_") else f"/api/v1{path}")
+    content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    connection.request(
+        method,
+        f"{target}?{urlencode(query)}" if query else target,
+        content,
+        {"Authorization": authorization or server.basic_authorization},
+    )
+    response = connection.getresponse()
+    received = response.read()
+    connection.close()
+    is_json = response.getheader("Content-Type") == "application/json"
+    return response.status, json.loads(received) if is_json and received else received
+
+
+def repository(server: EmbeddedServer, name: str = "repo") -> str:
+    """Makes a repository; returns its name."""
+    namespace = f"{server.core.blockstore.scheme}{name}"
+    status, answer = call(server, "POST", "/repositories", {"name": name, "storage_namespace": namespace})
+    assert status == 201, answer
+    return name
+
+
+def upload(server: EmbeddedServer, path: str, content: bytes, *, branch: str = "main", name: str = "repo") -> str:
+    """Uploads an object; returns its address relative to the storage namespace."""
+    status, answer = call(server, "POST", f"/repositories/{name}/branches/{branch}/objects", content, path=path)
+    assert status == 201, answer
+    return str(answer["physical_address"].partition(f"{name}/")[2])
+
+
+def commit(server: EmbeddedServer, message: str, *, branch: str = "main", name: str = "repo") -> dict[str, Any]:
+    status, answer = call(server, "POST", f"/repositories/{name}/branches/{branch}/commits", {"message": message})
+    assert status == 201, answer
+    return dict(answer)

@@ -1,0 +1,360 @@
+"""Routes that only tests ask an embedded server for, and what else only tests do to one.
+
+`EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
+protection, pull requests, multipart uploads, hard resets, recorded commits, files of metadata, the older spelling of
+the retention rules' paths, and below `/_embedded` the clock, interruptions and lost pages. In place of its own, it
+serves reads and writes of objects on a condition, the calls of `object_calls`, and dumps with compacted bases, which
+only Enterprise has (https://docs.lakefs.io/admin/compaction/).
+"""
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.extensions.playground.embedded import branches, collection, commits, formats, reads, repositories
+from lakefs_gc_assets.extensions.playground.embedded.core import (
+    ApiFailure,
+    Core,
+    User,
+    Writer,
+    bad_request,
+    new_user,
+    not_found,
+    timestamp,
+)
+from lakefs_gc_assets.extensions.playground.embedded.http import (
+    NO_CONTENT,
+    Request,
+    Response,
+    Route,
+    checked_object,
+    json_response,
+)
+from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.routes import ADMINISTRATION_PREFIX
+from lakefs_gc_assets.extensions.playground.embedded.routes import ROUTES as SERVED
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import keys_below
+from lakefs_gc_assets_tests.extensions.playground.embedded import headers, object_calls, pulls, uploads
+
+
+def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
+    """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""
+    user = new_user(name, denied)
+    server.users[user.access_key_id] = user
+    return user
+
+
+def switch_writer(
+    server: EmbeddedServer, *, machine: bytes | None = None, clock_offset: timedelta = timedelta()
+) -> Writer:
+    """Lets another server process write from now on: a new slice, other machine bytes, perhaps a clock that is off.
+
+    Returns the writer before it.
+    """
+    previous = server.core.writer
+    server.core.writer = Writer(
+        server.clock,
+        machine=machine,
+        clock_offset=clock_offset,
+        max_slice_size=server.core.settings.max_slice_size,
+    )
+    return previous
+
+
+_COMPACTED = "CREATE TABLE IF NOT EXISTS compacted_bases (staging_token TEXT PRIMARY KEY, metarange_id TEXT NOT NULL)"
+"""Metaranges that staging was folded into. Whatever moves a branch, such as a commit, gives it a new staging token."""
+
+
+def compact(core: Core, repository: Repository, branch_id: str) -> str:
+    """Folds what is staged into a metarange of everything that the branch shows; returns its id.
+
+    The branch rests on it, as dumps say, until it is moved: https://docs.lakefs.io/admin/compaction/. What is staged
+    stays in the server's database, so that it is shown as before, but for entries that equal the committed ones. The
+    metarange that it replaces stays in the object store, and so do its ranges. Raises ApiFailure 404.
+    """
+    with core.database.transaction() as database:
+        branch = branches.get(core, repository, branch_id)
+        head = commits.get(core, repository, branch.commit_id)
+        token, entries = branch.staging_token, {}
+        for record in commits.all_records(core, head.metarange_id):
+            entries[record[0]] = record
+        unchanged = {path for path, _, _ in branches.scan_staged(database, token)}
+        for change in list(branches.staged_changes(core, database, repository, branch)):
+            unchanged.discard(change.path)
+            if change.record is None:
+                del entries[change.path]
+            else:
+                entries[change.path] = change.record
+        for path in unchanged:
+            branches.drop_staged_path(database, token, branches.decode_path(path))
+        base = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
+        database.execute(_COMPACTED)
+        database.execute("INSERT OR REPLACE INTO compacted_bases VALUES (?, ?)", (token, base))
+    return base
+
+
+def _dump_with_bases(core: Core, repository: Repository) -> dict[str, Any]:
+    """Dumps refs, with compacted bases where branches have any."""
+    answer = collection.dump_refs(core, repository)
+    with core.database.transaction() as database:
+        database.execute(_COMPACTED)
+        bases = dict(
+            database.execute(
+                "SELECT id, metarange_id FROM branches JOIN compacted_bases USING (staging_token) WHERE repository = ?",
+                (repository.id,),
+            ).fetchall()
+        )
+    if bases:
+        records = [
+            (name, commit_id, data + formats.text_field(6, bases.get(name.decode(), "")))
+            for name, commit_id, data in commits.all_records(core, answer["branches_meta_range_id"])
+        ]
+        properties = {
+            "entity": "branch",
+            "schema_name": "io.treeverse.lakefs.graveler.BranchData",
+            "schema_definition": formats.branch_schema(),
+        }
+        answer["branches_meta_range_id"] = commits.write_metarange(
+            core, repository, records, more_properties=properties
+        )
+    return answer
+
+
+def _start_dump(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(202, {"id": core.tasks.start("DR", lambda: _dump_with_bases(core, repository))})
+
+
+_TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
+"""Tables with rows of a repository, beside that of repositories."""
+
+
+def _create_repository(core: Core, request: Request) -> Response:
+    """Makes a repository; a bare one has no commit, and its namespace may be another one's."""
+    if not request.flag("bare"):
+        return _SERVED["POST", "/repositories"].handler(core, request)
+    body = request.json_object("name", "storage_namespace")
+    made = Repository(body["name"], body["storage_namespace"], "main", core.clock.seconds(), False, {})
+    with core.database.transaction() as database:
+        database.execute(
+            "INSERT INTO repositories VALUES (?, ?, ?, ?, 0, '{}')",
+            (made.id, made.storage_namespace, made.default_branch, made.creation_date),
+        )
+    answer = made.as_json()
+    del answer["read_only"]
+    return json_response(201, answer)
+
+
+def _delete_repository(core: Core, request: Request, repository: Repository) -> Response:
+    """Forgets a repository; its objects and files stay where they are."""
+    if repository.read_only and not request.flag("force"):
+        raise ApiFailure(403, "read-only repository")
+    name = repository.id
+    with core.database.transaction() as database:
+        database.execute(
+            "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
+        )
+        for table in _TABLES:
+            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
+        database.execute("DELETE FROM repositories WHERE id = ?", (name,))
+    return NO_CONTENT
+
+
+def _delete_rules(core: Core, request: Request, repository: Repository) -> Response:
+    """Removes the rules; the file stays, empty."""
+    with core.database.transaction() as database:
+        repositories.store_of(core, repository).put(collection.RULES_KEY, b"")
+        database.execute("DELETE FROM retention_rules WHERE repository = ?", (repository.id,))
+    return NO_CONTENT
+
+
+def _put_protection(core: Core, request: Request, repository: Repository) -> Response:
+    """Sets the branch protection rules in place of those before."""
+    rules = request.json()
+    if not isinstance(rules, list):
+        raise bad_request("request body has an error: value must be an array")
+    patterns = [str(checked_object(rule, "pattern")["pattern"]) for rule in rules]
+    with core.database.transaction() as database:
+        database.execute("DELETE FROM protected_branches WHERE repository = ?", (repository.id,))
+        for pattern in patterns:
+            database.execute("INSERT INTO protected_branches VALUES (?, ?)", (repository.id, pattern))
+    return NO_CONTENT
+
+
+def _hard_reset(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    """Points a branch to any commit; 400 where changes are staged and `force` is not set."""
+    reference = request.required("ref")
+    with core.database.transaction():
+        moved = branches.get(core, repository, branch)
+        commit = commits.resolve(core, repository, reference)
+        if not request.flag("force"):
+            branches.require_clean(core, repository, moved)
+        branches.move(core, repository, moved, commit.id)
+    return NO_CONTENT
+
+
+def _create_commit_record(core: Core, request: Request, repository: Repository) -> Response:
+    """Stores a commit as another server recorded it, under the id it had there."""
+    body = request.json_object(
+        "commit_id", "committer", "message", "metarange_id", "creation_date", "parents", "generation"
+    )
+    commit = commits.Commit(
+        id=str(body["commit_id"]),
+        committer=str(body["committer"]),
+        message=str(body["message"]),
+        metarange_id=str(body["metarange_id"]),
+        creation_date=int(body["creation_date"]),
+        metadata=dict(body.get("metadata") or {}),
+        parents=tuple(body["parents"]),
+        version=int(body.get("version", 1)),
+        generation=int(body["generation"]),
+    )
+    commits.store_record(core, repository, commit)
+    return NO_CONTENT
+
+
+def _storage_config(core: Core) -> dict[str, Any]:
+    """With uploads in parts to presigned links, which only tests make."""
+    return {**reads.storage_config(core), "pre_sign_multipart_upload": True}
+
+
+def _everything(core: Core, request: Request) -> Response:
+    answer = json.loads(_SERVED["GET", "/config"].handler(core, request).body)
+    return json_response(200, {**answer, "storage_config": _storage_config(core)})
+
+
+def _storage(core: Core, request: Request) -> Response:
+    return json_response(200, _storage_config(core))
+
+
+def _repository_metadata(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(200, repository.metadata)
+
+
+def _rules_allowed(core: Core, request: Request, repository: Repository) -> Response:
+    return NO_CONTENT
+
+
+def _metadata_location(core: Core, request: Request, repository: Repository, id: str) -> Response:
+    location = METADATA_PREFIX + id
+    return json_response(200, {"location": location}, {"Location": location})
+
+
+def _metadata_object(core: Core, request: Request, repository: Repository, kind: str, id: str) -> Response:
+    key = METADATA_PREFIX + id
+    if request.flag("presign"):
+        return Response(302, headers={"Location": repositories.presigned_url(core, repository, key, "GET")})
+    try:
+        content = repositories.store_of(core, repository).get(key)
+    except ObjectNotFound:
+        raise not_found(kind) from None
+    headers = {"Content-Security-Policy": "default-src 'none'", "X-Frame-Options": "SAMEORIGIN"}
+    return Response(200, content, "application/octet-stream", headers)
+
+
+def _set_clock(core: Core, request: Request) -> Response:
+    now = request.json_object("now")["now"]
+    try:
+        moment = datetime.fromisoformat(now)
+    except ValueError:
+        raise bad_request(f"{now!r} is no time in ISO format") from None
+    if moment.tzinfo is None:
+        raise bad_request(f"{now!r} lacks a time zone")
+    core.clock.set(moment)
+    return json_response(200, {"now": timestamp(core.clock.now())})
+
+
+_LOST = "CREATE TABLE IF NOT EXISTS lost_pages (count INTEGER NOT NULL)"
+
+
+def _lose_pages(core: Core, request: Request) -> Response:
+    """Lets the next pages of prepare_uncommited come without location and file, a fault of a recorded server."""
+    count = _count(request)
+    with core.database.transaction() as database:
+        database.execute(_LOST)
+        database.execute("DELETE FROM lost_pages")
+        database.execute("INSERT INTO lost_pages VALUES (?)", (count,))
+    return json_response(200, {"count": count})
+
+
+def _losing_pages(route: Route) -> Route:
+    def prepare(core: Core, request: Request, repository: Repository) -> Response:
+        answer = route.handler(core, request, repository)
+        page = json.loads(answer.body)
+        with core.database.transaction() as database:
+            database.execute(_LOST)
+            if (
+                not page["gc_uncommitted_location"]
+                or not database.execute("UPDATE lost_pages SET count = count - 1 WHERE count > 0").rowcount
+            ):
+                return answer
+        store = repositories.store_of(core, repository)
+        files = keys_below(store, page["gc_uncommitted_location"].removeprefix(repository.namespace).rstrip("/") + "/")
+        store.delete([max(files)])
+        return json_response(answer.status, {**page, "gc_uncommitted_location": ""})
+
+    return replace(route, handler=prepare)
+
+
+def _interrupt_writes(core: Core, request: Request) -> Response:
+    core.interrupted_writes = _count(request)
+    return json_response(200, {"count": core.interrupted_writes})
+
+
+def _count(request: Request) -> int:
+    count: int = request.json_object("count")["count"]
+    if count < 0:
+        raise bad_request("count must not be negative")
+    return count
+
+
+def _spelled_as_before() -> tuple[Route, ...]:
+    """Each route of the retention rules at the path that it had in older releases of lakeFS, which set them by POST."""
+    return tuple(
+        Route(
+            "POST" if route.method == "PUT" else route.method,
+            _REPOSITORY + "/gc/rules",
+            route.actions,
+            route.handler,
+        )
+        for route in (*SERVED, _DELETE_RULES)
+        if route.template == _REPOSITORY + "/settings/gc_rules"
+    )
+
+
+_REPOSITORY = "/repositories/{repository}"
+_BRANCH = _REPOSITORY + "/branches/{branch}"
+_SERVED = {(route.method, route.template): route for route in SERVED}
+
+_DELETE_RULES = Route(
+    "DELETE", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _delete_rules
+)
+
+ROUTES = (
+    Route("POST", _REPOSITORY + "/dump", "fs:ListTags fs:ListBranches fs:ListCommits", _start_dump, changes=False),
+    *(_losing_pages(route) for route in SERVED if route.template.endswith("/gc/prepare_uncommited")),
+    Route("POST", "/repositories", "fs:CreateRepository", _create_repository),
+    Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository, changes=False),
+    _DELETE_RULES,
+    Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
+    *uploads.ROUTES,
+    *headers.ROUTES,
+    *object_calls.ROUTES,
+    *pulls.ROUTES,
+    Route("GET", "/config", "", _everything),
+    Route("GET", "/config/storage", "", _storage),
+    Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
+    Route("POST", _REPOSITORY + "/commits", "fs:CreateCommit", _create_commit_record),
+    Route("GET", _REPOSITORY + "/metadata", "fs:ReadRepository", _repository_metadata),
+    *_spelled_as_before(),
+    Route("GET", _REPOSITORY + "/gc/rules/set_allowed", "retention:SetGarbageCollectionRules", _rules_allowed),
+    Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
+    Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
+    Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),
+    Route("POST", ADMINISTRATION_PREFIX + "/clock/set", "", _set_clock),
+    Route("POST", ADMINISTRATION_PREFIX + "/lost_pages", "", _lose_pages),
+    Route("POST", ADMINISTRATION_PREFIX + "/interrupted_writes", "", _interrupt_writes),
+)

@@ -1,0 +1,105 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+
+_PREPARE = "/repositories/repo/gc/prepare_uncommited"
+
+
+def _pages(server: EmbeddedServer) -> list[dict[str, Any]]:
+    pages: list[dict[str, Any]] = []
+    token = None
+    while not pages or token:
+        status, answer = clients.call(server, "POST", _PREPARE, {"continuation_token": token} if token else {})
+        assert status == 201
+        pages.append(answer)
+        token = answer.get("continuation_token")
+        assert len(pages) < 1000
+    return pages
+
+
+def _rows(server: EmbeddedServer, page: dict[str, Any]) -> list[str]:
+    folder = server.objects_folder / "repo" / f"_lakefs/retention/gc/uncommitted/{page['run_id']}/uncommitted"
+    return [row["physical_address"] for file in sorted(folder.glob("*")) for row in pq.read_table(file).to_pylist()]
+
+
+def _stage_some(server: EmbeddedServer) -> list[str]:
+    staged = [clients.upload(server, f"main/{number:03d}", b"x") for number in range(25)]
+    for name, hidden in (("another", False), ("hidden", True)):
+        body = {"name": name, "source": "main", "hidden": hidden}
+        assert clients.call(server, "POST", "/repositories/repo/branches", body)[0] == 201
+        staged += [clients.upload(server, f"{name}/{number:03d}", b"y", branch=name) for number in range(25)]
+    return staged
+
+
+def test_pages_by_size_cover_every_branch_once(tmp_path: Path) -> None:
+    settings = Settings(page_check_rows=10, page_bytes=1)
+    with EmbeddedServer(tmp_path, settings=settings) as server:
+        clients.repository(server)
+        staged = _stage_some(server)
+        pages = _pages(server)
+        assert len(pages) == 8
+        assert {page["run_id"] for page in pages} == {pages[0]["run_id"]}
+        assert sorted(_rows(server, pages[0])) == sorted(staged)
+
+
+def test_a_page_that_ends_by_time_repeats_its_token_and_writes_a_file_without_rows(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, settings=Settings(page_seconds=0)) as server:
+        clients.repository(server)
+        clients.upload(server, "a", b"x")
+        first = clients.call(server, "POST", _PREPARE, {})[1]
+        token = first["continuation_token"]
+        second = clients.call(server, "POST", _PREPARE, {"continuation_token": token})[1]
+        assert second["continuation_token"] == token
+        assert first["gc_uncommitted_location"] == second["gc_uncommitted_location"] != ""
+        assert _rows(server, first) == []
+
+
+def test_a_lost_page_answers_without_location_and_file(server: EmbeddedServer) -> None:
+    staged = _stage_some(server)
+    assert clients.call(server, "POST", "/_embedded/lost_pages", {"count": 1})[0] == 200
+    lost = clients.call(server, "POST", _PREPARE, {})
+    assert (lost[0], lost[1]["gc_uncommitted_location"]) == (201, "")
+    assert _rows(server, lost[1]) == []
+    whole = clients.call(server, "POST", _PREPARE, {})[1]
+    assert sorted(_rows(server, whole)) == sorted(staged)
+
+
+def test_rows_are_relative_and_what_lies_elsewhere_or_is_deleted_has_none(server: EmbeddedServer) -> None:
+    kept = clients.upload(server, "kept", b"x")
+    clients.upload(server, "gone", b"x")
+    clients.call(server, "DELETE", "/repositories/repo/branches/main/objects", path="gone")
+    clients.commit(server, "one")
+    clients.call(server, "DELETE", "/repositories/repo/branches/main/objects", path="kept")
+    body = {"physical_address": "local://elsewhere/x", "checksum": "c", "size_bytes": 1}
+    assert clients.call(server, "PUT", "/repositories/repo/branches/main/objects", body, path="out")[0] == 201
+    body = {"physical_address": f"local://repo/{kept}", "checksum": "c", "size_bytes": 1}
+    assert clients.call(server, "PUT", "/repositories/repo/branches/main/objects", body, path="in")[0] == 201
+    page = clients.call(server, "POST", _PREPARE, {})[1]
+    assert _rows(server, page) == [kept]
+
+
+def test_a_moved_row_is_listed_before_or_after_but_never_missed(tmp_path: Path) -> None:
+    settings = Settings(page_check_rows=1, page_bytes=0)
+    with EmbeddedServer(tmp_path, settings=settings) as server:
+        clients.repository(server)
+        addresses = [clients.upload(server, f"{number}", b"x%d" % number) for number in range(6)]
+        first = clients.call(server, "POST", _PREPARE, {})[1]
+        clients.call(server, "DELETE", "/repositories/repo/branches/main/objects", path="3")
+        token = first["continuation_token"]
+        while token:
+            answer = clients.call(server, "POST", _PREPARE, {"continuation_token": token})[1]
+            token = answer.get("continuation_token")
+        rows = _rows(server, first)
+        assert sorted(rows) == sorted(set(addresses) - {addresses[3]})
+        assert len(rows) == len(set(rows))
+
+
+@pytest.mark.parametrize("token", ["bm8=", "e30=", "not base64", "W10="])
+def test_a_foreign_token_is_refused(server: EmbeddedServer, token: str) -> None:
+    assert clients.call(server, "POST", _PREPARE, {"continuation_token": token})[0] == 400

@@ -1,0 +1,335 @@
+"""The quarantine emptied on the embedded server, after a look at what is live: by the command and by the UI's job."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.live import other_repositories
+from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
+from lakefs_gc_assets.collector.quarantine import purge
+from lakefs_gc_assets.collector.records import across_runs, plan, report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep.passes import Quarantine
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs.maintenance import purging_config
+from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets_tests.cli.test_json import require_documented
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded.test_collecting_expired import DAYS, status_of
+
+OLD = ("branched", "hidden", "expired")
+
+
+@dataclass
+class Quarantined:
+    """A repository of which one run moved what only an expired commit holds, and another one what nobody does."""
+
+    server: EmbeddedServer
+    repository: str
+    old: str
+    new_metarange: str
+    addresses: dict[str, str]
+    folder: Path
+    expired: str = ""
+    dropped: str = ""
+
+    @property
+    def opened(self) -> OpenRepository:
+        return Collector.from_loaded(self.loaded(), SystemClock()).open()
+
+    def loaded(self, **changes: Any) -> Loaded:
+        given = demo.configuration(self.server, self.repository)
+        collection = given.collection.model_copy(update={"quarantine_days": 0, **changes})
+        return Loaded(given.model_copy(update={"collection": collection}), {})
+
+    def moved(self) -> set[str]:
+        return {
+            key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")[2]
+            for batch in self.opened.store.list(layout.QUARANTINE_PREFIX)
+            for key in batch["key"].to_pylist()
+        }
+
+    def command(self, *arguments: str, answer: str | None = "--yes", **changes: float) -> Result:
+        """Purges; `answer` is what somebody types, or --yes."""
+        server = self.server
+        collection = {"wait_before_dump_seconds": 0, "quarantine_days": 0, **changes}
+        content = {
+            "repository": self.repository,
+            "lakefs": {
+                "endpoint": server.url,
+                "access_key_id": server.access_key_id,
+                "secret_access_key": {"env": "TEST_LAKEFS_SECRET"},
+            },
+            "store": {"local_root": str(server.objects_folder)},
+            "collection": collection,
+        }
+        file = self.folder / "lakefs-gc.yaml"
+        file.write_text(yaml.safe_dump(content))
+        given = ["purge", "--config", str(file), *(["--yes"] if answer == "--yes" else []), *arguments]
+        return CliRunner().invoke(main, given, input=answer, env={"TEST_LAKEFS_SECRET": server.secret_access_key})
+
+    def job(self, config: dict[str, Any] | None = None, **changes: Any) -> dg.ExecuteInProcessResult:
+        job = build(self.loaded(**changes), SystemClock()).resolve_job_def("purge")
+        with dg.DagsterInstance.ephemeral() as instance:
+            return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+
+    def sweep(self, flow: Flow, *names: str) -> str:
+        """Moves objects as a run of a flow does that took them for garbage."""
+        repository = self.opened
+        run = began(repository, DAY, flow=flow, repository=self.repository)
+        held = Lock.acquire(repository.store, run_id=run.run_id, owner="run", now=NOW, expiry=HOUR)
+        keys = [self.addresses[name] for name in names]
+        sizes = pa.array([repository.store.head(key).size for key in keys], pa.int64())
+        rows = candidates(*keys).drop_columns(["size"]).append_column("size", sizes)
+        for moved in Quarantine(repository.store, run.run_id, held.token, repository.clock, run.attempt).delete(rows):
+            assert set(moved["outcome"].to_pylist()) == {"quarantined"}
+        held.release()
+        # The clocks of a server and a store tell seconds.
+        for receipt in self.server.objects_folder.glob(f"**/{run.run_id}/receipts/*"):
+            os.utime(receipt, (NOW.timestamp() - 60, NOW.timestamp() - 60))
+        return run.run_id
+
+
+@pytest.fixture
+def quarantined(spark: SparkSession, tmp_path: Path) -> Iterator[Quarantined]:
+    with EmbeddedServer(tmp_path / "server", settings=Settings()) as server:
+        now = datetime.now(UTC)
+        with server.clock.at(now - 30 * DAYS):
+            repository = clients.repository(server)
+            addresses = {name: clients.upload(server, name, f"old {name}".encode()) for name in OLD}
+            old = clients.commit(server, "old")["id"]
+            addresses["dropped"] = clients.upload(server, "dropped", b"dropped")
+            path = f"/repositories/{repository}/branches/main/objects"
+            assert clients.call(server, "DELETE", path, path="dropped")[0] == 204
+        with server.clock.at(now - 20 * DAYS):
+            for name in OLD:
+                clients.upload(server, name, f"new {name}".encode())
+            new = clients.commit(server, "new")["meta_range_id"]
+        rules = {"default_retention_days": 12, "branches": []}
+        assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+        made = Quarantined(server, repository, old, new, addresses, tmp_path)
+        made.expired, made.dropped = made.sweep(Flow.COMMITTED, *OLD), made.sweep(Flow.CLEAN, "dropped")
+        yield made
+
+
+def branch_on(quarantined: Quarantined, commit: str, name: str = "back") -> None:
+    """Makes everything that a commit holds live again."""
+    body = {"name": name, "source": commit}
+    path = f"/repositories/{quarantined.repository}/branches"
+    assert clients.call(quarantined.server, "POST", path, body)[0] == 201
+
+
+def test_nothing_is_purged_unless_somebody_says_so(quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = quarantined.command(answer=None)
+    monkeypatch.setattr(sys.modules["lakefs_gc_assets.cli.common"], "is_on_terminal", lambda: True)
+    declined = quarantined.command(answer="n\n")
+
+    assert (refused.exit_code, declined.exit_code) == (1, 1)
+    assert refused.stderr == "lakefs-gc: nothing was purged: give --yes where there is no terminal to ask on\n"
+    assert "Delete 4 objects, " in declined.stderr
+    assert declined.stderr.endswith(
+        "lakefs-gc: it was not confirmed: nothing was purged. --yes does it without asking\n"
+    )
+    assert len(quarantined.moved()) == 4
+    assert quarantined.command(answer="y\n").exit_code == 0
+    assert quarantined.moved() == set()
+
+
+def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarantined) -> None:
+    branch_on(quarantined, quarantined.old)
+    assert [status_of(quarantined.server, "back", name) for name in OLD] == [410] * 3
+
+    shown = quarantined.command("--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert f"run {quarantined.dropped}: 1 object, 7 B, due at " in shown.output
+    assert "4 objects" in shown.output.splitlines()[-1]
+    assert len(quarantined.moved()) == 4
+
+    result = quarantined.command()
+
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    live = {quarantined.addresses[name] for name in OLD}
+    assert set(lines[:-1]) == {f"{address}: live again, and brought back" for address in live}
+    assert lines[-1] == "1 purged, 7 B freed, 3 live again, and brought back"
+    assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
+    assert quarantined.moved() == live
+    store = quarantined.opened.store
+    assert across_runs.read_restoration(store) is not None
+    outcomes = receipts.read(store, quarantined.dropped)["outcome"].to_pylist()
+    assert outcomes.count("purged") == 1
+    assert lock.holder(store) is None
+
+
+def test_in_json(quarantined: Quarantined) -> None:
+    branch_on(quarantined, quarantined.old)
+
+    shown = json.loads(quarantined.command("--dry-run", "--json").stdout)
+    assert {row["run_id"]: (row["objects"], row["due"]) for row in shown} == {
+        quarantined.dropped: (1, True),
+        quarantined.expired: (3, True),
+    }
+    assert {row["bytes"] for row in shown if row["objects"] == 1} == {7}
+    assert all(row["due_at"].endswith("+00:00") for row in shown)
+    result = quarantined.command("--json", "--quiet")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    *rows, last = map(json.loads, result.stdout.splitlines())
+    fates = {quarantined.addresses[name]: "live again, and brought back" for name in OLD}
+    require_documented("purge --json", rows)
+    assert {row["address"]: row["fate"] for row in rows} == {**fates, quarantined.addresses["dropped"]: "purged"}
+    assert last == {"counts": {"purged": 1, "live again, and brought back": 3}, "bytes_freed": 7}
+
+
+def test_nothing_goes_before_its_time(quarantined: Quarantined) -> None:
+    result = quarantined.command(quarantine_days=1)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "0 purged, 0 B freed")
+    one = quarantined.command("--run-id", quarantined.expired, quarantine_days=1)
+    assert one.exit_code == 1
+    assert "lower collection.quarantine_days" in one.stderr
+    assert len(quarantined.moved()) == 4
+
+
+def test_the_job_shows_first_and_purges_when_it_is_confirmed(quarantined: Quarantined) -> None:
+    def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+        assert result.success
+        (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
+        return {name: value.value for name, value in output.metadata.items()}
+
+    shown = metadata(quarantined.job())
+    assert (shown["confirmed"], shown["objects"]) == (False, 4)
+    assert "confirm: true" in shown["next"] and quarantined.addresses["dropped"] in shown["for_example"]
+    assert len(quarantined.moved()) == 4
+
+    done = metadata(quarantined.job(purging_config(Names(quarantined.repository))))
+
+    assert (done["confirmed"], done["purged"]) == (True, 4)
+    assert done["bytes_freed"] == sum(len(f"old {name}") for name in OLD) + len("dropped")
+    assert quarantined.moved() == set()
+
+
+class TestWhereItCannotBeKnown:
+    """Nothing goes."""
+
+    def test_what_commits_hold(self, quarantined: Quarantined) -> None:
+        quarantined.opened.store.delete([METADATA_PREFIX + quarantined.new_metarange])
+        result = quarantined.command()
+        assert (result.exit_code, len(quarantined.moved())) == (Status.FAILED, 4), result.output
+        assert "the file is missing from the object store" in result.stderr
+
+    def test_rules_name_a_branch_that_there_is_not(self, quarantined: Quarantined) -> None:
+        rules = {"default_retention_days": 12, "branches": [{"branch_id": "mian", "retention_days": 30}]}
+        path = f"/repositories/{quarantined.repository}/settings/gc_rules"
+        assert clients.call(quarantined.server, "PUT", path, rules)[0] == 204
+        result = quarantined.command("--run-id", quarantined.expired)
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
+        assert "collection.allow_rules_of_unknown_branches" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("module", "rule"), [(other_repositories, "require_own_addresses"), (guards, "require_committed")]
+    )
+    def test_a_rule_of_sweeps_that_holds_here_as_well(
+        self, quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch, module: ModuleType, rule: str
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise GuardTripped(rule, "refused", "wait")
+
+        monkeypatch.setattr(module, rule, refuse)
+        result = quarantined.command()
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
+
+    def test_the_server_seems_to_have_lost_its_branches(self, quarantined: Quarantined) -> None:
+        repository = quarantined.opened
+        for run_id in (quarantined.expired, quarantined.dropped):
+            ended = report.failed(plan.read(repository.store, run_id), NOW, "")
+            report.write(repository.store, replace(ended, counts={"branches": 10}))
+        result = quarantined.command()
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
+        assert "number of branches" in result.stderr
+
+
+def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
+    quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[None] = []
+
+    def meanwhile(step: Step[Rows], **named: Any) -> Uncommitted[Rows]:
+        looks.append(None)
+        if len(looks) == 2:
+            branch_on(quarantined, quarantined.old)
+        return prepare_uncommitted(step, **named)
+
+    monkeypatch.setattr(purge, "prepare_uncommitted", meanwhile)
+    result = quarantined.command("--run-id", quarantined.expired)
+
+    assert result.exit_code == 0, result.output
+    assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
+
+
+def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
+    quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def and_then_the_branch_goes(step: Step[Rows], **named: Any) -> Uncommitted[Rows]:
+        prepared = prepare_uncommitted(step, **named)
+        path = f"/repositories/{quarantined.repository}/branches/back"
+        clients.call(quarantined.server, "DELETE", path)
+        return prepared
+
+    branch_on(quarantined, quarantined.old)
+    monkeypatch.setattr(purge, "prepare_uncommitted", and_then_the_branch_goes)
+    result = quarantined.command("--run-id", quarantined.expired)
+
+    assert result.exit_code == 0, result.output
+    assert [status_of(quarantined.server, quarantined.old, name) for name in OLD] == [200] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [100, 0])
+def test_what_is_staged_where_the_server_does_not_list_it_stays(quarantined: Quarantined, limit: int) -> None:
+    name = OLD[0]
+    hidden = clients.upload(quarantined.server, name, f"new {name}".encode())
+    quarantined.addresses["hidden"] = hidden
+    quarantined.sweep(Flow.CLEAN, "hidden")
+    assert status_of(quarantined.server, "main", name) == 410
+
+    result = quarantined.command(hidden_suspect_limit=limit)
+
+    if limit:
+        assert (result.exit_code, status_of(quarantined.server, "main", name)) == (0, 200)
+        assert quarantined.moved() == {hidden}
+        assert quarantined.command().stdout.splitlines()[-1] == f"1 purged, {len(f'new {name}')} B freed"
+    else:
+        assert (result.exit_code, quarantined.moved()) == (Status.INCOMPLETE, {hidden})
+        assert "kept: it may be staged" in result.stdout

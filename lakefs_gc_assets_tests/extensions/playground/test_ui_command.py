@@ -1,0 +1,132 @@
+"""`lakefs-gc ui` as `make ui` starts it: what it prints, what there is to see, and how it ends."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.extensions.playground.ui_command import LINEAGE
+from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, write
+from lakefs_gc_assets_tests.dagster_dev import PROJECT
+from lakefs_gc_assets_tests.free_ports import free_port
+from lakefs_gc_assets_tests.process_tree import descendants
+
+__all__ = ["invoke"]
+
+# Python begins with INT ignored where a script has put it into the background: INT is to end it all the same.
+_IN_BACKGROUND = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from lakefs_gc_assets.cli import main
+main()
+"""
+_CELLS = "query { assetNodes { assetKey { path } partitionStats { numMaterialized numFailed } } }"
+
+
+def start(folder: Path, port: int, *options: str) -> "subprocess.Popen[str]":
+    """Starts it; without options on a small sample repository."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    shutil.copy(PROJECT / "dagster.yaml", home)
+    options = options or ("--folder", str(folder / "playground"), "--objects", "40")
+    return subprocess.Popen(
+        [sys.executable, "-c", _IN_BACKGROUND, "ui", "--port", str(port), *options],
+        cwd=home,  # In any folder.
+        env={**os.environ, "DAGSTER_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines_until_url(process: "subprocess.Popen[str]") -> list[str]:
+    """What it prints until it serves."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        if line.startswith("http"):
+            return lines
+    raise AssertionError(lines, process.communicate()[1])
+
+
+def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, str]:
+    """Ends it; returns what it printed since. Nothing that it started is left."""
+    started = descendants(process.pid)
+    assert started
+    process.send_signal(number)
+    printed = process.communicate(timeout=120)
+    assert process.returncode == 0
+    until = time.monotonic() + 60
+    while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.2)
+    return printed
+
+
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("repository: a\nlakefs: {endpoint: 'http://127.0.0.1:1', access_key_id: {env: UNSET_KEY}}\n", "UNSET_KEY"),
+        ("", "no"),
+    ],
+)
+def test_a_file_that_is_wrong_is_said_at_once(invoke: Invoke, text: str, reported: str) -> None:
+    file = write(text)
+
+    assert_one_line(invoke("ui", "--config", str(file)), reported, status=Status.CONFIGURATION)
+    assert not Path(".dagster").exists()
+
+
+def test_a_file_that_is_not_there_is_said_at_once(invoke: Invoke) -> None:
+    assert_one_line(invoke("ui", "--config", "gone.yaml"), "gone.yaml", status=Status.CONFIGURATION)
+
+
+def test_it_serves_the_file_that_the_environment_names(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONFIGURATION_VARIABLE, "elsewhere.yaml")
+    assert_one_line(invoke("ui"), "elsewhere.yaml", status=Status.CONFIGURATION)
+
+
+def test_an_installation_without_the_ui_says_what_to_install(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dagster_webserver", None)
+
+    assert_one_line(invoke("ui"), "install this package's wheel with its extra [ui]", status=Status.CONFIGURATION)
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_it_opens_on_a_dry_run_and_prints_the_url_of_the_lineage_last_and_alone(tmp_path: Path) -> None:
+    port = free_port()
+    process = start(tmp_path, port)
+    try:
+        first = lines_until_url(process)
+        root = f"http://127.0.0.1:{port}"
+        assert first[-1] == f"{root}{LINEAGE}"
+        assert first[-2].startswith(f"the UI is at {root}; making a dry run there")
+        body = json.dumps({"query": _CELLS}).encode()
+        request = urllib.request.Request(f"{root}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            nodes = json.load(answer)["data"]["assetNodes"]
+        cells = [node["partitionStats"] for node in nodes if node["partitionStats"]]
+        assert len(cells) == 5
+        assert all(each["numMaterialized"] > 0 and each["numFailed"] == 0 for each in cells)
+        assert end(process, signal.SIGINT) == ("", "")
+
+        process = start(tmp_path, port)
+        again = lines_until_url(process)
+        assert again[-1] == first[-1]
+        assert not any("dry run" in line for line in again), "there is a run to look at"
+        assert end(process, signal.SIGTERM) == ("", "")
+    finally:
+        process.kill()
