@@ -1,0 +1,81 @@
+"""The core without an extension: its folder is deleted with its lines, and the core's quick tests pass in that copy."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets import cli
+
+ROOT = Path(cli.__file__).parents[2]
+EXTENSIONS = sorted(path.parent.name for path in (ROOT / "lakefs_gc_assets/extensions").glob("*/__init__.py"))
+QUICK_TESTS = (
+    "collector/sweep/test_recheck.py",
+    "collector/live/test_current.py",
+    "collector/test_guards.py",
+    "collector/test_make_step_failing.py",
+)
+LOAD_EVERYTHING = """\
+import importlib, pkgutil, lakefs_gc_assets
+for module in pkgutil.walk_packages(lakefs_gc_assets.__path__, "lakefs_gc_assets."):
+    importlib.import_module(module.name)
+from lakefs_gc_assets.cli import COMMANDS
+from lakefs_gc_assets.definitions import defs
+print(*sorted(name for name, command in COMMANDS.items() if command.load()))
+print(*sorted(job.name for job in defs().resolve_all_job_defs()))
+"""
+
+
+def remove(extensions: Collection[str], folder: Path) -> None:
+    """Copies package and tests into a folder without these extensions, and without their lines in the two lists."""
+    # Compiled files go along: they are valid for a copy, and compiling takes longer than the tests.
+    shutil.copytree(ROOT / "lakefs_gc_assets", folder / "lakefs_gc_assets")
+    tests = shutil.ignore_patterns("extensions")
+    shutil.copytree(ROOT / "lakefs_gc_assets_tests", folder / "lakefs_gc_assets_tests", ignore=tests)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in extensions:
+        shutil.rmtree(folder / "lakefs_gc_assets/extensions" / name)
+        commands = folder / "lakefs_gc_assets/cli/__init__.py"
+        text, count = re.subn(rf'    "{name}": {{\n.*?\n    }},\n', "", commands.read_text(), flags=re.DOTALL)
+        assert count == 1
+        commands.write_text(text)
+        definitions = folder / "lakefs_gc_assets/definitions.py"
+        text = re.sub(rf"from lakefs_gc_assets\.extensions\.{name} import .*\n", "", definitions.read_text())
+        definitions.write_text(re.sub(rf"\b{name}\.define(, )?", "", text))
+
+
+def run_there(folder: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "LAKEFS_GC_CONFIG"}
+    environment["PYTHONPATH"] = str(folder)
+    ended = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_core_without_any_extension_has_its_commands_and_jobs_and_passes_its_quick_tests(tmp_path: Path) -> None:
+    remove(EXTENSIONS, tmp_path)
+    commands, jobs = run_there(tmp_path, "-W", "ignore", "-c", LOAD_EVERYTHING).splitlines()[-2:]
+    assert {"run", "approve", "restore", "explain", "doctor"} <= set(commands.split())
+    assert not {"forecast", "fsck", "erase", "branches", "demo", "ui"} & set(commands.split())
+    assert {"collect", "open_run", "approve", "purge"} <= set(jobs.split())
+    assert not {"forecast", "fsck", "stale_branches"} & set(jobs.split())
+    tests = [f"lakefs_gc_assets_tests/{name}" for name in QUICK_TESTS]
+    run_there(tmp_path, "-m", "pytest", "-q", "-n", "0", "-m", "not slow and not real", *tests)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_core_and_other_extensions_load_without_one(name: str, tmp_path: Path) -> None:
+    remove([name], tmp_path)
+    commands = run_there(tmp_path, "-W", "ignore", "-c", LOAD_EVERYTHING).splitlines()[-2].split()
+    own = set(cli._EXTENSIONS[name])
+    assert own and not own & set(commands)
+    assert {command for each in cli._EXTENSIONS.values() for command in each} - own <= set(commands)
