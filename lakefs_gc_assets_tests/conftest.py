@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lakefs_gc_assets_tests import costs, store_secret
-from lakefs_gc_assets_tests.costs import Costs
-from lakefs_gc_assets_tests.recordings import FOLDER_VARIABLE, made_folder
+from lakefs_gc_assets_tests.harness import costs
+from lakefs_gc_assets_tests.harness.costs import Costs
+from lakefs_gc_assets_tests.runs.recordings import FOLDER_VARIABLE, made_folder
+from lakefs_gc_assets_tests.servers import store_secret
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling | None":
     """Lets few processes start Spark; see `spark_files`."""
-    from lakefs_gc_assets_tests.spark_files import SparkOnFew
+    from lakefs_gc_assets_tests.harness.spark_files import SparkOnFew
 
     return SparkOnFew(config, log) if config.getvalue("dist") == "loadfile" else None
 

@@ -26,7 +26,7 @@ from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener, readable_path
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "candidates.ipynb"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "python.md"

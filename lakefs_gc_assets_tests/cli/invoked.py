@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import common, main, run
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
-from lakefs_gc_assets_tests import store_secret
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying
+from lakefs_gc_assets_tests.servers import store_secret
 
 Invoke = Callable[..., Result]
 SECRET, STORE_SECRET = store_secret.SECRET, store_secret.VARIABLE

@@ -13,8 +13,8 @@ from lakefs_gc_assets.collector.reporting import Violation
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, made, runs, write
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, replaying
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
 

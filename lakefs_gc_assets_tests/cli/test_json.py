@@ -32,10 +32,10 @@ from lakefs_gc_assets.extensions.playground import demo, demo_command, embedded_
 from lakefs_gc_assets.extensions.playground import ui_command as ui
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests import planted
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE
+from lakefs_gc_assets_tests.runs import planted
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
 _ROW = re.compile(r"^\| (`[^|]*--json`[^|]*) \| ([^|]*) \|", re.MULTILINE)

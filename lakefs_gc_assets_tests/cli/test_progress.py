@@ -28,10 +28,10 @@ from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.spark import session
-from lakefs_gc_assets_tests import pseudo_terminal
 from lakefs_gc_assets_tests.cli.test_run import clean_environment
-from lakefs_gc_assets_tests.pseudo_terminal import Ended
-from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE
+from lakefs_gc_assets_tests.harness import pseudo_terminal
+from lakefs_gc_assets_tests.harness.pseudo_terminal import Ended
+from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE
 
 COMMAND = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()"]
 _INTERRUPTED = r"lakefs-gc: (run \w{20} was interrupted in \w+: make a new one|interrupted)$"

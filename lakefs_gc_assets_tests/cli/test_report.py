@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, 
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
 from lakefs_gc_assets_tests.collector.page.test_page import repository
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended, opened
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, replaying
 
 __all__ = ["invoke", "opened", "replaying", "repository", "runs"]
 

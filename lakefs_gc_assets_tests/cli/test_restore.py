@@ -27,8 +27,8 @@ from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-from lakefs_gc_assets_tests.s3_server import SECRET_KEY, S3Server
-from lakefs_gc_assets_tests.stores import s3_server
+from lakefs_gc_assets_tests.servers.s3_server import SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.servers.stores import s3_server
 
 __all__ = ["s3_server"]
 

@@ -31,10 +31,10 @@ from lakefs_gc_assets_tests.cli.invoked import (
     write,
 )
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import said, scripted
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, replaying
-from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
-from lakefs_gc_assets_tests.replayed_runs import refused, truth_classes
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replaying
+from lakefs_gc_assets_tests.runs.recordings import folder_of
+from lakefs_gc_assets_tests.runs.replayed_runs import refused, truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
 

@@ -27,8 +27,8 @@ from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
 from lakefs_gc_assets_tests.extensions.playground.embedded.faults import FailingServer, Fault, switch_on
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
-from lakefs_gc_assets_tests.stores import s3_server
+from lakefs_gc_assets_tests.servers.s3_server import Faults, Request, S3Server
+from lakefs_gc_assets_tests.servers.stores import s3_server
 
 __all__ = ["s3_server"]
 

@@ -26,12 +26,12 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage import local
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.scripted import ScriptedApi
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration
-from lakefs_gc_assets_tests.moving_clock import MovingClock
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
 
 __all__ = ["opened"]
 NEXT = IDS.descending(NOW + HOUR)

@@ -22,7 +22,7 @@ from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.universe.test_subtraction import place_old
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 __all__ = ["replaying"]

@@ -41,9 +41,9 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
-from lakefs_gc_assets_tests.replayed_runs import refused
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import refused
 
 __all__ = ["replaying"]
 

@@ -78,9 +78,9 @@ from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
-from lakefs_gc_assets_tests.made_ranges import range_records
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.simulation import collecting
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView

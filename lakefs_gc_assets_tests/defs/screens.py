@@ -31,7 +31,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground.demo import configuration
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.dagster_dev import commented
+from lakefs_gc_assets_tests.harness.dagster_dev import commented
 
 REPOSITORY = "sample"
 SECRET_VARIABLE = "TEST_SCREENS_SECRET"

@@ -29,9 +29,9 @@ from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.defs.automated import sensed
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
-from lakefs_gc_assets_tests.replayed_runs import refused
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, made, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import refused
 
 __all__ = ["replaying"]
 

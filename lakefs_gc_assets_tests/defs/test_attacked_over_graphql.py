@@ -15,9 +15,9 @@ from lakefs_gc_assets.extensions.playground.demo import still_stored
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets_tests import planted
-from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.runs import planted
 
 _ADD = """mutation($repository: RepositorySelector!, $set: String!, $key: String!) { addDynamicPartition(
   repositorySelector: $repository, partitionsDefName: $set, partitionKey: $key) { __typename } }"""

@@ -18,7 +18,7 @@ import pytest
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.extensions.playground.ui_command import LINEAGE
 from lakefs_gc_assets_tests.extensions.playground.test_ui_command import end, lines_until_url, start
-from lakefs_gc_assets_tests.free_ports import free_port
+from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

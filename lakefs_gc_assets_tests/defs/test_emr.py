@@ -33,9 +33,9 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings
 from lakefs_gc_assets.spark.start.java import ensure_java
-from lakefs_gc_assets_tests.clusters import QUICKLY
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from lakefs_gc_assets_tests.stores import bucket, s3_server
+from lakefs_gc_assets_tests.clusters.spark_clusters import QUICKLY
+from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 pytestmark = pytest.mark.timeout(900)

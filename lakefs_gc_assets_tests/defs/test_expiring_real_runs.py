@@ -12,8 +12,8 @@ from lakefs_gc_assets.defs.maintenance import removing_config
 from lakefs_gc_assets.defs.partitions import Names, key_of
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import AutomationSettings
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 

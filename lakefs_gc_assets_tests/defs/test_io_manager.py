@@ -42,13 +42,13 @@ from lakefs_gc_assets.extensions.playground.embedded.sample import Session, make
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.results import Table
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, LISTED_FIGURES
 from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
-from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, replaying
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, span
-from lakefs_gc_assets_tests.stores import bucket, s3_server
 
 __all__ = ["bucket", "replaying", "s3_server"]
 

@@ -27,8 +27,8 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, sensed, server
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
 __all__ = ["automated", "replaying", "server"]
 

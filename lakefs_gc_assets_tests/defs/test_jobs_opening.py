@@ -6,8 +6,8 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions, key_of
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
-from lakefs_gc_assets_tests.replayed_runs import refused
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import refused
 
 __all__ = ["replaying"]
 

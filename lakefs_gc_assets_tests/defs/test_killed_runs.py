@@ -22,10 +22,11 @@ from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests import planted, process_tree
-from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
-from lakefs_gc_assets_tests.free_ports import free_port
+from lakefs_gc_assets_tests.harness import process_tree
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.runs import planted
+from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 _HALTING_WORKERS = """
 import sys, time, uuid

@@ -19,10 +19,10 @@ from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.extensions.playground.demo import configuration, still_stored
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
-from lakefs_gc_assets_tests.free_ports import free_port
-from lakefs_gc_assets_tests.webhook import receiving
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.servers.free_ports import free_port
+from lakefs_gc_assets_tests.servers.webhook import receiving
 
 _FOREIGN = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain; x=application/json"}
 _LOOSE = {"resources": {"collection": {"config": {"max_candidate_share": 1.0, "min_age_hours": 0, "sweep": True}}}}

@@ -19,8 +19,8 @@ from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings
 from lakefs_gc_assets_tests.defs.automated import sensed
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, made, replaying
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, made, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 

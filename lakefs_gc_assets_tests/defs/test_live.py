@@ -14,7 +14,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground.demo import configuration
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 
 SECRET_VARIABLE = "TEST_LAKEFS_SECRET"
 SENSOR = "follow_deleted_report"

@@ -20,10 +20,10 @@ from lakefs_gc_assets.extensions.playground.demo import configuration, still_sto
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_attacked_over_graphql import Attacker, collected_next, refusal
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
-from lakefs_gc_assets_tests.graph_runs import Replaying, replaying
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.runs.graph_runs import Replaying, replaying
 
 __all__ = ["replaying"]
 

@@ -19,11 +19,11 @@ from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LakeFSError
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, empty_repository, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.defs.automated import new_instance
-from lakefs_gc_assets_tests.webhook import Receiver, receiving
+from lakefs_gc_assets_tests.servers import private_authority
+from lakefs_gc_assets_tests.servers.webhook import Receiver, receiving
 
 VARIABLES = {
     ("notifications", "failure_webhook"): "TEST_FAILED_URL",

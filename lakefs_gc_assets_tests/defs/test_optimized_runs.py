@@ -10,8 +10,8 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.defs import resources
 from lakefs_gc_assets.spark import engine
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 DAY = timedelta(days=1)

@@ -18,8 +18,8 @@ from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import Configuration, SparkSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from lakefs_gc_assets_tests.stores import bucket, s3_server
+from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 

@@ -10,8 +10,8 @@ from lakefs_gc_assets.cli.progress import StepLines
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.running import FEW_WRITES
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
-from lakefs_gc_assets_tests.replayed_runs import refused
+from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import refused
 
 __all__ = ["replaying"]
 

@@ -27,9 +27,9 @@ from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_r
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.results import Run
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, ROOT, Block, commands, fenced, name_of
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"routine": 4} | dict.fromkeys(

@@ -30,9 +30,9 @@ from lakefs_gc_assets.extensions.playground.ui_command import LINEAGE
 from lakefs_gc_assets_tests.defs import test_browser
 from lakefs_gc_assets_tests.defs.test_browser import LOCATION, page
 from lakefs_gc_assets_tests.extensions.playground.test_ui_command import end, lines_until_url, start
-from lakefs_gc_assets_tests.free_ports import free_port
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from lakefs_gc_assets_tests.stores import s3_server
+from lakefs_gc_assets_tests.servers.free_ports import free_port
+from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.servers.stores import s3_server
 
 __all__ = ["s3_server"]
 pytestmark = test_browser.pytestmark

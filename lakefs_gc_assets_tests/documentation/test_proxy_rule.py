@@ -21,8 +21,8 @@ from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster_webserver.app import create_app_from_workspace_process_context
 from starlette.testclient import TestClient
 
-from lakefs_gc_assets_tests.dagster_dev import PROJECT
-from lakefs_gc_assets_tests.free_ports import free_port
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT
+from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 HOST = "gc.example.com"
 OWN, OTHER = f"https://{HOST}", "https://evil.example"

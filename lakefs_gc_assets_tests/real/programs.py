@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets_tests.emulators import CACHE, installed
+from lakefs_gc_assets_tests.servers.emulators import CACHE, installed
 
 LAKEFS = ("github.com/treeverse/lakefs", "v1.86.0", "h1:cODxuNUnDEFaueXRUI53G5tUq9FelXyR9A5Y9+WNWUk=")
 """Module, version and checksum; another version is one line."""

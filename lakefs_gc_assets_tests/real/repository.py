@@ -22,8 +22,8 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.real.server import RealLakeFS
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 
 @dataclass(frozen=True)

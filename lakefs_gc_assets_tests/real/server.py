@@ -43,8 +43,8 @@ from lakefs_sdk import (
 )
 
 from lakefs_gc_assets.settings import LakeFSSettings, StoreSettings
-from lakefs_gc_assets_tests.free_ports import free_port
 from lakefs_gc_assets_tests.real import programs
+from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

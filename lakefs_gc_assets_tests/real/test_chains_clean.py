@@ -13,8 +13,8 @@ import pytest
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.settings import CollectionSettings, Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, RealLakeFS, installation
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 
 _BASIC = b64encode(":".join(LAKEFS_KEYS).encode()).decode()

@@ -18,9 +18,9 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.check.contents import MIB
 from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, Checkup, check
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
-from lakefs_gc_assets_tests.s3_server import upload_in_parts
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.servers.s3_server import upload_in_parts
 
 EQUAL, UNEVEN, ONE = (5 * MIB, 5 * MIB, 1000), (6 * MIB, 5 * MIB + 1, 7), (77,)
 KINDS = {"equal": EQUAL, "uneven": UNEVEN, "one": ONE}

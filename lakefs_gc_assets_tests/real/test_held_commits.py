@@ -25,9 +25,9 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.real.held_commits import Hook, PassingClock, webhook
 from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 PATHS = [f"table/part-{number:02}" for number in range(12)]
 ACTION = "_lakefs_actions/hold.yaml"

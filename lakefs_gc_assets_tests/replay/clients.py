@@ -12,8 +12,8 @@ import boto3
 import urllib3
 from obstore.store import S3Store
 
-from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import folder_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

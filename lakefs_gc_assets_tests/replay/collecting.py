@@ -17,9 +17,9 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.replay.clock import SetClock, StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 Collect = Callable[[Loaded, bool, LogLine, Clock, Flow], str]
 """Makes a run, whether it sweeps or not; returns its id. Raises CollectionError where it fails."""

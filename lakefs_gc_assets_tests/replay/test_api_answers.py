@@ -8,9 +8,9 @@ from typing import Any
 import obstore
 import pytest
 
-from lakefs_gc_assets_tests.recordings import FIXTURES, REAL, folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.clients import NOW, Api, boto3_client, obstore_store, place, rows
 from lakefs_gc_assets_tests.replay.server import ReplayServer, Request
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, REAL, folder_of, needs_recordings, recorded_and_made
 
 
 def commits_of(server: ReplayServer, result: dict[str, Any]) -> set[str]:

@@ -5,9 +5,9 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.__main__ import main
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.recordings import folder_of
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
 FOLDERS = ("chain/1", "chain/2", "chain/3", "chain/4")
 

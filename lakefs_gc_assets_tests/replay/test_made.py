@@ -12,12 +12,12 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.moving_clock import MovingClock
-from lakefs_gc_assets_tests.recordings import MADE_BY_NAME, MADE_PREFIX, folder_of
 from lakefs_gc_assets_tests.replay import made
 from lakefs_gc_assets_tests.replay.clients import Api
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
+from lakefs_gc_assets_tests.runs.recordings import MADE_BY_NAME, MADE_PREFIX, folder_of
 
 CHAIN = [f"{MADE_PREFIX}chain/{number}" for number in (1, 2, 3, 4)]
 

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets_tests.recordings import FIXTURES, MADE_PREFIX, folder_of, recorded, recorded_and_made
 from lakefs_gc_assets_tests.replay import collecting
 from lakefs_gc_assets_tests.replay.__main__ import main
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.replay.server import ReplayServer
-from lakefs_gc_assets_tests.replayed_runs import AGED, truth_classes
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, MADE_PREFIX, folder_of, recorded, recorded_and_made
+from lakefs_gc_assets_tests.runs.replayed_runs import AGED, truth_classes
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAGS = sorted(folder.name for folder in (FIXTURES / "random-dag").glob("*"))

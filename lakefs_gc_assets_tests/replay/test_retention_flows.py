@@ -14,13 +14,13 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
-from lakefs_gc_assets_tests.recordings import REAL, folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay import collecting
 from lakefs_gc_assets_tests.replay.clock import SetClock
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.replay.test_replay import FOREIGN
-from lakefs_gc_assets_tests.replayed_runs import AGED
+from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, needs_recordings
+from lakefs_gc_assets_tests.runs.replayed_runs import AGED
 
 
 @pytest.fixture

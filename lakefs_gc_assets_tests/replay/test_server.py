@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay.clients import NOW, Api, boto3_client, listing, rows
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, folder_of, needs_recordings
 
 
 class TestClock:

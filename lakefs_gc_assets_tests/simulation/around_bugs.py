@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Verdict
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.repository.repository import Moment
 from lakefs_gc_assets.collector.sweep import recheck
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 
 

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.references import Unnamed
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 Replacement = tuple[object, str, object]
 """A module or class of the product, the name of something in it, and what stands there instead."""

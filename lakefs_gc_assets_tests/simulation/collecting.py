@@ -24,7 +24,7 @@ from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
+from lakefs_gc_assets_tests.runs.plain_steps import INPUTS, make_frame, require_passed_checks
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.refusals import Refusals

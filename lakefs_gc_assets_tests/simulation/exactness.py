@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.universe import listing as universe_listing
 from lakefs_gc_assets.collector.universe.listing import Listing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.reference_engine import ReferenceEngine, Rows
+from lakefs_gc_assets_tests.collector.engine.reference_engine import ReferenceEngine, Rows
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation

@@ -18,7 +18,13 @@ from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark import engine as spark_engine
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
-from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, SAME_HASH, EngineContract
+from lakefs_gc_assets_tests.collector.engine.engine_contract import (
+    COLLISIONS,
+    CUTOFF,
+    ODD_ADDRESSES,
+    SAME_HASH,
+    EngineContract,
+)
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 

@@ -13,8 +13,8 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.spark import engine
-from lakefs_gc_assets_tests import process_tree
-from lakefs_gc_assets_tests.graph_runs import Replaying, failures, made, replaying
+from lakefs_gc_assets_tests.harness import process_tree
+from lakefs_gc_assets_tests.runs.graph_runs import Replaying, failures, made, replaying
 
 __all__ = ["replaying"]
 

@@ -18,7 +18,7 @@ from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import ConfigurationError, SparkNotStarted
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
-from lakefs_gc_assets_tests import process_tree
+from lakefs_gc_assets_tests.harness import process_tree
 
 
 @pytest.mark.parametrize(("master", "partitions"), [("local", "4"), ("local[1]", "4"), ("local[3]", "12")])

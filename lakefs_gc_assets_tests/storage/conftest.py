@@ -1,7 +1,7 @@
 import pytest
 
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.stores import (
+from lakefs_gc_assets_tests.servers.stores import (
     azure_container,
     azure_server,
     azure_store,

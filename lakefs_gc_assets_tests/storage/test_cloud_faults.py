@@ -12,8 +12,8 @@ import pytest
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage import cloud as cloud_module
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
-from lakefs_gc_assets_tests.emulators import Response
-from lakefs_gc_assets_tests.s3_server import Request
+from lakefs_gc_assets_tests.servers.emulators import Response
+from lakefs_gc_assets_tests.servers.s3_server import Request
 from lakefs_gc_assets_tests.storage.test_clouds import Cloud, asked, cloud, is_batch, keys
 
 __all__ = ["cloud"]

@@ -25,7 +25,7 @@ from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore, deletes_until
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.waits import Waits
-from lakefs_gc_assets_tests.emulators import (
+from lakefs_gc_assets_tests.servers.emulators import (
     ACCOUNT,
     ACCOUNT_KEY,
     TOKEN,
@@ -34,7 +34,7 @@ from lakefs_gc_assets_tests.emulators import (
     LimitedRate,
     Response,
 )
-from lakefs_gc_assets_tests.s3_server import Request
+from lakefs_gc_assets_tests.servers.s3_server import Request
 
 BUSY = Response(503, {}, b"<Error><Code>ServerBusy</Code><Message>Too many requests.</Message></Error>")
 

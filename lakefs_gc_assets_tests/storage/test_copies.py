@@ -15,8 +15,8 @@ from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3 import store as s3_module
-from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response
-from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
+from lakefs_gc_assets_tests.servers.emulators import ACCOUNT, AzureServer, GcsServer, Response
+from lakefs_gc_assets_tests.servers.s3_server import Faults, Request, S3Server
 
 SOURCE, TARGET = "data/slice/ä b%2F+", "_lakefs/quarantine/run/data/slice/ä b%2F+"
 TARGET_NAME = "the-target"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import moved_metadata
 from lakefs_gc_assets.storage.interface import ObjectFacts, fetch, read_ahead
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 

@@ -14,8 +14,8 @@ from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
-from lakefs_gc_assets_tests.emulators import AzureServer, GcsServer, Response
-from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
+from lakefs_gc_assets_tests.servers.emulators import AzureServer, GcsServer, Response
+from lakefs_gc_assets_tests.servers.s3_server import Faults, Request, S3Server
 
 FOLDER = "data/slice/"
 NAMES = [f"{FOLDER}{number}" for number in range(5)]

@@ -13,7 +13,7 @@ from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import KINDS, StoreOpener, open_store
-from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
 
 
 def another_process() -> ProcessPoolExecutor:

@@ -2,7 +2,7 @@
 
 The product's engine works on Spark (`spark/engine.py`). Rows that the driver holds stay in the driver, on the local
 engine (`local.py`). Simulations run the same protocol on the local engine alone. A plain reference engine lives in the
-tests. All three pass one contract suite (`lakefs_gc_assets_tests/engine_contract.py`).
+tests. All three pass one contract suite (`lakefs_gc_assets_tests/collector/engine/engine_contract.py`).
 
 What an operation does to a batch of Arrow stands beside the port, as pure functions of compiled code that both engines
 of the product use.

@@ -6,7 +6,7 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame.frames import LIVE
-from lakefs_gc_assets_tests.engine_contract import EngineContract
+from lakefs_gc_assets_tests.collector.engine.engine_contract import EngineContract
 
 NUMBERS = pa.schema([pa.field("number", pa.int64())])
 

@@ -25,8 +25,8 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.breaking import flipped
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, listed, live, put_table
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 

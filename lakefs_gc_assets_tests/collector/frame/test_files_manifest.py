@@ -20,8 +20,8 @@ from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, span
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 

@@ -22,7 +22,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began, ended
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 OPEN = IDS.descending(NOW - 2 * DAY)
 SEALED_ONE, OPEN_ONE = (f"data/{name}/{IDS.ascending(NOW - 9 * DAY)}" for name in (SEALED, OPEN))

@@ -6,8 +6,8 @@ from lakefs_gc_assets.collector.incremental.checkpoint import count_ranges, read
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.made_ranges import range_records
-from lakefs_gc_assets_tests.stores import local_store
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
+from lakefs_gc_assets_tests.servers.stores import local_store
 
 __all__ = ["local_store"]
 KEY = "_lakefs/retention/gc/uncommitted/run/committed_df/tracked-attempt.parquet"

@@ -23,8 +23,8 @@ from lakefs_gc_assets.extensions.check.fsck import Checkup, check
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 DAY = timedelta(days=1)

@@ -19,8 +19,8 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import StoredIds
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying, replays
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying, replays
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 DAY = timedelta(days=1)

@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.universe.listing import Part
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SEALED, began, ended, opened
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 __all__ = ["opened"]
 

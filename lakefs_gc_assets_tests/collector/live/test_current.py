@@ -50,7 +50,7 @@ from lakefs_gc_assets_tests.collector.written import (
     put_range,
     put_uncommitted,
 )
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 __all__ = ["opened"]
 

@@ -24,8 +24,8 @@ from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets_tests.collector.made_steps import made_step
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, replays
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replays
 from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 SCHEMA = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])

@@ -27,7 +27,7 @@ from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import IDS, NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import Staged, put_range
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 
 class Repository:

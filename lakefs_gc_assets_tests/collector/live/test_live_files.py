@@ -34,8 +34,8 @@ from lakefs_gc_assets_tests.collector.written import (
 )
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes
 from lakefs_gc_assets_tests.lakefs.test_layout_names import SHARDED, USUAL
-from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
 SLICE = layout.XidGenerator().descending(datetime(2026, 3, 1, tzinfo=UTC))

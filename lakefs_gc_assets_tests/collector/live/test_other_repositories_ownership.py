@@ -14,8 +14,8 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi, opened
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects
-from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import folder_of
 
 S3, LOCAL = Namespace.parse("s3://bucket/repo"), Namespace.parse("local://repo")
 IMPORTED = Staged("s3://elsewhere/x", AddressType.FULL)

@@ -18,9 +18,9 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.retention.test_commits import LINE
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
-from lakefs_gc_assets_tests.made_ranges import range_records
-from lakefs_gc_assets_tests.recordings import FIXTURES, REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, REAL, folder_of, recorded_and_made
 
 NOTHING = Unnamed((), range_records([]))
 

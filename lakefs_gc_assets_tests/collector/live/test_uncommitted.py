@@ -31,8 +31,8 @@ from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, opened, page
 from lakefs_gc_assets_tests.collector.written import put_uncommitted
-from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
 SETTINGS = CollectionSettings()

@@ -33,13 +33,13 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.page.test_page import text
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import line_of, recorded_graph
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
-from lakefs_gc_assets_tests.plain_runs import Replaying, replaying
-from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.plain_runs import Replaying, replaying
+from lakefs_gc_assets_tests.runs.recordings import folder_of, needs_recordings
 
 __all__ = ["replaying"]
 NOTHING = Garbage({}, {}, None)

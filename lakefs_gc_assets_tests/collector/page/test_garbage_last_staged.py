@@ -25,10 +25,10 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import delete_all, keys_below
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, UNCOMMITTED_FIGURES, frame_of_rows
 from lakefs_gc_assets_tests.collector.page.test_page import text
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 NOTHING = Garbage({}, {}, None)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -28,7 +28,7 @@ from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Kill
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS, SLICE, Moving
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
 

@@ -33,8 +33,8 @@ from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Kill
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
-from lakefs_gc_assets_tests.s3_server import Faults, S3Server
-from lakefs_gc_assets_tests.stores import s3_server
+from lakefs_gc_assets_tests.servers.s3_server import Faults, S3Server
+from lakefs_gc_assets_tests.servers.stores import s3_server
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

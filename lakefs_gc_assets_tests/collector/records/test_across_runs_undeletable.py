@@ -20,7 +20,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, 
 from lakefs_gc_assets_tests.collector.past_runs import NOW as REAL_NOW
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
 

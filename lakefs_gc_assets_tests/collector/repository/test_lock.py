@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.repository.repository import Clock, Launch, Syst
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import BreakingStore
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 

@@ -17,8 +17,8 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 MOMENTS = st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1)).map(lambda moment: moment.replace(tzinfo=UTC))

@@ -34,11 +34,18 @@ from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, read_branches, read_commits
-from lakefs_gc_assets_tests import retention_cases
+from lakefs_gc_assets_tests.collector.retention import retention_cases
+from lakefs_gc_assets_tests.collector.retention.retention_cases import (
+    NOW,
+    active,
+    active_ids,
+    exactly,
+    problems,
+    starting_points,
+)
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.recording import Recording
-from lakefs_gc_assets_tests.retention_cases import NOW, active, active_ids, exactly, problems, starting_points
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
 
 CASES = FIXTURES.parent / "retention-cases.json"
 DAY = 86_400

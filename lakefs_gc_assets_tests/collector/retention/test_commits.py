@@ -31,8 +31,8 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, opened
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_commit_objects, put_dump, put_metarange
-from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
 
 NO_WAIT = CollectionSettings(wait_before_dump_seconds=0)
 

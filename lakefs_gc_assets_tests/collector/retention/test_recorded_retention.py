@@ -20,8 +20,8 @@ from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
 from lakefs_gc_assets_tests.collector.scripted import opened
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
-from lakefs_gc_assets_tests.recordings import REAL, folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, needs_recordings
 
 Variant = int | None
 """None for the rules at the end of the recording; numbers for the other sets of rules that were tried."""

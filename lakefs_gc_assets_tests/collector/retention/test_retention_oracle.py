@@ -17,7 +17,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
-from lakefs_gc_assets_tests.retention_cases import active, active_ids
+from lakefs_gc_assets_tests.collector.retention.retention_cases import active, active_ids
 
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
 HOUR = 3600

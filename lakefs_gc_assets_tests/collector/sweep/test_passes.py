@@ -51,8 +51,8 @@ from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
-from lakefs_gc_assets_tests.replayed_runs import ReplayedRuns, truth_classes
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import ReplayedRuns, truth_classes
 from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 __all__ = ["replaying"]

@@ -23,8 +23,8 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
-from lakefs_gc_assets_tests.s3_server import Faults, S3Server
-from lakefs_gc_assets_tests.stores import s3_server
+from lakefs_gc_assets_tests.servers.s3_server import Faults, S3Server
+from lakefs_gc_assets_tests.servers.stores import s3_server
 
 __all__ = ["s3_server"]
 

@@ -32,7 +32,7 @@ from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, ever
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
-from lakefs_gc_assets_tests.stores import (
+from lakefs_gc_assets_tests.servers.stores import (
     azure_container,
     azure_server,
     azure_store,

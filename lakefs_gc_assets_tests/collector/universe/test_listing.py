@@ -25,9 +25,9 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
-from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID
-from lakefs_gc_assets_tests.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 

@@ -17,8 +17,8 @@ from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.s3.inventory import Inventory
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
-from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import Version
 

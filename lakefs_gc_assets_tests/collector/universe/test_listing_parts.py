@@ -16,12 +16,12 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.inventory import open_inventory
 from lakefs_gc_assets_tests.lakefs.test_layout_names import SIZES
-from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
-from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import Version
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 

@@ -32,7 +32,7 @@ from lakefs_gc_assets_tests.collector.made_frames import (
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
-from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 __all__ = ["replaying"]

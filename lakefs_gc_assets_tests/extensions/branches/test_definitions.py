@@ -18,7 +18,7 @@ from lakefs_gc_assets.settings import LaunchSettings
 from lakefs_gc_assets_tests.extensions.branches.test_branches_command import LISTING, STALE
 from lakefs_gc_assets_tests.extensions.branches.test_stale_branches import branch
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-from lakefs_gc_assets_tests.retained_repository import RetainedRepository
+from lakefs_gc_assets_tests.runs.retained_repository import RetainedRepository
 
 ASSET = dg.AssetKey("stale_branches")
 

@@ -50,11 +50,11 @@ from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, RetainedRepository
 
 RULES: list[dict[str, Any]] = [
     {"branches": "kept-*"},

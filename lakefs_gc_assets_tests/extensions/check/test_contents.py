@@ -13,8 +13,8 @@ from lakefs_gc_assets.extensions.check.contents import MIB, Comparison
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectStore, TellsParts
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.s3_server import S3Server, upload_in_parts
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.s3_server import S3Server, upload_in_parts
+from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 

@@ -19,12 +19,12 @@ from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
-from lakefs_gc_assets_tests.moving_clock import MovingClock
-from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
-from lakefs_gc_assets_tests.replayed_runs import AGED
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
+from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
+from lakefs_gc_assets_tests.runs.replayed_runs import AGED
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from lakefs_gc_assets_tests.extensions.check.test_unneeded_metadata_survey impor
     world,
     written,
 )
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh

@@ -24,13 +24,13 @@ from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.test_explain import never_delete
 from lakefs_gc_assets_tests.extensions.check.test_fsck_in_histories import opened
-from lakefs_gc_assets_tests.made_ranges import range_records
-from lakefs_gc_assets_tests.moving_clock import MovingClock
-from lakefs_gc_assets_tests.recordings import REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
+from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MachineClock

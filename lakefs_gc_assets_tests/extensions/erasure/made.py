@@ -28,10 +28,10 @@ from lakefs_gc_assets.extensions.erasure import erase_command as command
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, RetainedRepository
 
 
 def write_key(folder: Path, name: str) -> Path:

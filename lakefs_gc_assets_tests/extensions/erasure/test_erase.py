@@ -38,7 +38,7 @@ from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
 from lakefs_gc_assets_tests.extensions.erasure.made import Erasing, erasing, made
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-from lakefs_gc_assets_tests.made_ranges import range_records
+from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 __all__ = ["made"]
 

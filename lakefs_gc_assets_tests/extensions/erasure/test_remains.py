@@ -19,8 +19,8 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ListsVersions, Version
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, opened
-from lakefs_gc_assets_tests.s3_server import S3Server
-from lakefs_gc_assets_tests.stores import s3_server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.stores import s3_server
 
 __all__ = ["opened", "s3_server"]
 

@@ -23,7 +23,7 @@ from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.defs.test_pages_metadata import SHOWN_AT_ONCE, drawn
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-from lakefs_gc_assets_tests.graph_runs import failures
+from lakefs_gc_assets_tests.runs.graph_runs import failures
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -15,12 +15,12 @@ from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.forecast import forecast
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.retention.test_recorded_retention import REAL_ONLY, TAGGED, Variant
-from lakefs_gc_assets_tests.moving_clock import MovingClock
-from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
-from lakefs_gc_assets_tests.replayed_runs import AGED
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
+from lakefs_gc_assets_tests.runs.recordings import folder_of, needs_recordings
+from lakefs_gc_assets_tests.runs.replayed_runs import AGED
 
 Sizes = dict[str, int]
 

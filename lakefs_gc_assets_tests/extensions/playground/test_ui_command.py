@@ -16,9 +16,9 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.extensions.playground.ui_command import LINEAGE
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, write
-from lakefs_gc_assets_tests.dagster_dev import PROJECT
-from lakefs_gc_assets_tests.free_ports import free_port
-from lakefs_gc_assets_tests.process_tree import descendants
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT
+from lakefs_gc_assets_tests.harness.process_tree import descendants
+from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 __all__ = ["invoke"]
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.extensions.playground.ui_command import DagsterUI, prepare_home, ui
-from lakefs_gc_assets_tests.dagster_dev import PROJECT
-from lakefs_gc_assets_tests.free_ports import free_port
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT
+from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 
 def test_a_new_folder_has_the_settings_of_the_projects_own(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from lakefs_gc_assets.lakefs.api.models import (
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
 from lakefs_gc_assets_tests.lakefs.api.talking import NOW, FixedClock, settings, talking
-from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import folder_of, needs_recordings, recorded_and_made
 
 RECORDED = recorded_and_made(
     "small", "merge-dangling", "random-dag/11", "random-dag/14", "chain/1", "chain/4", "empty", "wide"

@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     text,
     varint,
 )
-from lakefs_gc_assets_tests.recordings import REAL, folder_of, needs_recordings
+from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, needs_recordings
 
 _REFS: dict[str, Any] = {"commit": refs.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}
 

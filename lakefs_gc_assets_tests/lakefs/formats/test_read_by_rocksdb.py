@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     framed,
     unframed,
 )
-from lakefs_gc_assets_tests.recordings import MADE_PREFIX, REAL, folder_of, needs_recordings, recorded_and_made
+from lakefs_gc_assets_tests.runs.recordings import MADE_PREFIX, REAL, folder_of, needs_recordings, recorded_and_made
 
 ReadRecords = Callable[[bytes], list[Record]]
 

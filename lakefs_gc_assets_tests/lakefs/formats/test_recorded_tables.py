@@ -12,7 +12,7 @@ import pytest
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits, rows
-from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
 
 _FOLDERS = {
     **dict.fromkeys(("small", "merge-dangling"), 20),

@@ -27,8 +27,8 @@ from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.azure.store import AzureStore
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY, AzureServer, Proxy, Response
-from lakefs_gc_assets_tests.s3_server import Request
+from lakefs_gc_assets_tests.servers.emulators import ACCOUNT, ACCOUNT_KEY, AzureServer, Proxy, Response
+from lakefs_gc_assets_tests.servers.s3_server import Request
 
 TENANT = {"tenant_id": "tenant", "client_id": "application"}
 

@@ -20,8 +20,8 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.client import address, connect
 from lakefs_gc_assets.waits import Waits
-from lakefs_gc_assets_tests import private_authority
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, Faults, S3Server
+from lakefs_gc_assets_tests.servers import private_authority
+from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, Faults, S3Server
 
 
 @pytest.fixture(autouse=True)

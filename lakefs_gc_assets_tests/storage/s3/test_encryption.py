@@ -10,8 +10,8 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3 import store as s3_module
 from lakefs_gc_assets.storage.s3.store import S3Store
-from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
-from lakefs_gc_assets_tests.stores import bucket, s3_server
+from lakefs_gc_assets_tests.servers.s3_server import Faults, Request, S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 KEY = "arn:aws:kms:us-east-1:123456789012:key/one"

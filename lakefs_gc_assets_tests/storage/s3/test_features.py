@@ -16,7 +16,7 @@ from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
-from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
+from lakefs_gc_assets_tests.servers.s3_server import Faults, Request, S3Server
 
 NOT_IMPLEMENTED = (
     "501 Not Implemented",

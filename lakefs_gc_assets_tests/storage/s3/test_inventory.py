@@ -23,7 +23,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.inventory import Inventory, open_inventory
-from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import COLUMNS, CREATED, SCHEMA, WRITERS, Version, csv_file
 

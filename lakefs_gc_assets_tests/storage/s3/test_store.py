@@ -25,8 +25,8 @@ from lakefs_gc_assets.storage.cloud import Throttle
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, deletes_until
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.store import S3Store
-from lakefs_gc_assets_tests.emulators import LimitedRate
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
+from lakefs_gc_assets_tests.servers.emulators import LimitedRate
+from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 

@@ -8,7 +8,7 @@ from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import DeleteResult, KeepsVersions, ListsVersions, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.core import Settings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.live.test_known_metaranges import metaranges_read
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
-from lakefs_gc_assets_tests.retained_repository import RetainedRepository
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.retained_repository import RetainedRepository
 
 DAYS = timedelta(days=1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded.collection import Rules, active_commits, starting_points
 from lakefs_gc_assets.extensions.playground.embedded.commits import Commit
-from lakefs_gc_assets_tests.recordings import FIXTURES
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES
 
 _FILE = FIXTURES.parent / "retention-cases.json"
 _CASES: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8")) if _FILE.exists() else {}

@@ -24,7 +24,7 @@ from lakefs_gc_assets_tests.extensions.playground.embedded.contract import (
 )
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
 
 pytestmark = needs_recordings
 _GRAPHS = ("random-dag/11", "random-dag/12", "random-dag/13", "random-dag/14", "merge-dangling")

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets_tests.s3_server import S3Server
-from lakefs_gc_assets_tests.stores import bucket, s3_server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 

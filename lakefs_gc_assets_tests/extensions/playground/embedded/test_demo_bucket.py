@@ -17,10 +17,10 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.emulators import ACCOUNT
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from lakefs_gc_assets_tests.stores import (
+from lakefs_gc_assets_tests.servers.emulators import ACCOUNT
+from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.servers.stores import (
     azure_container,
     azure_server,
     bucket,

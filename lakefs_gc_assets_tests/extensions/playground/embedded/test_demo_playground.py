@@ -16,8 +16,8 @@ from lakefs_gc_assets.extensions.branches import stale_branches
 from lakefs_gc_assets.extensions.forecast import forecast
 from lakefs_gc_assets.extensions.playground.demo import REPOSITORY, playground
 from lakefs_gc_assets.extensions.playground.embedded.sample import STALE_BRANCH
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from lakefs_gc_assets_tests.stores import bucket, s3_server
+from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 

@@ -21,9 +21,9 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 DAYS = timedelta(days=1)
 UUID = "5f0b7c0e-9d3c-4f0e-8a57-1c6d1f6f2b11"

@@ -11,10 +11,10 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration, status
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 DAYS = timedelta(days=1)
 RULES = {"default_retention_days": 365, "branches": []}

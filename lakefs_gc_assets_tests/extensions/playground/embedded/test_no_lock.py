@@ -21,9 +21,9 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Made, Opened
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Made, Opened
 
 REASON = "one cron job on one machine"
 

@@ -11,7 +11,7 @@ from lakefs_gc_assets.extensions.playground.embedded.formats import Entry, decod
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
 from lakefs_gc_assets.lakefs.formats.sstables import fields, read_table
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
 
 _text = st.text(max_size=30)
 _entries = st.builds(

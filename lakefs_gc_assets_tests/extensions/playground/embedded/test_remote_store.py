@@ -11,7 +11,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
 
 
 @pytest.fixture(scope="module")

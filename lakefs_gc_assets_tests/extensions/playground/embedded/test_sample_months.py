@@ -16,7 +16,7 @@ from lakefs_gc_assets.extensions.forecast import forecast, page
 from lakefs_gc_assets.extensions.forecast.forecast import Forecast
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import STALE_BRANCH
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 

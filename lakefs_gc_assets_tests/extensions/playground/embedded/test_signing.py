@@ -28,9 +28,9 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.signing import is_signed
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 KEY, OTHER_KEY = "k" * 32, "o" * 40
 DAYS = timedelta(days=1)

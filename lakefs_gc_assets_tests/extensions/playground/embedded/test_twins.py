@@ -16,8 +16,8 @@ from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.extensions.playground.embedded.stores import LocalBlockstore
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Between
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Between
 
 DAYS = timedelta(days=1)
 NAMES = ("one", "two", "three")

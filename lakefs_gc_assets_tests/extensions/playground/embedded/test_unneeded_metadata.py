@@ -11,9 +11,9 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets.extensions.check.unneeded_metadata import Fate, Outcome
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration, status
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 DAY = 86400
 SETTINGS = {"keep_old_unnamed_ranges": False, "wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}

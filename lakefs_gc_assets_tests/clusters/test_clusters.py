@@ -1,0 +1,153 @@
+"""Runs on a cluster and over Spark Connect, from the command line, with nothing changed but the settings of `spark`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakefs_gc_assets
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets_tests.clusters import spark_clusters as clusters
+from lakefs_gc_assets_tests.clusters.spark_clusters import EventLog
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns, sample_runs
+
+__all__ = ["sample_runs"]
+pytestmark = pytest.mark.timeout(900)
+_PHASES = ("store_df: cutoff", "uncommitted_df: prepare", "committed_df: ", "candidates: ", "deleted_report: recheck")
+"""What the command says when a phase has begun."""
+_HALTED = "TEST_HALTED"
+_IN_EVERY_PYTHON = f"""
+import io, os, re, sys, time
+from pathlib import Path
+
+if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
+    from pyspark import worker
+    from lakefs_gc_assets.storage.local.store import LocalStore
+
+    work, put, written = worker.main, LocalStore.put, set()
+
+    def note_and_put(self, key, data):
+        written.update(re.findall("/({"|".join(STEPS)})/slice_window=", key))
+        return put(self, key, data)
+
+    def work_and_halt(infile, outfile):
+        answer = io.BytesIO()
+        written.clear()
+        work(infile, answer)
+        for frame in written:
+            try:
+                Path(os.environ["{_HALTED}"], frame).touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            time.sleep(120)
+        outfile.write(answer.getvalue())
+
+    worker.main, LocalStore.put = work_and_halt, note_and_put
+else:
+    from lakefs_gc_assets.collector.frame import files
+    from lakefs_gc_assets.spark import engine
+
+    # Else the driver itself would do everything with so few objects.
+    files.LOCAL_ROWS = engine.LOCAL_ROWS = -1
+"""
+"""What Python itself loads at its start: of each frame, one task that writes it does so and is long to say so."""
+
+
+@pytest.mark.slow
+def test_a_standalone_cluster_that_loses_executors(sample_runs: SampleRuns, tmp_path: Path) -> None:
+    killed: list[str] = []
+
+    with clusters.standalone(tmp_path) as cluster:
+        properties = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.sql.shuffle.partitions": "4",
+        }
+        spark = {"master": cluster.master, "config": properties}
+
+        def kill(line: str) -> None:
+            for phase in _PHASES:
+                if line.strip().startswith(phase) and phase not in killed and cluster.kill_an_executor():
+                    killed.append(phase)
+
+        table = sample_runs.run("clean", spark, reported=kill)
+        assert killed == list(_PHASES)
+        assert f"{len(sample_runs.sample.garbage)} objects" in table
+        sample_runs.require_collected()
+
+
+@pytest.mark.slow
+def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: SampleRuns, tmp_path: Path) -> None:
+    halted = tmp_path / "halted"
+    halted.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(_IN_EVERY_PYTHON)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    everywhere = {"PYTHONPATH": path, _HALTED: str(halted)}
+    log = EventLog(tmp_path / "events")
+    properties = {
+        **log.properties,
+        "spark.driver.host": "127.0.0.1",
+        "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.speculation": "true",
+        "spark.speculation.efficiency.enabled": "false",
+        # However long other tasks of a stage take, and where it has no other.
+        "spark.speculation.task.duration.threshold": "2s",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "8s",
+        "spark.dynamicAllocation.executorIdleTimeout": "8s",
+    }
+    # Long enough for executors to go in the middle of a run.
+    waits = {"wait_before_dump_seconds": 11}
+    configuration = demo.configuration(sample_runs.server, sample_runs.sample.repository)
+    before = sample_runs.objects()
+    plain = ArrowRuns(Loaded(configuration, {})).collect()
+
+    with clusters.standalone(tmp_path, [everywhere] * 2) as cluster:
+        spark = {"master": cluster.master, "config": properties}
+        sample_runs.run("clean", spark, everywhere, waits)
+
+    made, marked = (lakefs_gc_assets.open(configuration).run(run_id) for run_id in ("latest", plain.run_id))
+    candidates = marked.candidates.to_arrow().sort_by("address")
+    garbage = candidates.column("address").to_pylist()
+    assert made.candidates.to_arrow().sort_by("address") == candidates
+    deleted = made.deleted.to_arrow().sort_by("address")
+    assert deleted.column("address").to_pylist() == garbage
+    assert deleted.column("outcome").unique().to_pylist() == [Outcome.ACCEPTED]
+    assert made.report is not None and _figures(made.report) == _figures(plain)
+    assert before - sample_runs.objects() == set(garbage)
+    sample_runs.require_collected()
+
+    # Of each step a task was made twice: one of the two never answered. So objects were deleted twice.
+    assert {file.name for file in halted.iterdir()} == set(STEPS)
+    assert sum(event["Task Info"]["Speculative"] for event in log.read("SparkListenerTaskEnd")) >= len(STEPS)
+    assert receipts.read(sample_runs.store, made.id).num_rows > made.deleted.rows
+    executors = [event["Event"] for event in log.read("SparkListenerExecutorAdded", "SparkListenerExecutorRemoved")]
+    assert "SparkListenerExecutorAdded" in executors[executors.index("SparkListenerExecutorRemoved") :]
+
+
+def _figures(report: Report) -> dict[str, Any]:
+    """What a report says of a mark, which a dry run and a sweep have in common."""
+    counts = {name: count for name, count in report.counts.items() if name != "deleted"}
+    object_bytes = {name: size for name, size in report.object_bytes.items() if name != "deleted"}
+    return {"counts": counts, "object_bytes": object_bytes, "kept": report.kept, "source": report.commit_source}
+
+
+@pytest.mark.slow
+def test_spark_connect(sample_runs: SampleRuns, tmp_path: Path) -> None:
+    with clusters.connect_server(tmp_path) as address:
+        assert "clean: deleted" in sample_runs.run("clean", {"remote": address})
+        sample_runs.require_collected()
+        again = sample_runs.run("optimized", {"remote": address})
+        assert "optimized: nothing to delete" in again
+        assert "0 slices" in again and "0 ranges read" in again
+        sample_runs.require_collected()

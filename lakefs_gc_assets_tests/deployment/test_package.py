@@ -1,0 +1,199 @@
+"""The wheel: what is in it, and that it works in an environment of its own.
+
+That has what the wheel requires and nothing else, as links to the files that the environment of the tests has: to
+install it takes minutes and more than a gigabyte.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import urllib.request
+from collections.abc import Sequence
+from email import message_from_string
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets_tests.documentation.weights import Environment
+from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT
+from lakefs_gc_assets_tests.servers.free_ports import free_port
+
+pytestmark = pytest.mark.slow
+_UV = (sys.executable, "-m", "uv")
+DESCRIBED = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+VERSION = DESCRIBED["version"]
+EXTRAS = DESCRIBED["optional-dependencies"]
+
+
+def stranger() -> dict[str, str]:
+    """The environment variables of somebody who does not know this checkout."""
+    known = ("PYTHONPATH", "VIRTUAL_ENV", "DAGSTER_HOME", "LAKEFS_GC_CONFIG")
+    return {name: value for name, value in os.environ.items() if name not in known}
+
+
+def ended(*command: str | Path, folder: Path, seconds: float = 120) -> "subprocess.CompletedProcess[str]":
+    """A command that has ended, in a folder that does not know this checkout."""
+    return subprocess.run(command, cwd=folder, env=stranger(), capture_output=True, text=True, timeout=seconds)
+
+
+def run(*command: str | Path, folder: Path, seconds: float = 120) -> str:
+    """What a command prints that ends well."""
+    found = ended(*command, folder=folder, seconds=seconds)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as `make build` makes it."""
+    folder = tmp_path_factory.mktemp("dist")
+    offline = ("--offline", "--no-build-isolation", "--python", sys.executable, "--quiet")
+    run(*_UV, "build", PROJECT, "--wheel", *offline, "--out-dir", folder, folder=folder)
+    [found] = folder.glob("*.whl")
+    return found
+
+
+def test_it_has_the_package_and_nothing_else(wheel: Path) -> None:
+    expected = {
+        str(file.relative_to(PROJECT))
+        for file in (PROJECT / "lakefs_gc_assets").rglob("*")
+        if file.suffix in (".py", ".typed", ".properties", ".css", ".html", ".sql") and "__pycache__" not in file.parts
+    }
+
+    with ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+
+    reported = f"lakefs_gc_assets-{VERSION}.dist-info"
+    described = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    assert names == expected | {f"{reported}/{name}" for name in described}
+    assert "lakefs_gc_assets/py.typed" in names
+    assert wheel.stat().st_size < 2 * 1024**2
+
+
+def test_it_says_what_it_is(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        folder = f"lakefs_gc_assets-{VERSION}.dist-info"
+        metadata = message_from_string(archive.read(f"{folder}/METADATA").decode())
+        assert archive.read(f"{folder}/licenses/LICENSE") == (PROJECT / "LICENSE").read_bytes()
+        assert "lakefs-gc = lakefs_gc_assets.cli:main" in archive.read(f"{folder}/entry_points.txt").decode()
+
+    assert (metadata["Name"], metadata["Version"]) == ("lakefs-gc-assets", VERSION)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"] == "lakefs-gc-assets contributors"
+    assert set(metadata.get_all("Provides-Extra") or []) == {"azure", "gcs", "ui"} == EXTRAS.keys()
+    assert metadata.get_all("Project-URL") is None
+    assert "Typing :: Typed" in (metadata.get_all("Classifier") or [])
+
+
+def test_the_licence_is_apaches() -> None:
+    text = (PROJECT / "LICENSE").read_text()
+
+    assert text.split()[:6] == ["Apache", "License", "Version", "2.0,", "January", "2004"]
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert "[name of copyright owner]" in text
+
+
+def test_the_changelog_has_this_version() -> None:
+    assert f"\n## {VERSION} - " in (PROJECT / "CHANGELOG.md").read_text()
+
+
+def installed(wheel: Path, folder: Path, python: str = sys.executable, extras: Sequence[str] = ()) -> Path:
+    """The programs of an environment that has the wheel, and what it requires with some extras."""
+    run(*_UV, "venv", "--quiet", "--offline", "--python", python, folder / "venv", folder=folder)
+    programs = folder / "venv" / "bin"
+    install = ("pip", "install", "--quiet", "--offline", "--no-deps", "--python", programs / "python")
+    run(*_UV, *install, wheel, folder=folder)
+    site = run(programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=folder)
+    required = [*DESCRIBED["dependencies"], *(each for extra in extras for each in EXTRAS[extra])]
+    here, given = Environment.here(), Path(sysconfig.get_path("purelib"))
+    for name in here.closure(required):
+        for file in here.files(name):
+            if file.is_relative_to(given):
+                link = Path(site.strip(), file.relative_to(given))
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file)
+    return programs
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_an_environment_of_its_own_has_the_command(
+    wheel: Path, tmp_path: Path, version: str, request: pytest.FixtureRequest
+) -> None:
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        programs = request.getfixturevalue("programs")
+    else:
+        python = shutil.which(f"python{version}")
+        # A program of this name may be there that only knows where a Python could be.
+        if python is None or subprocess.run([python, "--version"], capture_output=True).returncode != 0:
+            pytest.skip(f"there is no Python {version} here")
+        programs = installed(wheel, tmp_path, python)
+
+    assert run(programs / "lakefs-gc", "--version", folder=tmp_path) == f"lakefs-gc {VERSION}\n"
+    assert "doctor" in run(programs / "lakefs-gc", "--help", folder=tmp_path)
+    found = run(programs / "python", "-c", "import lakefs_gc_assets; print(lakefs_gc_assets.__file__)", folder=tmp_path)
+    assert Path(found.strip()).is_relative_to(programs.parent)
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that has no extra."""
+    return installed(wheel, tmp_path_factory.mktemp("base"))
+
+
+class TestWithoutExtras:
+    """What the wheel requires and nothing else, so that a library that nobody requires is missed."""
+
+    def test_it_has_no_library_of_an_extra(self, programs: Path, tmp_path: Path) -> None:
+        code = "import importlib.util, sys; print(*(each for each in sys.argv[1:] if importlib.util.find_spec(each)))"
+        of_extras = ("dagster_webserver", "google.auth", "azure")
+
+        run(*_UV, "pip", "check", "--quiet", "--python", programs / "python", folder=tmp_path)
+        assert run(programs / "python", "-c", code, *of_extras, "dagster", folder=tmp_path) == "dagster\n"
+
+    def test_a_process_without_a_file_loads_the_graph(self, programs: Path, tmp_path: Path) -> None:
+        """As those in which Dagster's code server runs: pyspark ends them where a library of Spark Connect lacks."""
+        load = "from lakefs_gc_assets.defs import checks; print('loaded')"
+
+        assert run(programs / "python", "-c", load, folder=tmp_path) == "loaded\n"
+
+    @pytest.mark.timeout(1200)
+    def test_the_demo_runs_in_another_folder(self, programs: Path, tmp_path: Path) -> None:
+        reported = run(programs / "lakefs-gc", "demo", "--objects", "60", folder=tmp_path, seconds=1100)
+
+        assert "live objects answered" in reported
+        assert not list(tmp_path.iterdir())
+
+    def test_what_needs_an_extra_says_which(self, programs: Path, tmp_path: Path) -> None:
+        found = ended(programs / "lakefs-gc", "ui", folder=tmp_path)
+
+        assert (found.returncode, found.stdout, len(found.stderr.splitlines())) == (Status.CONFIGURATION, "", 1)
+        assert "install this package's wheel with its extra [ui]" in found.stderr
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(1200)
+def test_with_its_extra_the_ui_is_served(wheel: Path, tmp_path: Path) -> None:
+    programs = installed(wheel, tmp_path, extras=["ui"])
+    run(*_UV, "pip", "check", "--quiet", "--python", programs / "python", folder=tmp_path)
+    port = str(free_port())
+    command: list[str | Path] = [programs / "lakefs-gc", "ui", "--json", "--objects", "20", "--port", port]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=stranger(), **pipes) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            url = json.loads(process.stdout.readline())["url"]
+            with urllib.request.urlopen(f"{url}/server_info", timeout=60) as answer:
+                assert "dagster_webserver_version" in json.load(answer)
+        finally:
+            process.send_signal(signal.SIGINT)
+        reported = process.stderr.read().splitlines()
+    assert process.returncode == Status.WELL
+    assert reported[-1].startswith(f"the UI is at {url}; making a dry run there")

@@ -1,0 +1,198 @@
+"""Whole runs on the engine of plain Arrow tables, in this process and without Dagster, of any server and store."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, end_between_steps, step
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged, purge_by
+from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, SystemClock
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs.failures import summary
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.runs.plain_steps import INPUTS, make_frame, require_passed_checks
+
+Between = Callable[[str], None]
+_OPENED = count()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run that can be made.
+
+    Attributes:
+        why_clean: why an optimized run was asked for and a clean one is to be expected.
+    """
+
+    run_id: str
+    windows: tuple[str, ...]
+    flow: Flow
+    why_clean: str | None = None
+
+
+@dataclass
+class Made:
+    """What became of some steps of a run.
+
+    Attributes:
+        asked: the steps that were to be made, in order.
+        done: those that were.
+        error: what ended the one that follows; None where none failed.
+    """
+
+    opened: Opened
+    owner: str
+    asked: tuple[str, ...]
+    done: list[str] = field(default_factory=list)
+    error: Exception | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether all steps were made."""
+        return self.error is None
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """What the step said that failed, by its name."""
+        return {} if self.error is None else {self.asked[len(self.done)]: summary(self.error)}
+
+
+@dataclass
+class ArrowRuns:
+    """Makes runs of one configuration; `lines` is everything that they told.
+
+    Attributes:
+        between: is told the name of each step after it was made.
+    """
+
+    loaded: Loaded
+    clock: Clock = field(default_factory=SystemClock)
+    lines: list[str] = field(default_factory=list)
+    between: Between = lambda name: None
+    _store: ObjectStore | None = field(default=None, init=False)
+
+    @property
+    def host(self) -> StepHost[ArrowRows]:
+        """This process as its steps see it."""
+        return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
+
+    def open(self) -> OpenRepository:
+        """See StepHost.open."""
+        found = Collector.from_loaded(self.loaded, self.clock).open()
+        self._store = found.store
+        return found
+
+    def last_opened(self) -> ObjectStore | None:
+        """See StepHost.last_opened."""
+        return self._store
+
+    def engine(self, repository: OpenRepository) -> LocalEngine:
+        """See StepHost.engine."""
+        return LocalEngine()
+
+    def now(self) -> datetime:
+        """See StepHost.now."""
+        return self.clock.now()
+
+    def log(self, line: str) -> None:
+        """See StepHost.log."""
+        self.lines.append(line)
+
+    def warn(self, line: str) -> None:
+        """See StepHost.warn."""
+        self.lines.append(line)
+
+    def explain(self, error: BaseException) -> str:
+        """See StepHost.explain."""
+        return summary(error)
+
+    def open_run(self, flow: Flow, run_id: str) -> Opened:
+        """Opens a run over every window that it needs."""
+        windows, why_clean = planning.windows_to_collect(self.open(), flow)
+        return Opened(run_id, windows, flow, why_clean)
+
+    def collect(self, flow: Flow = Flow.CLEAN) -> Report:
+        """One run over every window that it needs. Raises what ends it."""
+        # Where a test's clock stands still, ids still tell which run is newer.
+        run_id = layout.issue_run_id(self.now() + timedelta(microseconds=next(_OPENED)))
+        made = self.make(self.open_run(flow, run_id), STEPS, "owner")
+        if made.error is not None:
+            raise made.error
+        found = report.read(self.open().store, run_id)
+        if found is None:
+            raise CollectionError(f"run {run_id} left no report")
+        return found
+
+    def purge(self) -> list[Purged]:
+        """Empties the quarantine of what is due; what became of each copy."""
+        repository = self.open()
+
+        def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
+            return LiveCheck(Step(self.log, self.warn, repository, LocalEngine(), plan, lock))
+
+        return [*purge_by(repository, None, "purge", check, self.warn)]
+
+    def restore(self, run_id: str, *addresses: str) -> list[Restored]:
+        """Restores what a run deleted, all of it where no addresses are named; what became of each."""
+        return [*restore.restore(self.open(), run_id, addresses, "restore", self.warn)]
+
+    def make(self, opened: Opened, asked: Sequence[str], owner: str) -> Made:
+        """Makes some steps of a run, as one Dagster run does, up to the one that fails. Raises an interrupt."""
+        made = Made(opened, owner, tuple(asked))
+        try:
+            for name in asked:
+                self._make(name, made)
+                made.done.append(name)
+                self.between(name)
+        except Exception as error:
+            made.error = error
+        return made
+
+    def _make(self, name: str, made: Made) -> None:
+        opened, run_id = made.opened, made.opened.run_id
+        request = StepRequest(
+            run_id,
+            opened.windows,
+            made.owner,
+            begins=opened.flow if name == STEPS[0] else None,
+            continues=bool(made.done),
+            goes_on=name != made.asked[-1],
+        )
+        with self._between_steps(run_id, holds_lock=request.continues):
+            inputs = [self._stored(run_id, given) for given in INPUTS[name]]
+        with step(request, self.host) as this:
+            frame = make_frame(name, this, inputs)
+        if name == STEPS[3]:
+            with self._between_steps(run_id, holds_lock=request.goes_on):
+                require_passed_checks(LocalEngine(), frame, inputs, this.plan.cutoff)
+
+    def _stored(self, run_id: str, name: str) -> StoredFrame[Any]:
+        repository = self.open()
+        return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[name])
+
+    @contextmanager
+    def _between_steps(self, run_id: str, *, holds_lock: bool) -> Iterator[None]:
+        """As `failures.between_steps`."""
+        try:
+            yield
+        except BaseException as error:
+            if holds_lock:
+                end_between_steps(run_id, self.last_opened(), self.now(), self.explain(error))
+            raise

@@ -1,0 +1,78 @@
+"""Runs of replayed recordings on the engine of plain tables, step by step as Dagster makes them, without it and Spark.
+
+They are asked for, and tell what they left, in the words of `graph_runs`: a test of what the run does rather than of
+Spark or Dagster takes half a second here.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
+
+import pytest
+
+from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets_tests.replay.overlay import Deletes
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Made, Opened
+from lakefs_gc_assets_tests.runs.replayed_runs import ReplayedRuns, served
+
+_OWNERS = count()
+
+
+@dataclass
+class PlainRuns(ReplayedRuns):
+    """Opens runs and makes them."""
+
+    def open(self, flow: Flow = Flow.CLEAN) -> Opened:
+        """Opens a run over every window that it needs."""
+        return self._process(None).open_run(flow, layout.issue_run_id(self.clock.now()))
+
+    def make(self, opened: Opened, *, assets: Sequence[str] = STEPS, sweep: bool | None = None) -> Made:
+        """Makes steps of an opened run in one process.
+
+        Args:
+            sweep: whether to delete; None for what the settings say.
+        """
+        return self._process(sweep).make(opened, assets, f"process {next(_OWNERS)}")
+
+    def again(self, failed: Made) -> Made:
+        """Makes the steps that were not made, as a process of the same owner."""
+        return self._process(None).make(failed.opened, failed.asked[len(failed.done) :], failed.owner)
+
+    def _process(self, sweep: bool | None) -> ArrowRuns:
+        decided = running.decided_here(self.loaded, **({} if sweep is None else {"sweep": sweep}))
+        return ArrowRuns(decided, self.clock, self.lines)
+
+
+class Replaying(Protocol):
+    """Opens a recording for runs, from its beginning or as other runs left it."""
+
+    def __call__(
+        self, folder: str, *, deletes: Deletes = "refuse", after: PlainRuns | None = None, **settings: Any
+    ) -> PlainRuns: ...
+
+
+@contextmanager
+def replays() -> Iterator[Replaying]:
+    """Serves recordings, aged by two days, until the exit."""
+    with ExitStack() as stack:
+
+        def opened(
+            folder: str, *, deletes: Deletes = "refuse", after: PlainRuns | None = None, **settings: Any
+        ) -> PlainRuns:
+            server, clock = served(folder, deletes, after)
+            stack.enter_context(server)
+            return PlainRuns(server, clock, settings)
+
+        yield opened
+
+
+@pytest.fixture
+def replaying() -> Iterator[Replaying]:
+    """Serves recordings until the test ends."""
+    with replays() as opened:
+        yield opened

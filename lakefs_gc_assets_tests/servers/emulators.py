@@ -1,0 +1,347 @@
+"""Emulators of Google Cloud Storage and Azure Blob Storage: installed once into a cache folder, started by the tests.
+
+Each stands behind a proxy of ours that keeps every request and lets things go wrong on demand.
+`python -m lakefs_gc_assets_tests.servers.emulators` only installs them.
+"""
+
+import atexit
+import fcntl
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+import pytest
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.storage.blob import ContainerClient
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.azure.store import VERSION
+from lakefs_gc_assets_tests.servers.free_ports import free_port
+from lakefs_gc_assets_tests.servers.s3_server import Request
+
+AZURITE = "3.37.0"
+FAKE_GCS_SERVER = "v1.56.1"
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The account that every Azurite has, and its published key."""
+TOKEN = "token-of-the-service-account"
+CACHE = Path(os.environ.get("XDGCACHE_HOME") or Path.home() / ".cache") / "lakefs-gc-assets"
+_HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive", "host"})
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer of the emulator, or of a test in its place."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class LimitedRate:
+    """Keys that a service which throttles takes, by a time of its own that passes as somebody waits.
+
+    Attributes:
+        now: seconds.
+        refused: keys so far.
+    """
+
+    def __init__(self, rate: float, at_once: float) -> None:
+        self._rate, self._most, self._tokens = rate, at_once, at_once
+        self._lock = threading.Lock()
+        self.now = 0.0
+        self.refused = 0
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass."""
+        with self._lock:
+            self.now += seconds
+            self._tokens = min(self._most, self._tokens + seconds * self._rate)
+
+    def take(self, keys: int) -> int:
+        """How many of so many keys the service takes now; it refuses the others."""
+        with self._lock:
+            taken = min(keys, int(self._tokens))
+            self._tokens -= taken
+            self.refused += keys - taken
+            return taken
+
+
+class Proxy:
+    """Stands before an emulator.
+
+    Attributes:
+        url: where it listens.
+        upstream: the emulator's own address.
+        requests: every request, as it came.
+        answer: may answer in place of the emulator.
+        change: may change what the emulator answered.
+    """
+
+    def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
+        self.upstream = upstream
+        self._upstream = urlsplit(upstream).netloc
+        self._connections = threading.local()
+        self.requests: list[Request] = []
+        self.answer: Callable[[Request], Response | None] = lambda request: None
+        self.change: Callable[[Request, Response], Response] = lambda request, response: response
+        self._server = _Listener(("127.0.0.1", 0), _handler(self))
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @contextmanager
+    def failing(
+        self,
+        answer: Callable[[Request], Response | None] = lambda request: None,
+        change: Callable[[Request, Response], Response] = lambda request, response: response,
+    ) -> Iterator[None]:
+        """Lets things go wrong for a while."""
+        self.answer, self.change = answer, change
+        try:
+            yield
+        finally:
+            self.answer, self.change = lambda request: None, lambda request, response: response
+
+    def respond(self, request: Request) -> Response:
+        """The answer to one request."""
+        self.requests.append(request)
+        return self.answer(request) or self.change(request, self._forward(request))
+
+    def _forward(self, request: Request) -> Response:
+        if not hasattr(self._connections, "open"):
+            self._connections.open = HTTPConnection(self._upstream, timeout=30)
+        connection: HTTPConnection = self._connections.open
+        target = f"{request.path}?{request.query}" if request.query else request.path
+        headers = {name: value for name, value in request.headers.items() if name not in _HOP}
+        connection.request(request.method, target, request.body, headers)
+        response = connection.getresponse()
+        body = response.read()
+        kept = {name.lower(): value for name, value in response.getheaders() if name.lower() not in _HOP}
+        if request.method == "HEAD":
+            kept["content-length"] = response.getheader("Content-Length", "0")
+        return Response(response.status, kept, body)
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hung up is no event."""
+
+
+def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = 1 << 16
+
+        def _serve(self) -> None:
+            path, _, query = self.path.partition("?")
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            body = self.rfile.read(int(headers.get("content-length", "0")))
+            response = proxy.respond(Request(self.command, path, query, headers, body))
+            self.send_response_only(response.status)
+            for name, value in response.headers.items():
+                self.send_header(name, value)
+            if "content-length" not in response.headers:
+                self.send_header("content-length", str(len(response.body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(response.body)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Says nothing."""
+
+    return Handler
+
+
+class GcsServer(Proxy):
+    """Google Cloud Storage with a service account whose key is in a file; other tokens are refused.
+
+    Attributes:
+        tokens: how many were asked for.
+        token_answer: what is answered to who asks for one.
+    """
+
+    def __init__(self, upstream: str, folder: Path) -> None:
+        super().__init__(upstream)
+        self.tokens = 0
+        token = {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
+        granted = Response(200, {"content-type": "application/json"}, json.dumps(token).encode())
+        self.token_answer: Callable[[], Response] = lambda: granted
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        self.key_file = folder / "service-account.json"
+        account = {
+            "type": "service_account",
+            "client_email": "collector@project.iam.gserviceaccount.com",
+            "private_key_id": "1",
+            "private_key": key.decode(),
+            "token_uri": f"{self.url}/token",
+        }
+        self.key_file.write_text(json.dumps(account))
+
+    def settings(self) -> StoreSettings:
+        """Settings of a store that reach this service."""
+        return StoreSettings(endpoint_url=self.url, service_account_file=str(self.key_file))
+
+    def new_bucket(self, name: str) -> str:
+        connection = HTTPConnection(self._upstream, timeout=10)
+        body = json.dumps({"name": name})
+        connection.request("POST", "/storage/v1/b?project=test", body, {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 200
+        connection.close()
+        return name
+
+    def respond(self, request: Request) -> Response:
+        if request.path == "/token":
+            self.tokens += 1
+            return self.token_answer()
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return Response(401, {"content-type": "application/json"}, b'{"error": {"message": "no such token"}}')
+        return super().respond(request)
+
+
+class AzureServer(Proxy):
+    """Azure Blob Storage with the emulator's one account."""
+
+    def new_container(self, name: str) -> str:
+        key = AzureNamedKeyCredential(ACCOUNT, ACCOUNT_KEY)
+        with ContainerClient(f"{self.url}/{ACCOUNT}", name, credential=key, api_version=VERSION) as container:
+            container.create_container()
+        return name
+
+    def settings(self) -> StoreSettings:
+        """Settings of a store that reach this service."""
+        return StoreSettings(endpoint_url=f"{self.url}/{ACCOUNT}", account_key=ACCOUNT_KEY)
+
+
+def fake_gcs_server() -> Path:
+    """The program; skips the test where it cannot be built."""
+    return go_program("github.com/fsouza/fake-gcs-server", FAKE_GCS_SERVER)
+
+
+def azurite() -> Path:
+    """The program; skips the test where it cannot be installed."""
+    return npm_program("azurite", AZURITE, "azurite-blob")
+
+
+def go_program(module: str, version: str) -> Path:
+    """A program, built from its Go module where it is not in the cache; skips the test where there is no Go."""
+    name = module.rpartition("/")[2]
+    folder = CACHE / f"{name}-{version.removeprefix('v')}"
+    return installed(folder / name, "go", ["install", f"{module}@{version}"], {"GOBIN": str(folder)})
+
+
+def npm_program(package: str, version: str, program: str) -> Path:
+    """A package's program, installed by npm where it is not in the cache; skips the test where there is no npm."""
+    folder = CACHE / f"{package}-{version}"
+    install = ["install", "--prefix", str(folder), "--no-audit", "--no-fund", f"{package}@{version}"]
+    return installed(folder / "node_modules/.bin" / program, "npm", install, {})
+
+
+def installed(program: Path, installer: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Path:
+    if program.exists():
+        return program
+    if shutil.which(installer) is None:
+        pytest.skip(f"{program.name} is not installed, and there is no {installer} to install it with")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{program.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            done = subprocess.run(
+                [installer, *arguments], env={**os.environ, **environment}, capture_output=True, text=True
+            )
+            if done.returncode:
+                pytest.skip(f"{program.name} cannot be installed here: {done.stderr.strip()[-300:]}")
+    return program
+
+
+@cache
+def google_cloud_storage() -> GcsServer:
+    """The emulator, started once and ended with this process."""
+    program = str(fake_gcs_server())
+
+    def command(port: int) -> list[str]:
+        here = f"127.0.0.1:{port}"
+        listening = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", here]
+        return [program, "-backend", "memory", *listening]
+
+    folder, url = started(command)
+    return GcsServer(url, folder)
+
+
+@cache
+def azure_blob_storage() -> AzureServer:
+    """The emulator, started once and ended with this process."""
+    program = str(azurite())
+
+    def command(port: int) -> list[str]:
+        # It closes connections after 5 idle seconds, also when a request is on its way: ours stay open.
+        listening = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--blobKeepAliveTimeout", "3600"]
+        return [program, *listening, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
+
+    return AzureServer(started(command)[1])
+
+
+def started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
+    """Starts a program that listens on a free port; its folder, and its address."""
+    port = free_port()
+    temporary = TemporaryDirectory()
+    folder = Path(temporary.name)
+    with (folder / "emulator.log").open("wb") as log:
+        process = subprocess.Popen(command(port), stdout=log, stderr=log, cwd=folder)
+    # Last registered, first called: the folder goes after the program.
+    atexit.register(temporary.cleanup)
+    atexit.register(process.wait, 10)
+    atexit.register(process.terminate)
+    _wait_for(port, process, folder / "emulator.log")
+    return folder, f"http://127.0.0.1:{port}"
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    until = time.monotonic() + 180
+    while time.monotonic() < until and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"the emulator does not listen: {log.read_text()[-500:]}")
+
+
+def _install() -> None:
+    for install in (fake_gcs_server, azurite):
+        try:
+            print(f"{install()} is there")
+        except pytest.skip.Exception as reason:
+            print(reason)
+
+
+if __name__ == "__main__":
+    _install()

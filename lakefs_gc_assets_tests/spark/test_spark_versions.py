@@ -1,0 +1,88 @@
+"""Runs on the Spark that this Python has: `make test-spark SPARK=3.5` installs another one than .venv has."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pyspark
+import pytest
+
+import lakefs_gc_assets
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_repository_of_months
+from lakefs_gc_assets_tests.conftest import REMOTE_VARIABLE
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns, sample_runs
+
+__all__ = ["sample_runs"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+_PROJECT = Path(__file__).parents[2]
+_OLDEST = "3.5"
+_FEW = ("WORKERS=0", "TESTS=-k optimized")
+_SPARK = (
+    {"remote": os.environ[REMOTE_VARIABLE]}
+    if REMOTE_VARIABLE in os.environ
+    else {"master": "local[2]", "config": {"spark.sql.shuffle.partitions": "2"}}
+)
+_ALL_ON_SPARK = """
+import sys
+
+if "lakefs_gc_assets.spark.start.worker_daemon" not in sys.orig_argv:
+    from lakefs_gc_assets.collector.frame import files
+    from lakefs_gc_assets.spark import engine, tasks
+
+    files.LOCAL_ROWS = engine.LOCAL_ROWS = -1
+    tasks.WITH_FUNCTION = 0
+"""
+"""What Python loads at its start: else the driver itself would do everything with so few objects."""
+
+
+@pytest.fixture
+def all_on_spark(tmp_path: Path) -> dict[str, str]:
+    """Variables by which a command keeps no rows in its driver."""
+    (tmp_path / "sitecustomize.py").write_text(_ALL_ON_SPARK)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
+
+
+def test_a_clean_and_an_optimized_run(sample_runs: SampleRuns, all_on_spark: dict[str, str]) -> None:
+    assert f"{len(sample_runs.sample.garbage)} objects" in sample_runs.run("clean", _SPARK, all_on_spark)
+    sample_runs.require_collected()
+
+    again = sample_runs.run("optimized", _SPARK, all_on_spark)
+    assert "optimized: nothing to delete" in again
+    assert "0 slices" in again and "0 ranges read" in again
+    sample_runs.require_collected()
+
+
+def test_a_run_by_rules(tmp_path: Path, all_on_spark: dict[str, str]) -> None:
+    with demo.open_server(tmp_path / "lakefs", "oss", "", None) as server:
+        make_repository_of_months(server)
+        runs = SampleRuns(tmp_path, server, Sample("months"))
+        configuration = demo.configuration(server, "months")
+        ArrowRuns(Loaded(configuration, {})).collect(Flow.UNIFIED)
+        garbage = set(lakefs_gc_assets.open(configuration).run("latest").candidates.to_arrow()["address"].to_pylist())
+        before = runs.objects()
+
+        runs.run("unified", _SPARK, all_on_spark, {"max_candidate_share": 0.6})
+
+        assert before - runs.objects() == garbage != set()
+
+
+@pytest.mark.skipif(pyspark.__version__.startswith(_OLDEST), reason="this is the oldest Spark")
+def test_the_oldest_spark() -> None:
+    """One run that cleans and one that is optimized: `make test-spark` tries more, on any version."""
+    try:
+        tried = subprocess.run(
+            ["make", "--silent", "-o", ".venv/.installed", "test-spark", f"SPARK={_OLDEST}", *_FEW],
+            cwd=_PROJECT,
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no make")
+    if "cannot be installed" in tried.stderr:
+        pytest.skip(tried.stderr.strip())
+    assert tried.returncode == 0, tried.stdout + tried.stderr
