@@ -18,7 +18,7 @@ from lakefs_gc_assets_tests.harness import costs
 from lakefs_gc_assets_tests.harness.costs import Costs
 from lakefs_gc_assets_tests.runs.recordings import FOLDER_VARIABLE, made_folder
 from lakefs_gc_assets_tests.servers import store_secret
-from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
+from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,9 +29,9 @@ from lakefs_gc_assets_tests.collector.test_run_guards import (
     refused,
     world_of,
 )
-from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.scenes import Scene
 from lakefs_gc_assets_tests.simulation.servers import ACTION_KEY, CollectorsApi
 

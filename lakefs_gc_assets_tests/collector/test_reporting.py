@@ -26,11 +26,11 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     UNCOMMITTED_FIGURES,
     made_frame,
 )
-from lakefs_gc_assets_tests.simulation.asked import ASKED
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
 from lakefs_gc_assets_tests.simulation.faults import scene_before
 from lakefs_gc_assets_tests.simulation.playing import deterministic
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED
 from lakefs_gc_assets_tests.simulation.scenes import Ended
 
 

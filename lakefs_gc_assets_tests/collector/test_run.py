@@ -82,12 +82,12 @@ from lakefs_gc_assets_tests.runs.made_ranges import range_records
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.simulation import collecting
-from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import moment
 from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, SWEEP
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.spark.frame_rows import listed as listed_row

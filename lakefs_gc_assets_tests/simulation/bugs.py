@@ -14,9 +14,9 @@ from typing import Literal
 from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.damaged_files import DAMAGE_BUGS
 from lakefs_gc_assets_tests.simulation.fault_bugs import FAULT_BUGS
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.guard_bugs import TESTED_BUGS
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
-from lakefs_gc_assets_tests.simulation.quiet import Kind
 
 
 @dataclass(frozen=True)

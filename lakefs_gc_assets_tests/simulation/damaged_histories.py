@@ -7,9 +7,9 @@ import random
 import re
 
 from lakefs_gc_assets_tests.simulation.damaged_files import ROOT, Damage, damaged
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
+from lakefs_gc_assets_tests.simulation.final_runs import Quiet
 from lakefs_gc_assets_tests.simulation.playing import History, Player, deterministic, uncollected
-from lakefs_gc_assets_tests.simulation.quiet import Quiet
-from lakefs_gc_assets_tests.simulation.remembering import remembering
 
 _DAMAGES = (Damage.OTHER_BYTES, Damage.CUT, Damage.GONE)
 _TIMES = 3

@@ -37,7 +37,7 @@ from lakefs_gc_assets_tests.collector.engine.reference_engine import ReferenceEn
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
-from lakefs_gc_assets_tests.simulation.stored import Row
+from lakefs_gc_assets_tests.simulation.stored_results import Row
 
 LATE_SECONDS = 26 * HOUR
 """A slice is not sealed before it is older than minimum age, an hour of use and the skews together."""

@@ -8,12 +8,12 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.commands import copies, purge, restore, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.fault_expectations import PurgeWatch, Watch
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Opened, Scene, require_well
-from lakefs_gc_assets_tests.simulation.watching import PurgeWatch, Watch
 from lakefs_gc_assets_tests.simulation.world import Setup
 
 SWEEP, DRY = settings(True, 24.0, "month"), settings(False, 24.0, "month")

@@ -12,10 +12,10 @@ import time
 
 from lakefs_gc_assets_tests.simulation import damaged_files
 from lakefs_gc_assets_tests.simulation.damaged_files import Damaged
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
 from lakefs_gc_assets_tests.simulation.faults import Play, play, plays, whole
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.remembering import remembering
 
 _BATCH = 200
 

@@ -24,7 +24,6 @@ from lakefs_gc_assets.extensions.forecast import forecast
 from lakefs_gc_assets.extensions.forecast.scenarios import Scenario, of_age
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation import collecting
-from lakefs_gc_assets_tests.simulation.asked import Asked, settings
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.collecting import Run
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
@@ -33,7 +32,8 @@ from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
-from lakefs_gc_assets_tests.simulation.stored import stored_rows
+from lakefs_gc_assets_tests.simulation.run_requests import Asked, settings
+from lakefs_gc_assets_tests.simulation.stored_results import stored_rows
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, World
 
 AGES = (0, 1, 2, 3, 5, None)

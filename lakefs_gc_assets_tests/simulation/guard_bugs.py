@@ -72,9 +72,9 @@ from lakefs_gc_assets_tests.simulation.bug import (
     without_call,
     without_unnamed,
 )
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS
 from lakefs_gc_assets_tests.simulation.inner_bugs import INNER_BUGS
-from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.storage.test_signing import (
     test_a_file_that_was_signed_for_another_run_or_repository_is_refused,
     test_a_file_without_a_signature_is_refused,

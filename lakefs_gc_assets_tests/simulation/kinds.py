@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lakefs_gc_assets_tests.simulation import chains, histories, retention_histories, rules_chains
-from lakefs_gc_assets_tests.simulation.around_bugs import AROUND_BUGS
 from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.guard_bugs import HISTORY_BUGS
+from lakefs_gc_assets_tests.simulation.other_repository_bugs import AROUND_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
-from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
 from lakefs_gc_assets_tests.simulation.rules_chain_bugs import COMMITTED_CHAIN_BUGS, RULES_CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.surroundings import surrounded

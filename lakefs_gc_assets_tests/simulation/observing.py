@@ -25,7 +25,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.collecting import Run
 from lakefs_gc_assets_tests.simulation.patching import replace
-from lakefs_gc_assets_tests.simulation.stored import addresses, addresses_of_files, stored_rows
+from lakefs_gc_assets_tests.simulation.stored_results import addresses, addresses_of_files, stored_rows
 
 _WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])
 

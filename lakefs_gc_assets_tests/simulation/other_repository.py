@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
-from lakefs_gc_assets_tests.simulation.around import OTHER, Around
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.clocks import MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.repository import Branch, Repository, equals_committed
 from lakefs_gc_assets_tests.simulation.servers import Server, Servers
+from lakefs_gc_assets_tests.simulation.setup_options import OTHER, Around
 
 KeyOf = Callable[[Entry], str | None]
 """The object of ours that lakeFS reads for an entry; None for one outside of our repository."""

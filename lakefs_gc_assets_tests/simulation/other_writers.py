@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.bucket import md5
-from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, path_at, registering
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.operations import Operation, branch_at, path_at, registering
 from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository
 from lakefs_gc_assets_tests.simulation.quarantine import in_quarantine
 from lakefs_gc_assets_tests.simulation.repository import Refused, applied

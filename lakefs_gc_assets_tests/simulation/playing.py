@@ -22,20 +22,21 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets.storage import interface
-from lakefs_gc_assets_tests.simulation import other_writers, ruling, versioning, writers
-from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
+from lakefs_gc_assets_tests.simulation import other_writers, versioning, writers
+from lakefs_gc_assets_tests.simulation import rule_changes as ruling
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
+from lakefs_gc_assets_tests.simulation.final_runs import Kind, Quiet
 from lakefs_gc_assets_tests.simulation.observing import observing
 from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
-from lakefs_gc_assets_tests.simulation.quiet import Kind, Quiet
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
-from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.repository import Refused
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.world import Setup, World
 
 OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | ruling.OPERATIONS | other_writers.OPERATIONS

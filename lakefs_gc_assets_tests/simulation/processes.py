@@ -16,7 +16,6 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.calls import CALLS, is_of
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
@@ -25,13 +24,14 @@ from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation, refuse_change
 from lakefs_gc_assets_tests.simulation.purging import purge
-from lakefs_gc_assets_tests.simulation.putting_back import put_back
 from lakefs_gc_assets_tests.simulation.quarantine import address_of, is_back
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
+from lakefs_gc_assets_tests.simulation.restoring import put_back
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED, LOCK_EXPIRY, MARK_VALID, Asked
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
-from lakefs_gc_assets_tests.simulation.stored import addresses, exists, heads_marked
+from lakefs_gc_assets_tests.simulation.stored_results import addresses, exists, heads_marked
 from lakefs_gc_assets_tests.simulation.world import World
 
 _CALL_SECONDS = 0.05

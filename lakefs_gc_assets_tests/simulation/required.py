@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play
-from lakefs_gc_assets_tests.simulation.quiet import Kind
+from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 from lakefs_gc_assets_tests.simulation.shortening import reported, shortened
 
 QUICK: Mapping[Kind, int] = {"clean": 12, "optimized": 6, "retention": 6, "unified": 4, "committed": 2}

@@ -22,10 +22,16 @@ from dataclasses import dataclass, field
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
-from lakefs_gc_assets_tests.simulation.counting import Span, followed, keeps_tag, kept_as_told, kept_by_true_times
 from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation, Watched
+from lakefs_gc_assets_tests.simulation.retention_by_count import (
+    Span,
+    followed,
+    keeps_tag,
+    kept_as_told,
+    kept_by_true_times,
+)
 from lakefs_gc_assets_tests.simulation.server_answers import effective_dates
 
 CLOCKS_APART = 15 * MINUTE

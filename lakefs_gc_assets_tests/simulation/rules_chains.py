@@ -4,9 +4,9 @@ import random
 from dataclasses import replace
 
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
 from lakefs_gc_assets_tests.simulation.playing import DELETE, FULL_LISTING_DAYS, History, Step
-from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_histories import RetentionMaker, with_false_dates
 from lakefs_gc_assets_tests.simulation.world import Setup
 

@@ -19,10 +19,10 @@ from functools import partial
 from typing import TypeVar
 
 from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play
-from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shortened
 
 BOUND = 2000

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets_tests.simulation.around import Around, Repositories
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
-from lakefs_gc_assets_tests.simulation.counting import POLICIES
 from lakefs_gc_assets_tests.simulation.histories import Maker
 from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MOVE, History, Step
+from lakefs_gc_assets_tests.simulation.retention_by_count import POLICIES
+from lakefs_gc_assets_tests.simulation.setup_options import Around, Repositories
 
 SHARE = 0.4
 """So many histories have surroundings."""

@@ -13,12 +13,12 @@ import pytest
 
 from lakefs_gc_assets_tests.simulation.damaged_files import DAMAGE_BUGS, Damaged, class_of, damages, play
 from lakefs_gc_assets_tests.simulation.damaged_histories import play_damaged
-from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
+from lakefs_gc_assets_tests.simulation.final_runs import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.kinds import KINDS as HISTORIES
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
-from lakefs_gc_assets_tests.simulation.remembering import remembering
+from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 
 EVERY = {"approved": 2, "dry": 3, "optimized": 2, "purge": 3, "quarantine": 3}
 """Of other kinds every kind of file is damaged."""

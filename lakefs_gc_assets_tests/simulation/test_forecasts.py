@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
-from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
 from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
 from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed, fresh
 
 QUICK = 2
 HISTORIES = 39

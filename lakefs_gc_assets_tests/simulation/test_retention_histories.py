@@ -3,9 +3,9 @@
 import pytest
 
 from lakefs_gc_assets_tests.simulation import required
-from lakefs_gc_assets_tests.simulation.drawn import fresh
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.retention_histories import generate
+from lakefs_gc_assets_tests.simulation.seeds import fresh
 
 HISTORIES = 138
 

@@ -4,11 +4,11 @@ import pytest
 
 from lakefs_gc_assets_tests.simulation.bugs import seeded
 from lakefs_gc_assets_tests.simulation.faults import scene_before
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.guard_bugs import TESTED_BUGS
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play
-from lakefs_gc_assets_tests.simulation.quiet import Kind
 
 FOUND_BY: dict[Kind, dict[str, int]] = {
     "clean": {

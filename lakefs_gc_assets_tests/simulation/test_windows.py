@@ -15,9 +15,9 @@ from lakefs_gc_assets.collector.incremental import checkpoint_writer
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import is_limited
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import chains, rules_chains
-from lakefs_gc_assets_tests.simulation.drawn import fresh
+from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.playing import FLOWS, WINDOWS, History, Result, Step, play
-from lakefs_gc_assets_tests.simulation.quiet import Kind
+from lakefs_gc_assets_tests.simulation.seeds import fresh
 
 _ALL_COMMITS, _RULES = ((FLOWS.index(flow),) for flow in (Flow.CLEAN, Flow.UNIFIED))
 _CHOICES = (1, 1, 2, 3, -1, -2, -4)

@@ -8,7 +8,6 @@ from typing import Literal
 
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets.storage.signing import Signer
-from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
@@ -24,6 +23,7 @@ from lakefs_gc_assets_tests.simulation.servers import (
     Servers,
     action_file,
 )
+from lakefs_gc_assets_tests.simulation.setup_options import ALONE, Around
 
 Rules = Literal["oss", "seed"]
 """Copies are full, or within one staging area by reference and remembered."""

@@ -5,9 +5,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lakefs_gc_assets_tests.simulation.bucket import md5
-from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, path_at, registering, server_at, some_path
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.operations import (
+    Operation,
+    branch_at,
+    path_at,
+    registering,
+    server_at,
+    some_path,
+)
 from lakefs_gc_assets_tests.simulation.repository import Branch, Refused
 from lakefs_gc_assets_tests.simulation.world import CONTENTS, PATHS, Job, World
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets_tests.simulation.asked import Asked
 from lakefs_gc_assets_tests.simulation.bucket import encrypted, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS, RULES, SWEEP
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.playing import deterministic
-from lakefs_gc_assets_tests.simulation.remembering import remembering
+from lakefs_gc_assets_tests.simulation.run_requests import Asked
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
-from lakefs_gc_assets_tests.simulation.stored import addresses
+from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import World
 
 CONTENT = b"encrypted"

@@ -12,15 +12,15 @@ from lakefs_gc_assets.collector.survey import FindingKind
 from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, check
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets_tests.collector.test_explain import never_delete, only_note
-from lakefs_gc_assets_tests.simulation.asked import settings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
-from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
+from lakefs_gc_assets_tests.simulation.final_runs import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.playing import played
-from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.repository import equals_committed
+from lakefs_gc_assets_tests.simulation.run_requests import settings
+from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed, fresh
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 

@@ -6,12 +6,12 @@ from typing import Literal
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import versioning
-from lakefs_gc_assets_tests.simulation.asked import LOCK_EXPIRY, Asked, settings
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.repository import Branch
-from lakefs_gc_assets_tests.simulation.stored import addresses
+from lakefs_gc_assets_tests.simulation.run_requests import LOCK_EXPIRY, Asked, settings
+from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 
 Kind = Literal["clean", "optimized", "retention", "unified", "committed"]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
-from lakefs_gc_assets_tests.simulation.choosing import Operation, registering
+from lakefs_gc_assets_tests.simulation.operations import Operation, registering
 from lakefs_gc_assets_tests.simulation.repository import Refused
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, TAGS, Job, World
 

@@ -25,8 +25,8 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges, refs, sstables
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Names
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, fetch
+from lakefs_gc_assets_tests.simulation.parquet_cache import ParquetMemory
 from lakefs_gc_assets_tests.simulation.patching import replace
-from lakefs_gc_assets_tests.simulation.remembered_parquet import ParquetMemory
 
 _dumps = json.dumps
 
