@@ -1,13 +1,13 @@
-"""Commits under way: nothing tells that there is one, so only time protects what they are about to hold.
+"""Commits under way: the server does not show them, so only time protects the objects that they are about to hold.
 
-A commit seals what is staged on its branch, runs hooks, writes ranges, and moves the head. The same holds for merges,
-reverts, cherry-picks, imports and hard updates of branches. If a sealed path is staged anew meanwhile, or removed, the
-server lists the newer entry alone: no answer and no refs dump shows the sealed one until the commit ends. It was listed
-until then, and it is in a commit afterwards. So an object may be deleted only if two looks found nothing that needs it,
-and the refs of the second were dumped later after the first had ended than any commit lasts.
+A commit seals the staged entries of its branch, runs hooks, writes ranges, and moves the head. Merges, reverts,
+cherry-picks, imports and hard updates of branches do the same. If a sealed path is staged anew or removed meanwhile,
+the server lists only the newer entry: no answer and no refs dump shows the sealed one until the commit ends. Before the
+commit the entry was listed, and after it the entry is committed. So an object may be deleted only if two checks found
+it unused, and the refs dump of the second check was made after the first check and the longest commit.
 
-How long commits last: an allowance for what the server does itself, and the limits of hooks, which are in each branch's
-own tree and may be staged there.
+The longest commit is an allowance for the server's own work plus the limits of hooks. Each branch's own tree has these
+limits, and they may be staged there.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ class SlowestHooks:
     """The action files that can hold commits longest.
 
     Attributes:
-        seconds: how long, all tries together; 0 without hooks.
+        seconds: maximum duration of all tries together; 0 without hooks.
         where: the file and branch with this limit; empty without hooks.
-        without_limit: a file and branch whose hooks have no known limit, and why; empty if there is none.
+        without_limit: a file and branch whose hooks have no known limit, with the reason; empty if there is none.
     """
 
     seconds: float = 0.0
@@ -42,9 +42,9 @@ class SlowestHooks:
 
 
 def find_slowest_hooks(repository: OpenRepository) -> SlowestHooks:
-    """Reads the action files of every branch, staged ones included, of this repository and of those in `also_live`.
+    """Reads the action files of all branches of this repository and of the repositories in `also_live`.
 
-    One call for each branch, and one to the store for each different file.
+    Staged files are read, too. It makes one call for each branch, and one request to the store for each distinct file.
 
     Raises LakeFSError if a branch cannot be listed. A file that cannot be read has no known limit.
     """
@@ -62,17 +62,17 @@ def find_slowest_hooks(repository: OpenRepository) -> SlowestHooks:
 
 
 def longest_commit(hooks_seconds: float, settings: CollectionSettings) -> timedelta:
-    """How long a commit lasts at most, from its seal to the new head.
+    """Maximum duration of a commit, from its seal to the new head.
 
     Args:
-        hooks_seconds: how long hooks can hold it, all tries together.
+        hooks_seconds: maximum duration of its hooks, all tries together.
     """
     by_hooks = settings.wait_before_recheck_seconds + hooks_seconds
     return timedelta(seconds=max(by_hooks, 60 * settings.longest_commit_minutes))
 
 
 def _list_action_files(repository: OpenRepository) -> Iterator[tuple[str, ObjectStats]]:
-    """Each action file of each branch."""
+    """The action files of all branches, each with its branch."""
     api = repository.api
 
     def list_files(branch: str) -> list[tuple[str, ObjectStats]]:

@@ -1,15 +1,14 @@
-"""The MD5 of the content of stored objects, where it is known for each object itself.
+"""The MD5 of the content of stored objects, if it is known for the object itself.
 
 A staged entry that the server does not list has the size and the checksum of the committed entry at its path. This
-checksum tells contents apart only where it is known to be the MD5 of the committed object: whoever links or imports an
-object chooses the checksum, an ETag under keys of KMS looks like an MD5 and is none, and every copy keeps either. A
-candidate's ETag, too, counts only where it is known to be the MD5 of this candidate: other objects of its bucket prove
-nothing. An object whose MD5 stays unknown, such as an archived one that cannot be read, counts as equal to every object
-of its size.
+checksum tells contents apart only if it is known to be the MD5 of the committed object. A client that links or imports
+an object chooses the checksum, an ETag under keys of KMS looks like an MD5 without being one, and every copy keeps such
+a checksum. A candidate's ETag counts only if it is known to be the MD5 of this very candidate: other objects of its
+bucket prove nothing. An object whose MD5 stays unknown, such as an archived one that cannot be read, counts as equal to
+every object of its size.
 
-Requests are bounded. Of each size, either the paths are asked for or the candidates are looked at, whichever is less. A
-committed object is looked at only where its checksum is what tells it from a candidate, and the listing does not
-confirm the checksum already.
+Requests are bounded: see `choose_sizes`. A committed object is checked only if its checksum alone tells it from a
+candidate, and the listing does not confirm the checksum already.
 """
 
 import re
@@ -36,17 +35,17 @@ from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
 CANDIDATES_LOOKED_AT = 1_000_000
-"""About so many candidates are looked at for a repository, one request each; of more, a share that each run draws."""
+"""Approximate maximum of candidates to check for a repository, with one request each. Above it, each run samples."""
 COMMITTED_LOOKED_AT = 100_000
-"""About so many committed objects are looked at for a repository, chosen in the same way."""
+"""Approximate maximum of committed objects to check for a repository, sampled in the same way."""
 READ_BYTES = 4 * 1024**3
-"""So many bytes at most are read for a repository to learn MD5s that the store does not tell, smallest objects first.
+"""Maximum bytes to read for a repository to compute MD5s that the store does not give, smallest objects first.
 
-Candidates take half of them at most: their MD5s are of no use while the committed objects' checksums are in doubt.
+Candidates take at most half: their MD5s are of no use while the committed objects' checksums are in doubt.
 """
 _UNREADABLE = pa.field("unreadable", pa.bool_())
 CONTENTS = pa.schema([LISTED.field("address"), LISTED.field("size"), LISTED.field("etag"), _UNREADABLE])
-"""Address and size of candidates, the MD5 of the content where it is known, and whether it is in an archive tier."""
+"""Address and size of candidates, the MD5 of the content if known, and true in `unreadable` for an archived object."""
 
 _SAMPLE = 16
 _SAMPLED_BYTES = 1024 * 1024
@@ -64,7 +63,7 @@ _OBJECTS = pa.schema(
         pa.field("checksum", pa.string()),
     ]
 )
-"""Candidates, whose `checksum` is null, and committed objects with that of their entry, which looks like an MD5."""
+"""Candidates, with null as `checksum`, and committed objects with their entry's checksum, which looks like an MD5."""
 _WITH_MD5 = _OBJECTS.append(pa.field("md5", pa.string())).append(pa.field("looked_at", pa.bool_()))
 _DIGESTED = _WITH_MD5.append(_UNREADABLE)
 _TRUE_CHECKSUMS = pa.schema([HEAD_ENTRIES.field("key"), HEAD_ENTRIES.field("etag")])
@@ -80,7 +79,7 @@ _EXTREMES = pa.schema(
 )
 
 Extremes = Mapping[int, tuple[str, str]]
-"""The lowest and the highest MD5 that is known of candidates of a size."""
+"""The lowest and the highest known MD5 of candidates, by size."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,10 @@ class Known(Generic[R]):
     """Known contents.
 
     Attributes:
-        entries: entries (HEAD_ENTRIES), without ETag where the checksum would tell an entry from a candidate and is not
-            known to be the MD5.
-        candidates: those that have the size of an entry (CONTENTS); objects that are known to be gone are left out.
-        unreadable: how many of them are in an archive tier and could not be read.
+        entries: entries (HEAD_ENTRIES). The ETag is null if the checksum would tell an entry from a candidate and is
+            not known to be the MD5.
+        candidates: candidates of the size of an entry (CONTENTS), except any known to be gone.
+        unreadable: number of candidates in an archive tier that could not be read.
     """
 
     entries: R
@@ -101,12 +100,12 @@ class Known(Generic[R]):
 
 @dataclass(frozen=True)
 class _Learned(Generic[R]):
-    """Objects with the MD5s that the store told or that were computed from their content.
+    """Objects with the MD5s that the store gave or that were computed from their content.
 
     Attributes:
-        objects: _DIGESTED, without those that are gone.
-        trusted: whether the store told MD5s, and those of a sample are true.
-        bytes_left: how many more bytes may be read.
+        objects: _DIGESTED, without objects that are gone.
+        trusted: True if the store gave MD5s, and a sample proved them right.
+        bytes_left: number of bytes that may still be read.
     """
 
     objects: R
@@ -116,12 +115,12 @@ class _Learned(Generic[R]):
 
 @dataclass(frozen=True)
 class Sample:
-    """Which objects are looked at.
+    """A choice of objects to check.
 
     Attributes:
-        sizes: only objects of these sizes; None for objects of any size.
-        share: the share of these objects, from 0 to 1.
-        seed: chooses them; another seed chooses others.
+        sizes: only objects with one of these sizes; None for any size.
+        share: share of such objects to check, from 0 to 1.
+        seed: chooses the objects; another seed chooses others.
     """
 
     sizes: pa.Int64Array | None
@@ -139,14 +138,14 @@ class Sample:
 
 
 def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> Sample:
-    """Chooses the sizes whose candidates are looked at: those of which there are more questions than candidates.
+    """Chooses the sizes whose candidates are checked: sizes with more paths to ask for than candidates.
 
-    Of other sizes, the paths are asked for without knowing what the candidates hold, as far as the limit allows it.
+    For other sizes, the paths are asked for without knowing the candidates' contents, as far as the limit allows it.
 
     Args:
-        candidates: how many there are of each size.
-        questions: how many paths on branches there are of each size.
-        limit: how many questions may be asked.
+        candidates: number of candidates by size.
+        questions: number of paths on branches by size.
+        limit: maximum number of paths that may be asked for.
         seed: see Sample.
     """
     asked, looked = 0, []
@@ -154,7 +153,7 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
         if number <= candidates[size] and asked + number <= limit:
             asked += number
         elif size:
-            # All objects of size 0 are equal: there is nothing to learn about them.
+            # All objects of size 0 are equal: checking them would tell nothing.
             looked.append(size)
     return Sample(
         pa.array(looked, pa.int64()), _share(CANDIDATES_LOOKED_AT, sum(candidates[size] for size in looked)), seed
@@ -165,14 +164,14 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
 def known_contents(
     step: Step[R], candidates: R, entries: R, columns: pa.Schema, sample: Sample, listed: Callable[[], R] | None
 ) -> Iterator[Known[R]]:
-    """Learns the contents of candidates that have the size of an entry, and which checksums of entries are true.
+    """Learns the contents of candidates that have the size of an entry, and finds checksums of entries that are true.
 
     Args:
-        candidates: address and size at least, and `key` where an object lies elsewhere than at its address.
-        entries: entries of branch heads (HEAD_ENTRIES); used several times, so worth being cached.
-        columns: of the candidates.
-        sample: which candidates are looked at.
-        listed: gives address, size and ETag of all objects of the store, where it was listed.
+        candidates: address and size at least, and `key` if objects do not lie at their addresses.
+        entries: entries of branch heads (HEAD_ENTRIES); used several times, so the caller should cache them.
+        columns: schema of the candidates.
+        sample: candidates to check.
+        listed: gives address, size and ETag of all objects of the store; None if the store was not listed.
     """
     engine = step.engine
     sizes = engine.collect(engine.distinct(engine.select(entries, "size"))).column("size").combine_chunks()
@@ -183,7 +182,7 @@ def known_contents(
         rows = _extremes(engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))).to_pylist()
         unreadable = sum(row["unreadable"] for row in rows)
         if extremes := {row["size"]: (row["lowest"], row["highest"]) for row in rows if row["lowest"] is not None}:
-            # Where the store's ETags are no MD5s, its listing confirms no checksum.
+            # If the store's ETags are no MD5s, its listing confirms no checksum.
             telling, bytes_left = listed if learned.trusted else None, READ_BYTES // 2 + learned.bytes_left
             with _without_doubtful_checksums(step, entries, extremes, telling, bytes_left) as judged:
                 yield Known(judged, contents, unreadable)
@@ -195,7 +194,7 @@ def known_contents(
 def _without_doubtful_checksums(
     step: Step[R], entries: R, extremes: Extremes, listed: Callable[[], R] | None, bytes_left: int
 ) -> Iterator[R]:
-    """The entries, without ETag where it would tell an entry from a candidate and is not known to be the MD5."""
+    """The entries, with null as ETag if it would tell an entry from a candidate and is not known to be the MD5."""
     engine = step.engine
     doubtful = engine.map_batches(entries, partial(_doubtful, extremes), HEAD_ENTRIES)
     if listed is not None:
@@ -217,11 +216,11 @@ def _without_doubtful_checksums(
 
 @contextmanager
 def _learn(step: Step[R], objects: R, sample: Sample, bytes_left: int) -> Iterator[_Learned[R]]:
-    """Learns the MD5s of objects: asks the store, and reads small objects where it does not tell.
+    """Learns the MD5s of objects: asks the store, and reads small objects if the store does not give the MD5.
 
     Args:
         objects: _OBJECTS.
-        bytes_left: how many bytes may be read.
+        bytes_left: number of bytes that may be read.
     """
     engine, opener = step.engine, step.repository.opener
     looked = engine.map_batches(engine.spread(objects), partial(_look, opener, sample), _WITH_MD5)
@@ -238,7 +237,7 @@ def _share(most: int, there: int) -> float:
 
 
 def _suspects(key: str, sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Candidates of these sizes."""
+    """Candidates that have one of the sizes (_OBJECTS)."""
     for batch in batches:
         alike = batch.filter(pc.is_in(batch.column("size"), value_set=sizes))
         checksums = pa.nulls(alike.num_rows, pa.string())
@@ -248,7 +247,7 @@ def _suspects(key: str, sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch])
 
 
 def _doubtful(extremes: Extremes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Entries whose checksum looks like an MD5 and differs from what a candidate of their size holds."""
+    """Entries whose checksum looks like an MD5 and differs from an MD5 of a candidate of their size."""
     for batch in batches:
         rows = zip(batch.column("size").to_pylist(), batch.column("etag").to_pylist(), strict=True)
         doubtful = [
@@ -261,10 +260,10 @@ def _doubtful(extremes: Extremes, batches: Iterable[pa.RecordBatch]) -> Iterator
 def _computed_by_server(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Objects that lakeFS wrote itself, and their ETags that look like an MD5.
 
-    Where the checksum of an entry equals such an ETag it is the MD5, on a store whose ETags are MD5s or differ from
-    write to write: lakeFS computes it of what is uploaded; and a copy whose source had another checksum gets an ETag of
-    its own, with keys of KMS too. On a store with other ETags, equal for equal contents, a copy has the ETag that
-    somebody named when linking its source: there the listing tells nothing.
+    An entry's checksum that equals such an ETag is the MD5, on a store whose ETags are MD5s or differ from write to
+    write. lakeFS computes the checksum of uploaded content; a copy whose source had another checksum gets an ETag of
+    its own, with keys of KMS too. Other stores may give equal ETags, which are no MD5s, to equal contents. A copy may
+    then have the ETag that a client named when it linked the source, and the listing proves nothing.
     """
     for batch in batches:
         plain = pc.fill_null(pc.match_substring_regex(batch.column("etag"), PLAIN_ETAG), False)
@@ -275,7 +274,7 @@ def _computed_by_server(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch])
 
 
 def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The committed objects that entries name, where it is certain which object that is (_OBJECTS)."""
+    """The committed objects that entries name, if the object is certain (_OBJECTS)."""
     for batch in batches:
         committed = batch.filter(pc.is_valid(batch.column("key")))
         keys = committed.column("key")
@@ -283,7 +282,7 @@ def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _look(opener: OpensStore, sample: Sample, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Asks the store for the MD5 of the objects that are looked at; leaves out what is gone."""
+    """Asks the store for the MD5 of the objects in the sample; drops objects that are gone."""
     with ThreadPoolExecutor(_LOOKING_AT_ONCE) as pool:
         for batch in batches:
             keys, sizes = batch.column("key").to_pylist(), batch.column("size").to_pylist()
@@ -294,10 +293,10 @@ def _look(opener: OpensStore, sample: Sample, batches: Iterable[pa.RecordBatch])
 
 
 def _ask_md5(store: ObjectStore, key: str, size: int, wanted: bool) -> tuple[bool, str | None, bool]:
-    """True if an object is there, as far as is known; the MD5 of the store; true if the object is looked at.
+    """Three results: true unless the object is known to be gone; the store's MD5; true if the object was checked.
 
-    A committed object has the size that its client named. One of another size is not looked at: it may be far larger
-    than what may be read, and its checksum tells nothing of candidates of the size that was named.
+    A committed object has the size that its client named. If the real size differs, the object is not checked: it may
+    be too large to read, and its checksum tells nothing about candidates of the named size.
     """
     if not wanted:
         return True, None, False
@@ -310,8 +309,8 @@ def _ask_md5(store: ObjectStore, key: str, size: int, wanted: bool) -> tuple[boo
 def _tells_the_truth(step: Step[R], rows: R) -> bool:
     """True if the MD5s of the store are right for a sample of the objects, which is read.
 
-    This can only take trust away: some services that speak S3 have ETags that look like MD5s and are none. Where an
-    object of the sample is too large to be read, or none of them is left, nothing is trusted.
+    A sample can only take trust away: some services that speak S3 have ETags that look like MD5s and are none. If an
+    object of the sample is too large to read, or the sample is empty, nothing is trusted.
     """
     engine = step.engine
     sampled = sorted(engine.collect(engine.map_batches(rows, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
@@ -331,7 +330,7 @@ def _as_sampled(row: dict[str, object]) -> tuple[int, str]:
 
 
 def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The objects of a task that come first in a sample, of those whose MD5 the store tells (_SAMPLED)."""
+    """The first objects of a task in the order of the sample, among those whose MD5 the store gives (_SAMPLED)."""
     rows: list[dict[str, object]] = []
     for batch in batches:
         with_md5 = batch.filter(pc.is_valid(batch.column("md5"))).select(_SAMPLED.names)
@@ -341,7 +340,7 @@ def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
-    """The largest size in bytes of objects to read for their MD5, and how many bytes these have together at most."""
+    """The largest size in bytes of objects to read for their MD5, and the maximum bytes of all together."""
     largest, taken = 0, 0
     sums = sum_all(step.engine, with_md5, partial(_unknown_amounts, trusted), "bits", _AMOUNTS).sort_by("bits")
     for bits, amount in zip(sums.column("bits").to_pylist(), sums.column("bytes").to_pylist(), strict=True):
@@ -355,7 +354,7 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
 
 
 def _unknown_amounts(trusted: bool, batch: pa.RecordBatch) -> list[list[int]]:
-    """The size of each object that could be read, and the number of bits of that size (_AMOUNTS)."""
+    """The sizes of objects that could be read for their MD5, and the number of bits of these sizes (_AMOUNTS)."""
     rows = zip(*(batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")), strict=True)
     sizes = [
         size
@@ -368,7 +367,7 @@ def _unknown_amounts(trusted: bool, batch: pa.RecordBatch) -> list[list[int]]:
 def _digest(
     opener: OpensStore, trusted: bool, largest: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Adds the MD5 of the store, or one computed from the content; null where neither is known (_DIGESTED)."""
+    """Adds the store's MD5, or one computed from the content; null if neither is known (_DIGESTED)."""
 
     def digest(key: str, size: int, md5: str | None, looked_at: bool) -> tuple[str | None, bool]:
         if trusted and md5:
@@ -389,7 +388,7 @@ def _digest(
 
 
 def _extremes_of_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The lowest and the highest MD5 of each size, and how many objects of it are unreadable (_EXTREMES)."""
+    """The lowest and the highest MD5 by size, and the number of unreadable objects (_EXTREMES)."""
 
     def each(batch: pa.RecordBatch) -> pa.Table:
         rows = batch.filter(pc.or_(pc.is_valid(batch.column("md5")), batch.column("unreadable")))
@@ -414,7 +413,7 @@ def _true_checksums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Candidates with their MD5 where it is known (CONTENTS)."""
+    """Candidates with their MD5 if it is known (CONTENTS)."""
     for batch in batches:
         columns = [batch.column(name) for name in ("address", "size", "md5", "unreadable")]
         yield pa.record_batch(columns, schema=CONTENTS)

@@ -1,8 +1,8 @@
-"""Asks what is live, in the repository and in those that `also_live` names, at the mark and again at the recheck.
+"""Finds live addresses at the mark and again at the recheck, in this repository and in those of `also_live`.
 
-A run by retention rules that builds on another one knows some live addresses by facts about ranges, without reading
-these. It looks up the addresses of its universe, and those that are uncommitted. It reads ranges without facts, or
-whose facts do not fit what their metarange counts. Some others are read all the same, and compared with their facts.
+A run by retention rules with a base run knows some live addresses from facts about ranges, without reading the ranges.
+It looks up the addresses of its universe and of uncommitted data. It reads ranges without facts, and ranges whose facts
+do not fit their metarange's count. It also reads some other ranges and compares them with their facts.
 """
 
 import math
@@ -41,19 +41,19 @@ from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CorruptFile, counted
 
 _ROWS_OF_A_FILE = 250_000
-"""Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""
+"""Approximate addresses in one file of uncommitted data: a real server fills files up to 20 MB."""
 _ROWS_OF_A_RANGE = 50_000
-"""Entries of a range that no metarange named, about."""
+"""Approximate entries of a range that no metarange named."""
 
 
 @dataclass(frozen=True)
 class Uncommitted(Generic[R]):
-    """Uncommitted data of this repository and of those that `also_live` names.
+    """Uncommitted data of this repository and of the repositories in `also_live`.
 
     Attributes:
-        prepared: the preparation of each repository, this one's first.
-        addresses: all addresses (LIVE), an address perhaps several times.
-        ended_at: when the last answer had come, UTC; commits are read after it.
+        prepared: one preparation for each repository, this one's first.
+        addresses: all addresses (LIVE), perhaps with duplicates.
+        ended_at: time after the last answer, UTC; commits are read after it.
     """
 
     prepared: tuple[Prepared, ...]
@@ -62,29 +62,29 @@ class Uncommitted(Generic[R]):
 
     @property
     def started_at(self) -> datetime:
-        """When the first preparation began."""
+        """Begin of the first preparation, UTC."""
         return min(each.started_at for each in self.prepared)
 
     @property
     def files(self) -> int:
-        """How many files the server wrote."""
+        """Number of files that the server wrote."""
         return sum(len(each.files) for each in self.prepared)
 
     @property
     def count(self) -> int:
-        """How many addresses there are, about."""
+        """Approximate number of addresses."""
         return self.files * _ROWS_OF_A_FILE
 
 
 Samples = tuple[tuple[StagedSample, ...], ...]
-"""Samples of what each repository has staged, this one's first."""
+"""Samples of staged entries, for each repository; this one's first."""
 
 
 def sample_staged(step: Step[R]) -> Samples:
-    """Asks what the branches of each repository have staged, for `prepare_uncommitted`: several calls for each branch.
+    """Samples the staged entries of all repositories, for `prepare_uncommitted`: several calls for each branch.
 
-    Samples only show whether a later preparation is complete. Nothing counts as live because of them, so a recheck
-    becomes no older while they are asked for before it.
+    Samples only show that a later preparation is complete. They make no object live, so a recheck gets no older if they
+    are taken before it.
 
     Raises: as `uncommitted.staged_samples`.
     """
@@ -98,11 +98,12 @@ def sample_staged(step: Step[R]) -> Samples:
 def prepare_uncommitted(
     step: Step[R], progress: Callable[[int], None] = lambda pages: None, samples: Samples | None = None
 ) -> Uncommitted[R]:
-    """Makes the server write the uncommitted data of each repository now, and checks by samples that it is complete.
+    """Makes the server write the uncommitted data of all repositories now, and checks by samples that it is complete.
 
     Args:
         progress: gets the number of pages so far, after each page.
-        samples: what `sample_staged` returned; by default it is called right before.
+        samples: result of `sample_staged`, which by default is called first.
+
     Raises:
         LakeFSError, GuardTripped, OrderViolation, CorruptFile: see `uncommitted.prepare_checked`.
     """
@@ -128,12 +129,12 @@ def prepare_uncommitted(
 class Unread:
     """Metaranges, ranges and files of a repository that were not read before.
 
-    They belong to its live commits, or are named by none of its commits.
+    They belong to its live commits, or none of its commits names them.
 
     Attributes:
-        metarange_ids: metaranges of live commits; where no commit names them, all files, of whatever kind.
-        records: ranges of these that were not read before.
-        files: files of the metadata folder, where the refs could not be dumped.
+        metarange_ids: metaranges of live commits; if no commit names them, all files, of whatever kind.
+        records: their ranges that were not read before.
+        files: files of the metadata folder, if the refs could not be dumped.
     """
 
     repository: OpenRepository
@@ -149,26 +150,26 @@ class Unread:
 
     @property
     def ranges(self) -> int:
-        """How many ranges or files are read."""
+        """Number of ranges or files to read."""
         return len(self.records) or len(self.files)
 
     @property
     def promised(self) -> int | None:
-        """How many entries the metaranges count; None where none is read."""
+        """Number of entries by the counts of metaranges; None if no metarange is read."""
         if self.source is CommitSource.METADATA_FOLDER:
             return None
         return self.records.entries
 
     @property
     def count(self) -> int:
-        """How many addresses there are, about."""
+        """Approximate number of addresses."""
         return len(self.files) * _ROWS_OF_A_RANGE if self.promised is None else self.promised
 
     def addresses(self, step: Step[R], into: Sequence[FactsFolder] = ()) -> R:
-        """The addresses (LIVE), an address perhaps several times.
+        """The addresses (LIVE), perhaps with duplicates.
 
         Args:
-            into: where facts about the ranges are recorded.
+            into: folders to record facts about the ranges in.
         """
         references = References.from_step(step, self.repository)
         if self.source is CommitSource.METADATA_FOLDER:
@@ -176,12 +177,12 @@ class Unread:
         return references.committed(self.records, into)
 
     def without(self, range_ids: IdSet) -> "Unread":
-        """The ranges to read other than these."""
+        """This without some ranges."""
         return replace(self, records=self.records.without(range_ids))
 
 
 def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str]) -> Unread:
-    """Finds the metaranges of live commits that are not among the known ids; returns what is new in them."""
+    """Finds the metaranges of live commits that are not among the known ids, and their unknown ranges."""
     metarange_ids = tuple(lacking(known, live.metarange_ids))
     records = find_ranges(step, repository, metarange_ids).without(known)
     return Unread(repository, live.source, metarange_ids, records, tuple(lacking(known, live.files)))
@@ -189,20 +190,20 @@ def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, kn
 
 @dataclass(frozen=True)
 class Committed:
-    """Live commits of this repository and of those that `also_live` names, and what of them was not read before.
+    """Live commits of this repository and of the repositories in `also_live`, with their unread files.
 
     Attributes:
         own: the live commits of this repository.
-        unread: what was not read before of each repository, this one's first.
-        definition: what retention rules keep; None in flows that do not apply them.
-        unnamed: files of this repository's metadata folder that no commit names; None where they are not looked for, or
-            where only young ones count, which are among what is provisional.
-        unnamed_lasts: true if what they hold counts as committed for good. In the flow `committed` it is provisional:
-            the next run reads no expired range again to see that such a file is gone.
-        provisional: what is live now and perhaps no more in the next run, since no commit holds it: compacted bases of
-            branches, and ranges that nothing names, if they are young or do not last. Nothing of it counts as read: it
-            is read in each run anew.
-        waited: seconds of waiting that protect and are no work, for all repositories.
+        unread: unread files for each repository, this one's first.
+        definition: commits that retention rules keep; None in flows that do not apply rules.
+        unnamed: files of this repository's metadata folder that no commit names. None if they are not searched for, or
+            if only young ones count, which then are in `provisional`.
+        unnamed_lasts: True if the objects of unnamed files count as committed for good. In the flow `committed` they
+            are provisional: the next run reads no expired range again, so it would not see that such a file is gone.
+        provisional: files whose objects are live now and perhaps not in the next run, since no commit holds them:
+            compacted bases of branches, and ranges that no commit or branch names, if they are young or do not last.
+            They never count as read: each run reads them anew.
+        waited: seconds of protective waiting without work, for all repositories.
     """
 
     own: LiveCommits
@@ -215,7 +216,7 @@ class Committed:
 
     @property
     def everything(self) -> tuple[Unread, ...]:
-        """All that is read of what is committed, or may be by others: what stays known for good."""
+        """Unread files that are committed, or may be by others: they stay known for good."""
         return self.unread if self.unnamed is None or not self.unnamed_lasts else (*self.unread, self.unnamed)
 
     @property
@@ -230,30 +231,30 @@ class Committed:
 
     @property
     def source(self) -> str:
-        """Where the commits were learnt from; of each repository, this one's first, where that differs."""
+        """Source of the commits; if repositories differ, all their sources, this one's first."""
         sources = [each.source.value for each in self.unread]
         return sources[0] if len(set(sources)) == 1 else ", ".join(sources)
 
     @property
     def ranges(self) -> int:
-        """How many ranges or files are read."""
+        """Number of ranges or files to read."""
         return sum(each.ranges for each in self.everything)
 
     @property
     def count(self) -> int:
-        """How many addresses there are, about."""
+        """Approximate number of addresses."""
         return sum(each.count for each in self.everything)
 
     def addresses(self, step: Step[R], into: Sequence[FactsFolder] = ()) -> list[R]:
-        """All addresses (LIVE) that were not read before, an address perhaps several times.
+        """All addresses (LIVE) that were not read before, perhaps with duplicates.
 
         Args:
-            into: where facts about the ranges are recorded.
+            into: folders to record facts about the ranges in.
         """
         return [each.addresses(step, into) for each in self.everything]
 
     def provisional_addresses(self, step: Step[R]) -> list[R]:
-        """The addresses (LIVE) of what is provisional, an address perhaps several times."""
+        """The addresses (LIVE) of provisional files, perhaps with duplicates."""
         return [each.addresses(step) for each in self.provisional]
 
     @property
@@ -262,7 +263,7 @@ class Committed:
         return self.own.source is CommitSource.REFS_DUMP and len(self.unread) == 1
 
     def without(self, range_ids: IdSet) -> "Committed":
-        """The ranges to read other than these."""
+        """This without some ranges."""
         unnamed = None if self.unnamed is None else self.unnamed.without(range_ids)
         return replace(self, unread=tuple(each.without(range_ids) for each in self.unread), unnamed=unnamed)
 
@@ -277,22 +278,23 @@ def ask_committed(
 ) -> Committed:
     """Finds the live commits, and reads those of their metaranges that are not among the known ids.
 
-    A branch may rest on a compacted base, which holds what is staged: it is read as well. The server lists what differs
-    there from the commit as uncommitted. But an entry that moves into the base while it lists may be in neither of its
-    answers, and what is staged over an entry of the base hides it until that is reset.
+    A branch may rest on a compacted base, which holds staged entries: it is read as well. The server lists as
+    uncommitted the base's entries that differ from the commit. But an entry that moves into the base during the listing
+    may be missing from all answers. An entry staged over one of the base hides the latter until it is reset.
 
-    It then looks for ranges that no commit names, since they may be another repository's. It does not where
-    `collection.keep_unnamed_ranges` is off, or where every range of the metadata folder counts anyway.
+    The search for ranges that no commit names comes last, since they may be another repository's. It is skipped if
+    `collection.keep_unnamed_ranges` is off, or if every range of the metadata folder counts anyway.
 
     Args:
         prepared_until: end of the last preparation of uncommitted data, UTC.
         known: ids of ranges and metaranges that were read before.
-        before: what kept commits before uncommitted data was prepared, see `retention.live_definition`.
-        at_once: ask without a wait, for a mark that deletes nothing. It waits all the same if ranges that no commit
-            names count as live only while they are young: then the mark would name what a commit is about to hold.
+        before: reasons that kept commits before uncommitted data was prepared, see `retention.live_definition`.
+        at_once: skip the wait, for a mark that deletes nothing. The wait is kept if ranges that no commit names count
+            as live only while they are young: otherwise the mark would name objects that a commit is about to hold.
+
     Raises:
         LakeFSError, CorruptFile: the answers are not complete.
-        ConfigurationError: a retention rule cannot be meant, in flows that apply retention rules.
+        ConfigurationError: a retention rule cannot be intended, in flows that apply retention rules.
     """
     settings = step.repository.settings
     at_once = at_once and settings.counts_old_unnamed_ranges
@@ -312,13 +314,14 @@ def ask_committed(
 def find_committed(
     step: Step[R], own: LiveCommits, prepared_until: datetime, known: Set[str], find_expired_ids: Callable[[], IdSet]
 ) -> Committed:
-    """Finds everything that counts as committed or provisional beside commits that are known to be live.
+    """Finds everything that counts as committed or provisional, given the live commits.
 
     Args:
         own: live commits of this repository.
         prepared_until, known: as for `ask_committed`.
         find_expired_ids: returns the ids of metaranges and ranges that other commits of this repository name. They are
-            no sign of another repository. It is only called if files that no commit names are looked for.
+            no sign of another repository. It is only called if files that no commit names are searched for.
+
     Raises: as `ask_committed`.
     """
     settings = step.repository.settings
@@ -345,11 +348,11 @@ def find_committed(
 def find_compacted(
     step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str], committed: Unread
 ) -> Unread:
-    """Finds the compacted bases of a repository's branches; returns their ranges that no commit has.
+    """Finds the compacted bases of a repository's branches, and their ranges that no commit has.
 
     Args:
         known: ids of ranges that were read before.
-        committed: what is read of the repository's commits.
+        committed: files of the repository's commits that are read.
     """
     records = find_ranges(step, repository, tuple(live.compacted))
     if records:
@@ -358,10 +361,10 @@ def find_compacted(
 
 
 def _find_unnamed(step: Step[R], committed: Committed, known: Set[str], expired: IdSet) -> Unread:
-    """Ranges that no commit and no branch names: all of them, or those that are not older than the cutoff.
+    """Ranges that no commit and no branch names: all, or only ones that are not older than the cutoff.
 
-    A compacted base that another one replaced is named by nothing, and so is what others have committed here: only who
-    knows that there are no others can let go what is old.
+    They may come from a compacted base that was replaced, or from commits of another repository. Only a user who knows
+    that there is no other repository can let the old ones go.
     """
     repository = step.repository
     since = None if repository.settings.keep_old_unnamed_ranges else step.plan.cutoff
@@ -370,9 +373,9 @@ def _find_unnamed(step: Step[R], committed: Committed, known: Set[str], expired:
 
 
 def read_reasons(step: Step[R]) -> ReasonsToStay | None:
-    """What keeps commits now, to be read before uncommitted data is prepared.
+    """The reasons that keep commits now, to be read before uncommitted data is prepared.
 
-    None in flows that keep all commits, which do not need it.
+    None in flows that keep all commits, which need no reasons.
     """
     return retention.read_reasons(step.repository) if step.plan.flow.by_retention else None
 
@@ -380,20 +383,20 @@ def read_reasons(step: Step[R]) -> ReasonsToStay | None:
 def define_live(
     step: Step[R], prepared_until: datetime, before: ReasonsToStay | None = None, *, at_once: bool = False
 ) -> LiveDefinition:
-    """Commits that retention rules keep now, by refs, rules, policy and the server's list, which are all read anew."""
+    """The commits that retention rules keep now; refs, rules, policy and the server's list are all read anew."""
     repository, now = step.repository, step.plan.earliest_clock
     return retention.live_definition(repository, now, prepared_until, step.log, before, at_once=at_once)
 
 
 _ASKED_AT_ONCE = 8_000_000
-"""Addresses that are looked up together: each task has all of their hashes, some 80 MB with what finds them.
+"""Addresses that are looked up together: each task has all of their hashes, some 80 MB with the lookup index.
 
-Where the rows are chosen that are held, it has the hashes of these, of all parts together.
+When rows that are held are selected, each task has the hashes of the hits of all parts together.
 """
 _ROUNDS = 4
-"""Times that all facts are read at most, each for a part of the addresses; to read every range takes longer."""
+"""Maximum times that all facts are read, each for a part of the addresses; reading every range takes longer."""
 _COMPARED = 8
-"""Ranges that are read in each run and compared with their facts."""
+"""Number of ranges that each run reads and compares with their facts."""
 _HASH = pa.schema([pa.field("hash", pa.int64())])
 
 
@@ -403,9 +406,9 @@ class KnownLive(Generic[R]):
 
     Attributes:
         range_ids: the ranges that are not read.
-        recorded: how many addresses they have, each range for itself.
-        addresses: those of the addresses asked for that they hold (LIVE); None where every range is read.
-        count: how many these are at most.
+        recorded: number of addresses in these ranges, summed over ranges.
+        addresses: the wanted addresses that these ranges hold (LIVE); None if every range is read.
+        count: maximum number of rows in `addresses`.
     """
 
     range_ids: IdSet = field(default_factory=IdSet)
@@ -415,7 +418,7 @@ class KnownLive(Generic[R]):
 
 
 def facts_folders(step: Step[R], committed: Committed) -> list[FactsFolder]:
-    """Where sizes are recorded, and hashes, if a run that builds on this one would look them up."""
+    """Folders to record sizes in, and hashes, if a run with this base run would look them up."""
     by_hashes = step.plan.flow is Flow.UNIFIED and committed.tells_ranges
     kinds = (SIZES, HASHES) if by_hashes and step.repository.settings.full_listing_days else (SIZES,)
     return [references.facts_folder(step, kind) for kind in kinds]
@@ -427,11 +430,12 @@ def find_known_live(
     """Looks up addresses in the facts about live ranges.
 
     Args:
-        asked: frames with every address that is asked for, which have the columns of LIVE.
-        sealed: slices that are sealed after the base run. Ranges with addresses in other slices are read, so nothing in
-            these is looked up.
+        asked: frames with every wanted address, which have the columns of LIVE.
+        sealed: slices that are sealed after the base run. Ranges with addresses in other slices are read, so addresses
+            in other slices are not looked up.
+
     Raises:
-        CorruptFile: a range does not hold what is recorded of it, or one that is compared cannot be read.
+        CorruptFile: a range differs from its facts, or a range to compare cannot be read.
     """
     engine = step.engine
     if not committed.tells_ranges:
@@ -465,9 +469,9 @@ def find_known_live(
 def _look_up_part(
     step: Step[R], files: Sequence[FactFile], named: IdSet, sealed: pa.StringArray, part: Hashes
 ) -> tuple[pa.Table, Hashes]:
-    """The sums of ranges (SUMS), and which of some hashes any of them has.
+    """The sums of ranges (SUMS), and the hashes of a part that any such range has.
 
-    Ranges whose facts do not fit are read later: what is recorded of them besides can only keep something.
+    Hits may come from ranges whose facts do not fit, and which are read later. Such a hit can only keep an object.
     """
     hashes, namespace = HashSet.from_hashes(part), step.repository.namespace.uri
     look_up = partial(facts_of_ranges.look_up_hashes, namespace=namespace, wanted=named, sealed=sealed, hashes=hashes)
@@ -476,9 +480,9 @@ def _look_up_part(
 
 
 def _select_ranges_of_every_round(sums: Sequence[pa.Table]) -> pa.Table:
-    """The sums (SUMS) of the ranges that every part was looked up in, the same of each part once.
+    """The distinct sums (SUMS) of the ranges that every part was looked up in.
 
-    A file may be read one time and fail the next: which of the next part its ranges hold then nobody knows.
+    A file may be readable for one part and fail for the next. The hits of its ranges in the next part are then unknown.
     """
     ids = pa.concat_tables(each.select(["range_id"]).group_by("range_id").aggregate([]) for each in sums)
     times = ids.group_by("range_id").aggregate([([], "count_all")])
@@ -489,7 +493,7 @@ def _select_ranges_of_every_round(sums: Sequence[pa.Table]) -> pa.Table:
 
 
 def _named_once(records: RangeRecords) -> IdSet:
-    """The ranges of which all metaranges say the same; others are read, which fails."""
+    """The ranges that all metaranges state with the same record; others are read, which fails."""
     counted = records.rows.group_by("id").aggregate([([], "count_all")])
     return _ids(counted.filter(pc.equal(counted.column("count_all"), 1)).column("id"))
 
@@ -512,12 +516,12 @@ def _select_fitting(step: Step[R], sums: pa.Table, records: RangeRecords) -> pa.
 
 
 def _require_true(step: Step[R], sums: pa.Table, records: RangeRecords, files: Sequence[FactFile]) -> None:
-    """Reads some ranges, and raises CorruptFile where one does not hold what is recorded of it.
+    """Reads some ranges, and raises CorruptFile if one differs from its facts.
 
-    No run believes any of the files after that, whichever run it builds on.
+    No run believes any of the files after that, with or without a base run.
     """
     ids = pc.unique(sums.column("range_id")).sort()
-    # Which ones is no secret, and an attempt that is made again compares the same.
+    # The choice is no secret, and a repeated attempt compares the same ranges.
     drawn = random.Random(step.plan.run_id + step.plan.attempt)  # noqa: S311
     chosen = ids.take(pa.array(drawn.sample(range(len(ids)), min(_COMPARED, len(ids))), pa.int64()))
     some = RangeRecords(records.rows.filter(pc.is_in(records.rows.column("id"), value_set=chosen)))

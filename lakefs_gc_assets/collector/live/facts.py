@@ -1,15 +1,13 @@
-"""Facts about ranges and metaranges, recorded when one is read, so that it need not be read again.
+"""Facts about ranges and metaranges, recorded when one is read, so that later runs need not read it again.
 
 The id of a range or metarange is a hash of its content, so a fact stays true in every run. All facts of a repository
 are parquet files in one folder, by their kind and by the attempt that recorded them. Files are never changed. A name
-says the version of the format, the number of values, and the length and digest of the file's end, which has digests of
-the rest: a file that is not what was written is never believed, and one of another name is left alone. Whatever has no
-fact, or a damaged one, is read.
+states the version of the format, the number of values, and the length and digest of the file's end, which has digests
+of the rest. So a changed file is never believed, and a file with any other name is ignored. A range or metarange
+without a fact, or with a damaged one, is read.
 
-A run that builds on no other believes only what its own attempt has recorded, and so notices what is gone. A run that
-builds on another one believes what any run has recorded. Sweeps tidy up: one that looked at everything deletes what
-older runs recorded, so that facts which it did not meet go. All of them merge small files, and one that believes
-its own alone merges those of others apart from these.
+A run without a base run believes only the facts of its own attempt, and so notices files that are gone. A run with a
+base run believes the facts of all runs. Sweeps tidy up, see `references.tidy_facts`.
 """
 
 import hashlib
@@ -35,9 +33,9 @@ ROOT = f"{layout.RUNS_PREFIX}facts/"
 """Folder of all facts."""
 
 _VALUES_OF_A_FILE = 4_000_000
-"""Values that a task collects before it writes a file. Files with as many are not merged."""
+"""Values that a task collects before it writes a file. Files of this size are not merged."""
 _READ_WHOLE = 256 * 1024
-"""Bytes of a file that is read with one request: several save hardly anything."""
+"""Maximum bytes of a file that is read with one request: several requests would save hardly anything."""
 _REQUESTS_AT_ONCE = 8
 _DIGEST_BYTES = 16
 _NAME = re.compile(
@@ -45,7 +43,7 @@ _NAME = re.compile(
     r"(?P<digest>[0-9a-f]{64})\.parquet"
 )
 _ENDS, _DIGESTS = b"ends", b"digests"
-"""Metadata of a file: where each row group ends, and its digest."""
+"""Metadata of a file: the ends of its row groups, and their digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +51,13 @@ class FactKind:
     """A kind of facts.
 
     Attributes:
-        name: of its folder.
+        name: name of the folder.
         what: the facts in words.
-        version: of the format, and of how ranges are read when these facts are recorded.
-        schema: of a file. The last column has integers or lists of them: the values.
+        version: version of the format, and of how ranges are read when these facts are recorded.
+        schema: schema of a file. The last column has integers or lists of integers: the values.
         ascending: paths of columns of integers that hardly ever go down.
-        join: makes one table of those of several files. The metadata of their schemas is that of the files.
-        rows_of_group: rows of a row group, where parts of files are read; None where files are read whole.
+        join: makes one table from the tables of several files, whose schemas have the metadata of the files.
+        rows_of_group: rows in a row group, if parts of files are read; None if files are read whole.
     """
 
     name: str
@@ -80,14 +78,14 @@ class FactKind:
         return f"{self.root}{run_id}/{attempt}/"
 
     def values(self, rows: pa.Table) -> pa.ChunkedArray:
-        """The values of rows, those of all lists together."""
+        """The values of rows; lists are flattened."""
         column = rows.column(self.schema.names[-1])
         return pc.list_flatten(column) if pa.types.is_list(column.type) else column
 
 
 @dataclass(frozen=True, slots=True)
 class FactsFolder:
-    """Where facts of a kind are recorded: a folder of a store, its key with a trailing slash."""
+    """A folder of a store in which facts of a kind are recorded; its key has a trailing slash."""
 
     kind: FactKind
     opener: OpensStore
@@ -103,10 +101,10 @@ class FactFile:
     """A file of facts.
 
     Attributes:
-        length: in bytes.
-        values: how many it has.
-        end: bytes of its end, from the last row group on.
-        digest: of the end, see `signing.content_name`.
+        length: size of the file in bytes.
+        values: number of its values.
+        end: size of its end in bytes, from the end of the last row group on.
+        digest: digest of the end, see `signing.content_name`.
     """
 
     key: str
@@ -120,24 +118,24 @@ class FactWriter:
     """Collects facts of one kind that a task learns, and writes files of them."""
 
     def __init__(self, kind: FactKind, store: ObjectStore, folder: str) -> None:
-        """Nothing is collected yet.
+        """Starts without facts.
 
         Args:
-            folder: where the files go, with a trailing slash.
+            folder: folder of the files, with a trailing slash.
         """
         self._kind, self._store, self._folder = kind, store, folder
         self._rows: list[pa.Table] = []
         self._values = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Collects facts, as a file of them would have them."""
+        """Collects facts, in the kind's schema."""
         self._rows.append(rows)
         self._values += len(self._kind.values(rows))
         if self._values >= _VALUES_OF_A_FILE:
             self.put()
 
     def put(self) -> None:
-        """Writes what was collected since the last time."""
+        """Writes the facts that were collected since the last call."""
         if self._rows:
             put(self._kind, self._store, self._folder, self._kind.join(self._rows))
         self._rows, self._values = [], 0
@@ -147,7 +145,7 @@ def list_files(store: ObjectStore, folder: str) -> dict[str, int]:
     """Keys and lengths of all files in a folder, at any depth, in order of their keys.
 
     Args:
-        folder: of all facts, of a kind, or of an attempt, with a trailing slash.
+        folder: folder of all facts, of a kind, or of an attempt, with a trailing slash.
     """
     batches = [*store.list(folder)]
     return dict(sorted((row["key"], row["size"]) for batch in batches for row in batch.to_pylist()))
@@ -159,8 +157,8 @@ def files_of(
     """The files of a kind that this version can read.
 
     Args:
-        stored: what `list_files` gave.
-        of_other_version: receives the key of each file of the kind that is of another version.
+        stored: keys and lengths, as from `list_files`.
+        of_other_version: receives the keys of files of the kind that have another version.
     """
     files: list[FactFile] = []
     for key, length in stored.items():
@@ -173,11 +171,11 @@ def files_of(
 
 
 def put(kind: FactKind, store: ObjectStore, folder: str, rows: pa.Table) -> str:
-    """Writes facts as one file, the same facts under the same name; returns its key.
+    """Writes facts as one file; returns its key. The same facts get the same name.
 
     Args:
         folder: with a trailing slash.
-        rows: of the kind's schema; the metadata of their schema is stored as well.
+        rows: facts in the kind's schema; the metadata of their schema is stored as well.
     """
     data, end = _encode(kind, rows)
     beginning = f"{folder}{kind.version}-{len(kind.values(rows))}-{end}"
@@ -207,7 +205,7 @@ def _digest(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def read(kind: FactKind, store: ObjectStore, file: FactFile) -> pa.Table:
-    """The facts of a file, with the metadata of their schema. Raises CorruptFile where it is not what was written."""
+    """The facts of a file, with the metadata of their schema. Raises CorruptFile if the file was changed."""
     stored = StoredFacts(kind, store, file)
     rows = stored.read(stored.groups)
     values = kind.values(rows)
@@ -221,19 +219,20 @@ def read(kind: FactKind, store: ObjectStore, file: FactFile) -> pa.Table:
 
 
 class StoredFacts:
-    """A file of facts whose end was read, and of which row groups are read that somebody asks for.
+    """A file of facts. Its end is read at once, its row groups when they are needed.
 
     Attributes:
-        metadata: of the schema of what was written.
+        metadata: metadata of the schema that was written.
     """
 
     def __init__(self, kind: FactKind, store: ObjectStore, file: FactFile, *, in_parts: bool = False) -> None:
         """Reads the end of a file, or all of it.
 
         Args:
-            in_parts: whether a large file is read in parts.
+            in_parts: True to read a large file in parts.
+
         Raises:
-            CorruptFile: it is missing, or is not what was written.
+            CorruptFile: the file is missing, or was changed.
         """
         self._kind, self._store, self._file = kind, store, file
         self._in_parts = in_parts and file.length > _READ_WHOLE
@@ -258,7 +257,7 @@ class StoredFacts:
         return range(len(self._ends))
 
     def groups_of(self, values: pa.Int64Array) -> list[int]:
-        """The row groups that can have one of some values in their first column, which is in order in the file."""
+        """The row groups whose first column, which is in ascending order in the file, can have one of some values."""
         bounds = (self._footer.row_group(group).column(0).statistics for group in self.groups)
         least, greatest = np.array([(each.min, each.max) for each in bounds], np.int64).reshape(-1, 2).T
         wanted = np.sort(values.to_numpy())
@@ -266,7 +265,7 @@ class StoredFacts:
         return [*map(int, np.flatnonzero(has_some))]
 
     def read(self, groups: Sequence[int]) -> pa.Table:
-        """The rows of some row groups, given in order. Raises CorruptFile."""
+        """The rows of some row groups, which are given in order. Raises CorruptFile."""
         spans = [(int(self._ends[group - 1]) if group else 0, int(self._ends[group])) for group in groups]
         if self._in_parts and 2 * sum(end - start for start, end in spans) > self._file.length - self._file.end:
             self._data, self._in_parts = self._whole(), False
@@ -305,17 +304,17 @@ class StoredFacts:
 
 
 def describe(damage: CorruptFile) -> str:
-    """The damage of a file, without the words of CorruptFile that the run ends: it goes on."""
+    """Describes the damage of a file, without CorruptFile's words about the end of the run: the run goes on."""
     return f"{damage.file}: {damage.check}: {damage.detail}"
 
 
 def group(files: Iterable[FactFile], most: int | None = None) -> list[list[FactFile]]:
-    """The files that become one, from the smallest on: while one is no larger than twice all before it together.
+    """Groups files to merge, smallest first. A file joins a group that has at least half as many values.
 
     So there are few files, however many runs record some, and a value is seldom written again.
 
     Args:
-        most: values that a file has at most which several become.
+        most: maximum values of a merged file.
     """
     most = _VALUES_OF_A_FILE if most is None else most
     groups: list[list[FactFile]] = []
@@ -331,14 +330,15 @@ def group(files: Iterable[FactFile], most: int | None = None) -> list[list[FactF
 
 
 def merge(kind: FactKind, store: ObjectStore, folder: str, files: Sequence[FactFile]) -> list[str]:
-    """Writes one file of several, and deletes these; returns what is wrong with those that cannot be read.
+    """Merges files into one and deletes them; returns the damage of files that cannot be read.
 
-    Damaged files are deleted as well: nobody believes them.
+    Damaged files are deleted as well, since no run believes them.
 
     Args:
-        folder: where it goes, with a trailing slash.
+        folder: folder of the merged file, with a trailing slash.
+
     Raises:
-        StorageError: it could not be written, or a file not be deleted.
+        StorageError: the merged file could not be written, or a file could not be deleted.
     """
     read_tables: list[pa.Table] = []
     problems: list[str] = []
@@ -353,10 +353,11 @@ def merge(kind: FactKind, store: ObjectStore, folder: str, files: Sequence[FactF
 
 
 def drop_older(store: ObjectStore, stored: Mapping[str, int], run_id: str, attempt: str) -> dict[str, int]:
-    """Deletes what older runs and other attempts of this one have recorded; returns the other files.
+    """Deletes the facts of older runs and of this run's other attempts; returns the other files.
 
     Args:
-        stored: what `list_files` gave of all facts.
+        stored: keys and lengths of all facts, as from `list_files`.
+
     Raises:
         StorageError: a file could not be deleted.
     """
@@ -371,12 +372,12 @@ def drop_older(store: ObjectStore, stored: Mapping[str, int], run_id: str, attem
 
 
 def drop_of_run(store: ObjectStore, run_id: str) -> int:
-    """Deletes what a run has recorded; returns how many files. Raises StorageError."""
+    """Deletes the facts that a run recorded; returns the number of files. Raises StorageError."""
     return delete_all(store, [key for key in list_files(store, ROOT) if f"/{run_id}/" in key.removeprefix(ROOT)])
 
 
 def refute(store: ObjectStore, files: Sequence[FactFile]) -> None:
-    """Overwrites files, so that no run believes them. Raises StorageError.
+    """Overwrites files with empty ones, so that no run believes them. Raises StorageError.
 
     They are not deleted, since dry runs need no right to delete.
     """

@@ -1,22 +1,7 @@
 """Facts recorded about ranges and metaranges: sizes of entries, hashes of addresses, and ranges of metaranges.
 
-Sizes: a staged entry that the server does not list has the size of the committed entry at its path. So of the ranges of
-branch heads only those are read for candidates that have an entry of a candidate's size. A file has its sizes in order,
-in small row groups: of a large one only the end is read, and the row groups that a size can be in.
-
-Hashes: an address is held if a range has its hash. That two addresses have the same one can only keep an object. A
-wrong fact may lose one: so the entries of a range are compared with what its metarange counts, and in each run all that
-is recorded of some ranges with what they hold. A fact names the slices of its range. It is used only if they are all
-sealed for the reader, so that gaps in what the reader lists can be found without it. Its newest slice alone would not
-tell: a slice may appear late, between others that are sealed. A fact also names the namespace as the server spelled it:
-by another spelling the same full address may count as outside. Repositories of several servers may share a folder under
-different spellings, and folders are copied.
-
-Ranges of metaranges: commits that follow each other name mostly the same ranges. So a file has its metaranges in a row,
-by the dates of their commits, and says of each range from which place of the row to which it is named: of 30,000
-commits that name 280 ranges each and replace four of them, that are 120,000 rows in place of 8.4 million. A fact that
-lacked a range would lose what it holds. So the rows about each metarange are compared with what was recorded of it
-alone: the number of its ranges, and the sum of hashes of their ids.
+Facts save reading, and a wrong one must not lose an object. So the entries of a range are compared with the count in
+its metarange. In each run, all facts about some ranges are compared with the ranges themselves.
 """
 
 import zlib
@@ -41,15 +26,15 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 _Numbers = npt.NDArray[np.int64]
 RANGE_SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("place", pa.int32(), nullable=False)])
-"""Sizes in order, and the place, among the ranges of the file, of one that has an entry of it.
+"""Sizes in ascending order, each with the place of a range that has an entry of this size.
 
-The metadata of the schema names these ranges.
+A place counts among the ranges of the file, which the metadata of the schema names.
 """
 _RANGE_IDS = b"range_ids"
 HAS_SIZES = pa.schema(
     [pa.field("range_id", pa.string()), pa.field("holds", pa.bool_()), pa.field("damage", pa.string())]
 )
-"""Ranges of a file and whether they have an entry of one of some sizes; or else what is wrong with the file."""
+"""Ranges of a file, each with true in `holds` if it has an entry of a wanted size; or else the damage of the file."""
 RANGE_HASHES = pa.schema(
     [
         pa.field("range_id", pa.string(), nullable=False),
@@ -60,7 +45,15 @@ RANGE_HASHES = pa.schema(
     ]
 )
 """Ranges: the URI of the namespace that addresses are relative to, the number of entries, the slices of the addresses,
-and the 64 bits of each address, in order.
+and their 64-bit hashes, in ascending order.
+
+An address counts as held if a range has its hash: a collision can only keep an object.
+
+A fact is used only if the reader has sealed all slices of its range, so that gaps in the reader's listing can be found
+without it. The newest slice alone would not do: a slice may appear late, between others that are sealed.
+
+The namespace is spelled as the server spelled it: under another spelling, the same full address may count as outside.
+Repositories of several servers may share a folder under different spellings, and folders are copied.
 """
 SUMS = pa.schema(
     [
@@ -72,28 +65,31 @@ SUMS = pa.schema(
 )
 """Ranges: the number of their entries and addresses, and the sum of the hashes of their addresses, modulo 2^64."""
 HOLDS_ADDRESS = pa.schema([pa.field("entries", pa.int64()), *HAS_SIZES])
-"""Ranges of a file, the number of their entries, and whether they hold an address; or else what is wrong with it."""
+"""Ranges of a file, each with its number of entries and true in `holds` if it holds an address; or else the damage of
+the file.
+"""
 HASHES_LOOKED_UP = pa.schema([*SUMS, pa.field("met", pa.binary()), pa.field("damage", pa.string())])
-"""Facts of ranges; in a row without `range_id`, what is wrong with a file, or else which of the hashes that are looked
-for the ranges have that `entries` counts: a bit for each, since every version of a range may have them all.
+"""Facts of ranges. A row without `range_id` has the damage of a file, or else hits of the wanted hashes: `met` has one
+bit for each wanted hash that any range has, and `entries` counts these ranges. Bits keep the rows few, since every
+version of a range may have all wanted hashes.
 """
 
 
 def size_facts(range_ids: Iterable[str], sizes: _Numbers, places: npt.NDArray[np.int32]) -> pa.Table:
-    """Facts (RANGE_SIZES) about ranges, by the places of these, in order of sizes."""
+    """Facts (RANGE_SIZES) about ranges; `places` refers to `range_ids`, and rows are put in order of sizes."""
     order = np.argsort(sizes, kind="stable")
     names = zlib.compress("\n".join(range_ids).encode())
     return pa.table([sizes[order], places[order]], schema=RANGE_SIZES.with_metadata({_RANGE_IDS: names}))
 
 
 def range_ids_of(metadata: dict[bytes, bytes]) -> list[str]:
-    """The ranges that a file of sizes is about, by the metadata of its schema."""
+    """The ranges of a file of sizes, from the metadata of its schema."""
     names = zlib.decompress(metadata[_RANGE_IDS]).decode()
     return names.split("\n") if names else []
 
 
 def _join_sizes(parts: Sequence[pa.Table]) -> pa.Table:
-    """All facts together; of a range that is in several parts the first ones, since the others say the same."""
+    """Joins facts. If several parts have a range, the first one's facts are taken, since the others are equal."""
     known: dict[str, int] = {}
     sizes, places = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     for part in parts:
@@ -108,7 +104,7 @@ def _join_sizes(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _join_hashes(parts: Sequence[pa.Table]) -> pa.Table:
-    """All facts together; the first of each range and namespace, since the others say the same."""
+    """Joins facts. For each range and namespace the first ones are taken, since the others are equal."""
     rows = pa.concat_tables(parts)
     places: dict[tuple[str, str], int] = {}
     for place, key in enumerate(
@@ -140,12 +136,12 @@ def record_sizes(writer: FactWriter, range_id: str, sizes: pa.Int64Array) -> Non
 def look_up_sizes(
     store: ObjectStore, wanted: Set[str], sizes: pa.Int64Array, files: Iterable[FactFile]
 ) -> Iterator[pa.RecordBatch]:
-    """The wanted ranges that files are about, and whether they have an entry of one of the sizes (HAS_SIZES)."""
+    """The wanted ranges in files, each with true in `holds` if it has an entry of a wanted size (HAS_SIZES)."""
 
     def look_up(file: FactFile) -> Iterator[pa.RecordBatch]:
         stored = StoredFacts(SIZES, store, file, in_parts=True)
         rows = stored.read(stored.groups_of(sizes))
-        # `np.isin` sorts where sizes lie far apart, and takes five times as long.
+        # `np.isin` sorts if sizes lie far apart, and takes five times as long.
         holding = {*rows.filter(pc.is_in(rows.column("size"), value_set=sizes)).column("place").to_pylist()}
         about = [
             {"range_id": range_id, "holds": place in holding}
@@ -158,11 +154,11 @@ def look_up_sizes(
 
 
 def record_hashes(writer: FactWriter, record: RangeRecord, rows: pa.Table, namespace: str) -> None:
-    """Records the addresses of a range that was read as its metarange states it.
+    """Records the addresses of a range that was read and has the entries that its metarange states.
 
     Args:
-        namespace: the URI of the one that the addresses are relative to.
         rows: its addresses (LIVE), each once.
+        namespace: URI that the addresses are relative to.
     """
     columns = [[record.id], [namespace], [record.count], [slices_of(rows)], [np.sort(_hashes(rows.column("address")))]]
     writer.add(pa.table(columns, schema=RANGE_HASHES))
@@ -176,10 +172,10 @@ def look_up_hashes(
     hashes: HashSet,
     files: Iterable[FactFile],
 ) -> Iterator[pa.RecordBatch]:
-    """Facts (HASHES_LOOKED_UP) about wanted ranges whose slices are all sealed, and which of some hashes these have.
+    """Facts (HASHES_LOOKED_UP) about wanted ranges whose slices are all sealed, and the hits among the wanted hashes.
 
     Args:
-        namespace: the URI of the reader's. Facts under any other spelling are left out.
+        namespace: the reader's URI. Facts under any other spelling are ignored.
     """
     met, ranges = np.zeros(len(hashes.ordered), np.bool_), 0
 
@@ -197,10 +193,10 @@ def look_up_hashes(
 def look_up_address(
     store: ObjectStore, namespace: str, address: str, files: Iterable[FactFile]
 ) -> Iterator[pa.RecordBatch]:
-    """The ranges that files are about, and whether they may hold an address (HOLDS_ADDRESS).
+    """The ranges in files, each with true in `holds` if it may hold an address (HOLDS_ADDRESS).
 
     Args:
-        namespace: the URI of the reader's. Facts under any other spelling are left out.
+        namespace: the reader's URI. Facts under any other spelling are ignored.
     """
     wanted = hashing.hashes(pa.array([address], pa.string())).view(np.int64)[0]
 
@@ -225,7 +221,7 @@ def _select_usable(rows: pa.Table, namespace: str, wanted: Set[str], sealed: pa.
 
 
 def _sum_and_mark(rows: pa.Table, hashes: HashSet, met: Flags) -> pa.Table:
-    """The sums (HASHES_LOOKED_UP) of facts about ranges (RANGE_HASHES); marks the hashes that these have."""
+    """The sums (HASHES_LOOKED_UP) of ranges (RANGE_HASHES); sets the flags in `met` of the hashes that they have."""
     lists = rows.column("hashes").combine_chunks()
     values = pc.list_flatten(lists).to_numpy()
     lengths = pc.list_value_length(lists).to_numpy()
@@ -242,10 +238,10 @@ def _sum_and_mark(rows: pa.Table, hashes: HashSet, met: Flags) -> pa.Table:
 
 
 def split_sums_and_hits(looked_up: pa.Table, hashes: HashSet) -> tuple[pa.Table, Hashes]:
-    """The sums of ranges (SUMS), and those of the hashes that these have. Raises as `require_all_looked_up`.
+    """The sums of ranges (SUMS), and the wanted hashes that they have. Raises as `require_all_looked_up`.
 
     Args:
-        looked_up: what `look_up_hashes` gave of groups of files, without what is wrong with some.
+        looked_up: rows of `look_up_hashes` from groups of files, without rows about damage.
     """
     about_hashes = pc.is_null(looked_up.column("range_id"))
     ranges, marks = looked_up.filter(pc.invert(about_hashes)), looked_up.filter(about_hashes)
@@ -283,7 +279,7 @@ def _hashes(texts: pa.StringArray | pa.ChunkedArray) -> _Numbers:
 
 
 def _sum_by_list(values: _Numbers, lengths: _Numbers) -> _Numbers:
-    """The sum of each list, modulo 2^64; lists follow each other."""
+    """The sums of lists, modulo 2^64; the lists follow each other in `values`."""
     sums = np.concatenate([[0], np.cumsum(values)])
     ends = np.cumsum(lengths)
     each: _Numbers = sums[ends] - sums[ends - lengths]
@@ -293,23 +289,28 @@ def _sum_by_list(values: _Numbers, lengths: _Numbers) -> _Numbers:
 _PLACES = (pa.field("first", pa.int64(), nullable=False), pa.field("last", pa.int64(), nullable=False))
 _RANGES = (*(column.with_nullable(column.name.endswith("_key")) for column in RANGES),)
 NAMED_RANGES = pa.schema([*_RANGES, *_PLACES])
-"""Ranges as metaranges state them, and the first and the last place of metaranges in a row that name one; a range has a
-row for each such run of places.
+"""Ranges as metaranges state them. Metaranges stand in a row, by the dates of their commits. A range has one row for
+each run of consecutive places whose metaranges name it, with the first and the last place. Consecutive commits name
+mostly the same ranges: if 30,000 commits name 280 ranges each and replace four of them, 120,000 rows take the place of
+8.4 million.
 
-A row whose keys are null is a metarange: the places are its own, more than one where it was recorded again, `count` is
-the number of its ranges, and `estimated_size` the sum of the hashes of their ids, modulo 2^64.
+A row whose keys are null is a metarange with its own places, several if it was recorded again. Its `count` is the
+number of its ranges, and its `estimated_size` the sum of the hashes of their ids, modulo 2^64. A fact that lacked a
+range would lose objects, so the rows about each metarange are compared with these two figures.
 """
 METARANGES_LOOKED_UP = pa.schema([column.with_nullable(True) for column in _RANGES] + [pa.field("damage", pa.string())])
-"""The ranges of metaranges that are looked for, and those of these metaranges that a file has, whose keys are null; or
-else what is wrong with the file."""
+"""The ranges of wanted metaranges, and the wanted metaranges that a file has, with null keys; or else the damage of the
+file.
+"""
 _RANGES_NAMED = "ranges of metaranges"
 _Value = TypeVar("_Value", bound=np.generic)
 
 
 def name_ranges(metarange_id: str, place: int, ranges: pa.Table) -> pa.Table:
-    """The ranges that a metarange at a place of the row names (NAMED_RANGES), and a row for itself.
+    """The ranges that a metarange names (NAMED_RANGES), and a row for the metarange itself.
 
     Args:
+        place: place of the metarange in the row of metaranges.
         ranges: RANGES.
     """
     total = _hashes(ranges.column("id")).sum(dtype=np.int64)
@@ -320,7 +321,7 @@ def name_ranges(metarange_id: str, place: int, ranges: pa.Table) -> pa.Table:
 
 
 def join_runs(rows: pa.Table) -> pa.Table:
-    """The same, in fewer rows (NAMED_RANGES), by their first places: runs of places that follow each other are one."""
+    """Merges rows (NAMED_RANGES) whose runs of places touch or overlap; the result is in order of first places."""
     each = rows.group_by(RANGES.names, use_threads=False).aggregate([("first", "list"), ("last", "list")])
     firsts = each.column("first_list").combine_chunks()
     of, first, last = (
@@ -341,12 +342,12 @@ def join_runs(rows: pa.Table) -> pa.Table:
 
 
 def select_ranges(rows: pa.Table) -> pa.Table:
-    """The ranges (RANGES) among rows that have these columns; those of metaranges are left out."""
+    """The ranges (RANGES) among rows that have these columns; rows of metaranges are excluded."""
     return rows.select(RANGES.names).filter(pc.is_valid(rows.column("min_key"))).cast(RANGES)
 
 
 def _join_metaranges(files: Sequence[pa.Table]) -> pa.Table:
-    """The rows of several files as those of one, in which the metaranges of each follow those of the one before."""
+    """Concatenates the rows of files: metaranges get the places after the metaranges of the file before."""
     moved, places = [], 0
     for rows in files:
         columns = [pc.add(rows.column(each.name), places) for each in _PLACES]
@@ -359,23 +360,23 @@ METARANGES = FactKind("metarange_ranges", _RANGES_NAMED, 1, NAMED_RANGES, ascend
 
 
 def put_metaranges(store: ObjectStore, folder: str, rows: pa.Table) -> str:
-    """Writes what `join_runs` gives as one file; returns its key. The folder has a trailing slash.
+    """Writes rows of `join_runs` as one file; returns its key. The folder has a trailing slash.
 
-    Raises CorruptFile where rows do not say of each metarange what was recorded of it alone.
+    Raises CorruptFile if the ranges of a metarange do not match the figures in its own row.
     """
     require_metaranges_whole(rows, folder)
     return facts.put(METARANGES, store, folder, rows)
 
 
 def read_metaranges(store: ObjectStore, file: FactFile) -> pa.Table:
-    """The rows (NAMED_RANGES) of a file. Raises CorruptFile where they are not what was written, or are not whole."""
+    """The rows (NAMED_RANGES) of a file. Raises CorruptFile if they were changed, or a metarange lacks ranges."""
     rows = facts.read(METARANGES, store, file)
     require_metaranges_whole(rows, file.key)
     return rows
 
 
 def look_up_metaranges(store: ObjectStore, wanted: Set[str], files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
-    """The wanted metaranges that files are about, and every range that one of them names (METARANGES_LOOKED_UP)."""
+    """The wanted metaranges in files, and every range that they name (METARANGES_LOOKED_UP)."""
 
     def look_up_in(file: FactFile) -> Iterator[pa.RecordBatch]:
         ranges_of_wanted = select_wanted(read_metaranges(store, file), wanted).select(RANGES.names)
@@ -389,14 +390,14 @@ def look_up_metaranges(store: ObjectStore, wanted: Set[str], files: Iterable[Fac
 
 
 def select_wanted(rows: pa.Table, wanted: Set[str]) -> pa.Table:
-    """The wanted metaranges among rows (NAMED_RANGES), and every range that one of them names."""
+    """The wanted metaranges among rows (NAMED_RANGES), and every range that they name."""
     metaranges = rows.filter(pc.is_null(rows.column("min_key")))
     is_wanted = _at_places(metaranges, ~IdSet.from_ids(wanted).lacks(metaranges.column("id").combine_chunks()))
     return rows.filter(pa.array(is_named(is_wanted, *_places(rows))))
 
 
 def find_naming(rows: pa.Table, range_ids: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each metarange among rows (NAMED_RANGES) that names one of some ranges, and that range, in order of its keys."""
+    """Pairs of a metarange among rows (NAMED_RANGES) and a wanted range that it names, in order of the ranges' keys."""
     is_metarange = pc.is_null(rows.column("min_key"))
     metaranges = rows.filter(is_metarange)
     at = dict(zip(metaranges.column("first").to_pylist(), metaranges.column("id").to_pylist(), strict=True))
@@ -417,10 +418,10 @@ def split_by_metarange(rows: pa.Table, wanted: Set[str]) -> Iterator[tuple[str, 
 
 
 def is_named(is_wanted: npt.NDArray[np.bool_], first: _Numbers, last: _Numbers) -> npt.NDArray[np.bool_]:
-    """Whether a wanted place is among those of each run.
+    """True for each run of places that includes a wanted place.
 
     Args:
-        is_wanted: of each place, whether it is.
+        is_wanted: true for each wanted place.
     """
     before = np.concatenate([[0], np.cumsum(is_wanted)])
     named: npt.NDArray[np.bool_] = before[last + 1] > before[first]
@@ -428,7 +429,7 @@ def is_named(is_wanted: npt.NDArray[np.bool_], first: _Numbers, last: _Numbers) 
 
 
 def require_metaranges_whole(rows: pa.Table, file: str) -> None:
-    """Raises CorruptFile where rows, in order of places, do not say of each metarange what was recorded of it alone."""
+    """Raises CorruptFile unless the ranges of all metaranges match their own rows; rows are in order of places."""
     is_metarange = pc.is_null(rows.column("min_key"))
     metaranges, ranges = rows.filter(is_metarange), rows.filter(pc.invert(is_metarange))
     (begins, ends), (first, last) = _places(metaranges), _places(ranges)
@@ -446,19 +447,19 @@ def require_metaranges_whole(rows: pa.Table, file: str) -> None:
 
 
 def _places(rows: pa.Table) -> tuple[_Numbers, _Numbers]:
-    """The first and the last place of each row."""
+    """The first and the last places of all rows, as two arrays."""
     first, last = (rows.column(each.name).to_numpy() for each in _PLACES)
     return first, last
 
 
 def _at_places(metaranges: pa.Table, each: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
-    """Facts of each metarange, at all of its places; metaranges are in order of these."""
+    """Repeats each metarange's fact for all its places; metaranges are in order of places."""
     first, last = _places(metaranges)
     return np.repeat(each, last - first + 1)
 
 
 def _sum_at_places(values: _Numbers, first: _Numbers, last: _Numbers, places: int) -> _Numbers:
-    """Sum of the values at each place, modulo 2^64, where each counts from its first place to its last."""
+    """Sum of the values at each place, modulo 2^64; each value counts from its first place to its last."""
     changes = np.zeros(places + 1, np.int64)
     np.add.at(changes, first, values)
     np.add.at(changes, last + 1, -values)

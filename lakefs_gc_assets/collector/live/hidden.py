@@ -1,10 +1,10 @@
-"""Keeps candidates that are staged where the server never lists them: finds them by content, and asks by path.
+"""Keeps candidates that are staged but never listed by the server: finds their paths by content, and asks for these.
 
-A staged entry whose content equals the committed one at the same path has an address of its own, yet neither
-uncommitted data nor a diff shows it, and no call tells which branches have any. Its path is known, because the branch's
-head has an entry of the same size and content there: it is asked for on the branch. Where many paths of a range are
-asked for, the branch's objects are listed there, a thousand with each request; a path that a listing lacks is asked for
-by itself.
+A staged entry whose content equals the committed one at the same path has an address of its own. Yet neither
+uncommitted data nor a diff shows it, and no call tells which branches have such entries. Its path is known, because the
+branch's head has an entry of the same size and content there. So the path is asked for on the branch. If many paths of
+a range are to be asked for, the branch's objects are listed there, a thousand with each request. A path that a listing
+lacks is asked for by itself.
 """
 
 import sys
@@ -35,14 +35,14 @@ from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi, ObjectStats
 
 PLACES = pa.schema([HEAD_ENTRIES.field("range_id"), HEAD_ENTRIES.field("path")])
-"""Paths in ranges of branch heads whose content may equal that of a candidate."""
+"""Paths in ranges of branch heads whose content may equal a candidate's."""
 
 _CONCURRENT_QUESTIONS = 32
 _QUESTIONS_OF_A_TASK = 100
 _STAGED_AT_ONCE = 8
-"""Pages of staged objects that are asked for at once."""
+"""Pages of staged objects that are requested at once."""
 _WORTH_LISTING = 10
-"""Asking for so many paths one by one costs the server as much as one page of a listing."""
+"""Number of paths that cost the server as much, one by one, as one page of a listing."""
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -51,8 +51,8 @@ class HeadRange:
     """A range of branch heads.
 
     Attributes:
-        branches: those whose head holds it.
-        entries: how many it has.
+        branches: branches whose head holds the range.
+        entries: number of its entries.
     """
 
     branches: tuple[str, ...]
@@ -64,10 +64,10 @@ class Answers:
     """Answers of the server.
 
     Attributes:
-        live: every address that the asked paths have, in each spelling it may mean.
-        unaskable: places (PLACES) whose path is no text: candidates of the same content are kept.
-        asked: how many paths were asked for, each branch counted.
-        requests: how many requests that took.
+        live: every address of the paths, in each spelling that it may mean.
+        unaskable: places (PLACES) whose path is not UTF-8: candidates of the same content are kept.
+        asked: number of paths that were asked for, counted on each branch.
+        requests: number of requests.
     """
 
     live: frozenset[str]
@@ -78,7 +78,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Paths (string) of one range to ask for on a branch, in order: that of their characters is that of their bytes."""
+    """Sorted paths (string) to ask for on a branch, all of a single range; characters sort like their UTF-8 bytes."""
 
     branch: str
     paths: pa.ChunkedArray
@@ -87,12 +87,12 @@ class _Question:
 
 @dataclass(frozen=True, eq=False)
 class _HeadRanges(Mapping[str, HeadRange]):
-    """The ranges of branch heads, each made when it is asked for: a thousand branches may share each of them.
+    """The ranges of branch heads. Each HeadRange is made on access, since a thousand branches may share a range.
 
     Attributes:
-        branches: those of each metarange.
-        holders: of each range, the places of its metaranges among `branches`.
-        entries: how many each range has.
+        branches: for each metarange, its branches.
+        holders: for each range, the places of its metaranges in `branches`.
+        entries: for each range, the number of its entries.
     """
 
     branches: Sequence[Sequence[str]]
@@ -114,8 +114,8 @@ def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.T
     """The ranges of branch heads.
 
     Args:
-        heads: metarange of each branch's head.
-        ranges_of: each of these metaranges with its ranges (RANGES).
+        heads: branches, each with the metarange of its head.
+        ranges_of: each metarange of a head with its ranges (RANGES).
     """
     names: dict[str, list[str]] = {}
     for branch, metarange_id in heads.items():
@@ -139,8 +139,9 @@ def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[s
 
     Args:
         places: PLACES, each once.
+
     Raises:
-        LakeFSError: a question cannot be answered.
+        LakeFSError: a request fails.
     """
     text = _is_text(places.column("path"))
     askable = places.filter(text)
@@ -169,7 +170,7 @@ def _is_text(paths: pa.ChunkedArray) -> pa.BooleanArray:
 
 
 def _questions(places: pa.Table, heads: Mapping[str, HeadRange]) -> Iterator[_Question]:
-    """The work, in pieces that several threads can share."""
+    """Splits the places into questions that several threads can share."""
     ordered = places.sort_by([("range_id", "ascending"), ("path", "ascending")])
     counts = pc.value_counts(ordered.column("range_id")).to_pylist()
     start = 0
@@ -187,7 +188,7 @@ def _questions(places: pa.Table, heads: Mapping[str, HeadRange]) -> Iterator[_Qu
 
 
 def _answer(api: LakeFSApi, namespace: Namespace, question: _Question) -> tuple[set[str], int]:
-    """The addresses of the paths of a question, in each spelling, and how many requests it took."""
+    """The addresses of a question's paths, in each spelling, and the number of requests."""
     paths, requests = question.paths.to_pylist(), 0
     stats: dict[str, ObjectStats] = {}
     if question.by_listing:
@@ -200,9 +201,9 @@ def _answer(api: LakeFSApi, namespace: Namespace, question: _Question) -> tuple[
 
 
 def stats_at(api: LakeFSApi, branch: str, paths: Sequence[str]) -> dict[str, ObjectStats]:
-    """The object at each of some paths that a branch has, which are in order: by pages of a listing, where these pay.
+    """The objects of a branch at some paths, which are in order; uses pages of a listing as long as they pay.
 
-    Raises LakeFSError: a question cannot be answered.
+    Raises LakeFSError if a request fails.
     """
     stats, _ = _listed(api, branch, paths, least=_WORTH_LISTING)
     _add_missing(api, branch, paths, stats)
@@ -213,9 +214,10 @@ def staged_objects(api: LakeFSApi, branch: str, limit: int | None = None) -> Ite
     """The objects that a branch shows as staged.
 
     Args:
-        limit: maximum changes that are looked at; None for all.
+        limit: maximum number of changes to read; None for all.
+
     Raises:
-        LakeFSError: a question cannot be answered.
+        LakeFSError: a request fails.
     """
     paths = [change.path for change in islice(api.changes(branch), limit) if change.type != "removed"]
     parts = [paths[start : start + OBJECTS_ON_PAGE] for start in range(0, len(paths), OBJECTS_ON_PAGE)]
@@ -224,7 +226,7 @@ def staged_objects(api: LakeFSApi, branch: str, limit: int | None = None) -> Ite
 
 
 def _add_missing(api: LakeFSApi, branch: str, paths: Sequence[str], stats: dict[str, ObjectStats]) -> int:
-    """Asks for each path by itself that is not known yet; returns how many."""
+    """Asks for each path that is not in `stats` by itself; returns the number of requests."""
     missing = [path for path in paths if path not in stats]
     for path in missing:
         if (answer := api.stat(branch, path)) is not None:
@@ -233,15 +235,15 @@ def _add_missing(api: LakeFSApi, branch: str, paths: Sequence[str], stats: dict[
 
 
 def _listed(api: LakeFSApi, branch: str, paths: Sequence[str], least: int = 0) -> tuple[dict[str, ObjectStats], int]:
-    """The objects of those paths that a listing of the branch has, and how many pages it took.
+    """The objects at some paths that a listing of the branch has, and the number of pages.
 
     Args:
-        least: paths that a page must have for another one to be asked for.
+        least: minimum number of the paths on a page to request another page.
     """
     stats: dict[str, ObjectStats] = {}
     place, pages, after, listed_before = 0, 0, "", 0
     while place < len(paths):
-        # What lies between two paths is passed over.
+        # The listing skips objects between two paths.
         after = max(after, _right_before(paths[place]))
         page = api.list_objects(branch, after)
         pages += 1
@@ -258,11 +260,11 @@ def _listed(api: LakeFSApi, branch: str, paths: Sequence[str], least: int = 0) -
 
 
 def _right_before(path: str) -> str:
-    """A text before a path, with hardly any path between them."""
+    """A text that sorts before a path, with hardly any path between them."""
     code = ord(path[-1]) if path else 0
     if code == 0:
         return path[:-1]
-    # Surrogates are no characters.
+    # Surrogates are not characters.
     return path[:-1] + chr(0xD7FF if code == 0xE000 else code - 1) + _LAST_CHARACTER
 
 
@@ -270,21 +272,21 @@ _FEW_PLACES = 10_000
 _OF_SIZE = pa.schema([HEAD_ENTRIES.field("size"), pa.field("number", pa.int64())])
 _ALIKE = ("range_id", "path", "size", "etag")
 _COUNTED = pa.schema([HEAD_ENTRIES.field("size"), HEAD_ENTRIES.field("etag"), pa.field("questions", pa.int64())])
-"""By content, how many questions there are: each place on each branch is one."""
+"""Number of questions by content: each place on each branch is one question."""
 
 Content = tuple[int, str | None]
-"""Size and MD5 of committed objects; the MD5 is None where it is not known."""
+"""Size and MD5 of committed objects; the MD5 is None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class Cleared(Generic[R]):
-    """Candidates without those that are staged after all, and how many were kept, by reason.
+    """Candidates that did not prove to be staged, and the number of kept candidates by reason.
 
     Attributes:
-        asked: how many paths were asked for, each branch counted.
-        unasked: how many were not asked for, since `collection.hidden_suspect_limit` does not allow more.
-        live: every address that the paths which were asked for have.
-        unreadable: how many candidates are in an archive tier, so that their content could not be read.
+        asked: number of paths that were asked for, counted on each branch.
+        unasked: number of paths that were not asked for, because of `collection.hidden_suspect_limit`.
+        live: every address of the paths that were asked for.
+        unreadable: number of candidates in an archive tier, whose content could not be read.
     """
 
     candidates: R
@@ -304,18 +306,18 @@ def clear_hidden(
     listed: Callable[[], R] | None = None,
     record_heads: bool = False,
 ) -> Iterator[Cleared[R]]:
-    """Leaves out candidates that a branch has staged with the content of a committed object.
+    """Excludes candidates that a branch has staged with the content of a committed object.
 
-    Branches of the repositories in `also_live` are looked at in the same way; their heads are asked for here. The rows
-    that this yields may depend on tables that are let go at the exit, so they are of no use after it.
+    Branches of the repositories in `also_live` are checked in the same way; their heads are requested here. The rows
+    may depend on tables that are released at the exit, so use them inside of the context only.
 
     Args:
-        candidates: address and size at least, and `key` where an object lies elsewhere than at its address; used
-            several times, so worth being cached.
-        heads: metarange of the head of each branch of this repository.
-        columns: of the candidates.
-        listed: gives address, size and ETag of all objects of the store, where it was listed.
-        record_heads: whether the ranges of heads are recorded, for the run that builds on this one.
+        candidates: address and size at least, and `key` if objects do not lie at their addresses; used several times,
+            so the caller should cache them.
+        heads: branches of this repository, each with the metarange of its head.
+        columns: schema of the candidates.
+        listed: gives address, size and ETag of all objects of the store; None if the store was not listed.
+        record_heads: True to record the ranges of heads, for a run with this base run.
     """
     ranges_of = partial(references.ranges_of_heads, step, record=record_heads)
     with ExitStack() as stack:
@@ -336,7 +338,7 @@ def clear_hidden(
 
 
 def _heads(repository: OpenRepository) -> dict[str, str]:
-    """The metarange of each branch's head now; branches whose head is empty are left out."""
+    """The branches with the metaranges of their heads now, without branches whose head is empty."""
     commits = {branch.id: repository.api.commit(branch.commit_id) for branch in repository.api.branches()}
     return {branch: commit.metarange_id for branch, commit in commits.items() if commit.metarange_id}
 
@@ -350,7 +352,7 @@ def _clear_one(
     columns: pa.Schema,
     listed: Callable[[], R] | None,
 ) -> Iterator[Cleared[R]]:
-    """Leaves out candidates that branches of one repository have staged with the content of a committed object."""
+    """Excludes candidates that a repository's branches have staged with the content of a committed object."""
     engine = step.engine
     amounts = _count_by_size(engine, candidates)
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
@@ -368,7 +370,7 @@ def _clear_one(
 
 
 def _count_by_size(engine: Engine[R], rows: R, weights: Mapping[str, int] | None = None) -> dict[int, int]:
-    """How many rows there are of each size; with weights, each row counts by its range's."""
+    """Number of rows by size; with weights, each row counts as the weight of its range."""
 
     def amounts(batch: pa.RecordBatch) -> list[pa.Array]:
         ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
@@ -423,13 +425,13 @@ def _clear(
 
 
 def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> tuple[pa.Table, int]:
-    """Chooses the places to ask for (PLACES), each once; also returns how many questions are left out.
+    """Chooses the places to ask for (PLACES), each once; also returns the number of questions above the limit.
 
-    As many contents as possible are covered: those at few places come first.
+    As many contents as possible are covered: contents at few places come first.
 
     Args:
-        alike: entries (HEAD_ENTRIES) whose content may be that of a candidate.
-        weights: on how many branches each range is.
+        alike: entries (HEAD_ENTRIES) whose content may be a candidate's.
+        weights: for each range, the number of its branches.
     """
     engine, limit = step.engine, step.repository.settings.hidden_suspect_limit
     count = partial(_count_questions, weights)
@@ -450,15 +452,15 @@ def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> tuple[pa.Tab
 
 
 def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Counts the questions that the places of a task take, by content (_COUNTED)."""
+    """Counts the questions that a task's places need, by content (_COUNTED)."""
     rows = ([batch.column("size"), batch.column("etag"), _weights(weights, batch)] for batch in batches)
     return sum_in_task((pa.table(columns, schema=_COUNTED) for columns in rows), ("size", "etag"), _COUNTED)
 
 
 def _within(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, int]:
-    """The contents that can be asked for, those with the fewest questions first, and how many questions others have.
+    """The contents to ask for, fewest questions first, and the number of questions about other contents.
 
-    None stands for all of them.
+    None stands for all contents.
     """
     rows = sum_by(counted, ("size", "etag")).to_pylist()
     questions: dict[Content, int] = {(row["size"], row["etag"]): row["questions"] for row in rows}
@@ -475,6 +477,6 @@ def _within(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, i
 
 
 def _is_among(contents: Collection[Content], rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
-    """Which rows have one of these contents."""
+    """True for each row whose content is among the given ones."""
     columns = [rows.column(name).to_pylist() for name in ("size", "etag")]
     return pa.array([content in contents for content in zip(*columns, strict=True)], pa.bool_())

@@ -1,8 +1,10 @@
-"""Reading the files that hold references: what a worker does with its share of them, and how ranges are shared out.
+"""Readers of the files that hold references, as workers run them, and the split of ranges into tasks.
 
-Each function of LiveFiles returns a plain table; what cannot be read raises CorruptFile, and nothing is ever skipped.
+Each function of LiveFiles returns a plain table. A file that cannot be read raises CorruptFile; nothing is ever
+skipped.
 
-Records of ranges are kept in columns: of a million ranges 180 MB, with 32 MB of ids, where as many objects take 600 MB.
+Records of ranges are kept in columns. A million ranges take 180 MB, including 32 MB of ids; as objects they would take
+600 MB.
 """
 
 from bisect import bisect_right
@@ -32,11 +34,11 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import GivesObjects, fetch
 
 REQUEST_WEIGHT = 20_000
-"""Cost of a request for a file, as a number of entries: even a file with few entries takes as long to fetch."""
+"""Cost of a request for a file, in entries: even a file with few entries takes this long to fetch."""
 _COVERING_ONE = 4
-"""The maximum number of ranges that are read in place of one."""
+"""Maximum number of ranges that are read in place of another."""
 _AT_ONCE = 8_192
-"""Records that there are as Python's values at one time."""
+"""Maximum records that exist as Python values at one time."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -52,7 +54,7 @@ class RangeRecords:
 
     @classmethod
     def of_rows(cls, rows: pa.Table) -> "RangeRecords":
-        """Rows that have the columns of RANGES, in any order."""
+        """Sorts rows that have the columns of RANGES, in any order."""
         declared = rows.select(RANGES.names).cast(RANGES)
         return cls(declared.take(pc.sort_indices(declared, [("min_key", "ascending"), ("id", "ascending")])))
 
@@ -70,21 +72,21 @@ class RangeRecords:
 
     @property
     def entries(self) -> int:
-        """How many entries the ranges have."""
+        """Number of entries in all ranges."""
         return pc.sum(self.rows.column("count")).as_py() or 0
 
     def without(self, known: Set[str]) -> "RangeRecords":
-        """The ranges whose ids are not known."""
+        """The ranges whose ids are not in a set."""
         of = IdSet.from_ids(known)
         lacks = [of.lacks(batch.column("id")) for batch in self.rows.to_batches(max_chunksize=_AT_ONCE)]
         unknown = np.concatenate([np.empty(0, np.bool_), *lacks])
         return self if unknown.all() else RangeRecords(self.rows.filter(pa.array(unknown)))
 
     def covering(self, others: "RangeRecords") -> "RangeRecords":
-        """Some of the ranges, which together have the keys of the others as far as a few have them: of each place one.
+        """Some of these ranges, which together span the keys of the others if a few ranges suffice for each.
 
-        Versions of a range have mostly the same keys, and which of them is taken does not matter. So there are about as
-        many as there are others.
+        Versions of a range have mostly the same keys, so any version will do. The result has about as many ranges as
+        `others`.
         """
         least, greatest = self.rows.column("min_key"), self.rows.column("max_key")
         chosen: set[int] = set()
@@ -94,7 +96,7 @@ class RangeRecords:
                 after = bisect_right(range(len(self)), key, key=lambda place: least[place].as_py())
                 place = after - 1
                 if place < 0 or greatest[place].as_py() < key:
-                    # No range has the key itself, or another one does than the last that begins before it.
+                    # No range has the key, or only one that begins before the last range that begins at or before it.
                     place = after
                 if place == len(self) or least[place].as_py() > last:
                     break
@@ -106,14 +108,14 @@ class RangeRecords:
 
 
 def each_once(rows: pa.Table) -> pa.Table:
-    """Rows that have the columns of RANGES, each once; two counts for one id are two rows."""
+    """Distinct rows that have the columns of RANGES; two counts for one id stay two rows."""
     return rows.group_by(rows.column_names).aggregate([])
 
 
 def pack(rows: pa.Table, tasks: int) -> list[bytes]:
-    """Ranges in parts for tasks, at most this many; each part has about the same number of entries.
+    """Splits ranges into parts for at most `tasks` tasks; each part has about the same number of entries.
 
-    Neighbours share a task, since ranges that follow each other hold many of the same addresses.
+    Consecutive ranges share a task, since they hold many of the same addresses.
 
     Args:
         rows: RANGES, perhaps with further columns, in order of their keys.
@@ -123,30 +125,30 @@ def pack(rows: pa.Table, tasks: int) -> list[bytes]:
 
 
 def weight_of(record: RangeRecord) -> int:
-    """How long a range takes to be read, in entries."""
+    """Cost of reading a range, in entries."""
     return REQUEST_WEIGHT + record.count
 
 
 def unpack(packed: bytes) -> Iterator[RangeRecord]:
-    """The ranges of one task."""
+    """The ranges of a packed task."""
     return chain.from_iterable(map(records_of, unpack_rows(packed)))
 
 
 def files_of(packed: bytes) -> Iterator[tuple[str, int]]:
-    """Key and size in bytes, about, of each file that one task reads, in the order of its ranges."""
+    """Keys and approximate sizes in bytes of the files that a packed task reads, in the order of its ranges."""
     for rows in unpack_rows(packed):
         keys = (METADATA_PREFIX + range_id for range_id in rows.column("id").to_pylist())
         yield from zip(keys, rows.column("estimated_size").to_pylist(), strict=True)
 
 
 def unpack_rows(packed: bytes) -> Iterator[pa.RecordBatch]:
-    """The ranges of one task as rows, with the columns that were packed."""
+    """The ranges of a packed task as rows, with the columns that were packed."""
     with pa.ipc.open_stream(packed) as batches:
         yield from batches
 
 
 def _pack(rows: pa.Table) -> bytes:
-    # Pickled, a slice has all that it is a slice of.
+    # A pickled slice includes the whole table that it was cut from.
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as stream:
         stream.write_table(rows, max_chunksize=_AT_ONCE)
@@ -163,11 +165,11 @@ def records_of(batch: pa.RecordBatch) -> Iterator[RangeRecord]:
 _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
 _CERTAIN = pa.field("certain", pa.bool_())
 HELD_ENTRIES = pa.schema([*(column.with_nullable(True) for column in LISTED), _CERTAIN])
-"""Entries of ranges as objects. One that is not certain has only an address, which may mean another object."""
+"""Entries of ranges as objects. An uncertain row has only an address that its entry may mean."""
 FOLDER = pa.field("folder", pa.string())
-"""Where an entry is: the first components of its logical path, each with its slash; empty at the top."""
+"""Folder of an entry: the first components of its logical path, each with its slash; empty at the top."""
 FOLDERS = pa.schema([pa.field("address", pa.string()), pa.field("folder", pa.binary())])
-"""Addresses, each with the first folder of a path, its slash included; empty for what lies in no folder."""
+"""Addresses, each with the first folder of a path, its slash included; empty for paths outside of any folder."""
 PLACED = pa.schema(
     [
         pa.field("address", pa.string()),
@@ -179,19 +181,19 @@ PLACED = pa.schema(
 """Entries of ranges, each with its whole path."""
 _NO_OBJECTS = frozenset(get_args(Entity))
 _READ_WHOLE = 128 * 1024
-"""Bytes of a file that is read with one request, of whatever kind it is."""
+"""Maximum bytes of a file that is read with one request, whichever kind the file is."""
 _END_BYTES = 16 * 1024
-"""Bytes at the end of a table, its properties among them: up to 2,400 bytes in recordings of real servers."""
+"""Bytes at the end of a table, including its properties: up to 2,400 bytes in recordings of real servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFiles:
-    """Reads references of one repository.
+    """Reads references of a repository.
 
     Attributes:
-        namespace: what addresses are relative to.
+        namespace: the namespace that addresses are relative to.
         window_size: how slices are grouped.
-        size_facts: records the sizes of entries that are read; None where nobody asks for them.
+        size_facts: records the sizes of entries that are read; None to record none.
     """
 
     store: GivesObjects
@@ -215,9 +217,9 @@ class LiveFiles:
         return self._live(entries.addresses, entries.address_types)
 
     def sized(self, record: RangeRecord) -> tuple[pa.Table, int]:
-        """Address, size and checksum (`etag`) of each entry of a range, and the number of entries that are left out.
+        """Addresses, sizes and checksums (`etag`) of a range's entries, and the number of excluded entries.
 
-        An entry is left out if its address may mean several keys, or may lie in another bucket.
+        An entry is excluded if its address may mean several keys, or may lie in another bucket.
         """
         entries = self._entries(record, ["etags"])
         places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
@@ -228,21 +230,22 @@ class LiveFiles:
     def entries(self, record: RangeRecord) -> pa.Table:
         """References of a range inside the namespace, as objects (LISTED), one row for each entry.
 
-        An address that may mean several keys, or may lie in another bucket, is left out: what it names stays.
+        An address that may mean several keys, or may lie in another bucket, is excluded: its objects stay.
 
-        `last_modified` is the time in the name, else the entry's. The checksum of an entry is no ETag of the store: a
-        copy keeps that of its source, which a client named. So there is none.
+        `last_modified` is the time in the name, or else the entry's time. `etag` is null, because an entry's checksum
+        is no ETag of the store: a copy keeps the checksum of its source, which may have been chosen by a client.
         """
         return self._objects(self._entries(record))[1]
 
     def held(self, record: RangeRecord, depth: int = 0) -> pa.Table:
         """References of a range inside the namespace (LISTED and `certain`).
 
-        What `entries` gives is certain. Of every other address that it may mean, each once, nothing but the address is
-        told: what has it stays.
+        The rows of `entries` are certain. Other addresses have uncertain rows: each key that they may mean, once, with
+        all other columns null. An object with such a key stays.
 
         Args:
-            depth: with so many components, rows have the column FOLDER, and an address a row for each entry.
+            depth: number of path components in the added column FOLDER; uncertain keys then have a row for each entry.
+                0 adds no column.
         """
         entries = self._entries(record, ["keys"] if depth else [])
         if self.size_facts is not None:
@@ -260,7 +263,7 @@ class LiveFiles:
     def _uncertain(
         self, entries: ranges.RangeEntries, certain: pa.Int64Array, listed: pa.Table, folders: pa.StringArray | None
     ) -> pa.Table:
-        """Rows of `held` for entries that are not certain."""
+        """Rows of `held` for uncertain entries."""
         places, keys = self._keys(entries.addresses, entries.address_types)
         if folders is None:
             keys = keys.filter(pc.invert(pc.is_in(keys, value_set=listed.column("address").combine_chunks()))).unique()
@@ -277,7 +280,7 @@ class LiveFiles:
         return ranges.read_range(fetch(self.store, key), key, expected=record, columns=columns)
 
     def _objects(self, entries: ranges.RangeEntries) -> tuple[pa.Int64Array, pa.Table]:
-        """Entries whose address is certain: their places, and what they are as objects (LISTED)."""
+        """Places of the entries whose address is certain, and these entries as objects (LISTED)."""
         places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
         read = layout.read_names(keys, self.window_size)
         written = pc.multiply(entries.last_modified.take(places), 1_000_000).cast(TIME)
@@ -322,11 +325,11 @@ class LiveFiles:
         return pa.table([keys.take(order), folders.take(places.take(order))], schema=FOLDERS)
 
     def placed(self, record: RangeRecord, *, only_certain: bool = True) -> tuple[pa.Table, pa.Table]:
-        """The entries of a range (PLACED), in order of paths, and those left out, with their addresses as stored.
+        """The entries of a range (PLACED), in order of paths, and the excluded entries with their addresses as stored.
 
         Args:
-            only_certain: leave out entries whose addresses may mean several keys, or may lie outside of the namespace.
-                Otherwise only those are left out that have no key inside of it.
+            only_certain: exclude entries whose addresses may mean several keys, or may lie outside of the namespace.
+                If false, exclude only entries without a key inside the namespace.
         """
         entries = self._entries(record, ["keys", "etags"])
         assert entries.keys is not None and entries.etags is not None
@@ -339,8 +342,8 @@ class LiveFiles:
     def metadata_file(self, name: str) -> pa.Table:
         """The addresses that a file of the metadata folder references inside the namespace (LIVE), each once.
 
-        A metarange and a table of a refs dump have none.
-        Raises CorruptFile where the file is of no known kind.
+        A metarange and a table of a refs dump reference none.
+        Raises CorruptFile if the file is of no known kind.
         """
         key = METADATA_PREFIX + name
         data = fetch(self.store, key)
@@ -351,13 +354,13 @@ class LiveFiles:
         return self._live(entries.addresses, entries.address_types)
 
     def unnamed(self, file: tuple[str, int]) -> pa.Table:
-        """The ranges of objects in a file that no commit names (RANGES, sizes left out).
+        """The ranges of objects in a file that no commit names (RANGES, sizes set to 0).
 
-        A metarange names its ranges, a range is one; a table of a refs dump names none, which the end of a large one
-        tells. Raises CorruptFile where the file is of no known kind, or damaged.
+        A metarange gives the ranges that it names; a range gives itself. A table of a refs dump gives none: if it is
+        large, only its end is read. Raises CorruptFile if the file is of no known kind, or damaged.
 
         Args:
-            file: its name, and how many bytes it has.
+            file: its name, and its size in bytes.
         """
         name, size = file
         key = METADATA_PREFIX + name
@@ -377,7 +380,7 @@ class LiveFiles:
     def _ends_as_dump_table(self, key: str, size: int) -> bool:
         """True if the properties at the end of a large file say that it is a table of a refs dump.
 
-        Where they cannot be read, the whole file decides. Raises StorageError.
+        If they cannot be read, the result is false, and the caller reads the whole file. Raises StorageError.
         """
         if size <= _READ_WHOLE:
             return False
@@ -391,7 +394,7 @@ class LiveFiles:
         """The addresses that a file of uncommitted data references inside the namespace (LIVE), each once.
 
         Args:
-            only_certain: give only those that mean one key of this bucket for sure.
+            only_certain: include only addresses that certainly mean one key of this bucket.
         """
         column = read_addresses(self.store, file)
         if isinstance(column, pa.ChunkedArray):
@@ -400,7 +403,7 @@ class LiveFiles:
         return self._live(column, types, only_certain)
 
     def head_entries(self, range_id: str, sizes: pa.Int64Array) -> pa.Table:
-        """Entries of a branch head's range (HEAD_ENTRIES) that have one of these sizes."""
+        """Entries of a branch head's range (HEAD_ENTRIES) whose size is among the given ones."""
         key = METADATA_PREFIX + range_id
         entries = ranges.read_range(fetch(self.store, key), key, columns=("keys", "etags"))
         assert entries.keys is not None and entries.etags is not None
@@ -426,10 +429,10 @@ class LiveFiles:
     def _keys(
         self, addresses: pa.StringArray, types: pa.UInt8Array, only_certain: bool = False
     ) -> tuple[pa.Int64Array, pa.StringArray]:
-        """Keys that references may mean, and the place of the reference that each of them comes from.
+        """Keys that references may mean, and for each key the place of its reference.
 
         Args:
-            only_certain: leave out references that may mean more than one key, or one in another bucket.
+            only_certain: exclude references that may mean more than one key, or a key in another bucket.
         """
         usual = pc.and_(
             pc.match_substring_regex(addresses, _PLAIN_KEY),
@@ -453,12 +456,12 @@ class LiveFiles:
 
 
 def _first_components(paths: pa.BinaryArray, depth: int) -> pa.BinaryArray:
-    """So many components of each path, each with its slash; what follows the last slash is none."""
+    """The first `depth` components of all paths, each with its slash; text after the last slash is no component."""
     return pc.replace_substring_regex(paths, pattern=rf"(?s)^((?:[^/]*/){{0,{depth}}}).*$", replacement=r"\1")
 
 
 def _folders(entries: ranges.RangeEntries, depth: int) -> pa.StringArray:
-    """The folder (FOLDER) of each entry; what is no UTF-8 is written with escapes."""
+    """The folders (FOLDER) of entries; bytes that are not UTF-8 are written as escapes."""
     assert entries.keys is not None
     each = _first_components(entries.keys, depth).dictionary_encode()
     texts = pa.array([name.decode(errors="backslashreplace") for name in each.dictionary.to_pylist()], pa.string())
@@ -478,6 +481,6 @@ def _ranges_of(name: str, data: bytes, key: str) -> pa.Table:
 
 
 def live_table(keys: pa.StringArray, window_size: WindowSize) -> pa.Table:
-    """Slice and window of each key, as LIVE."""
+    """Adds slice and window to each key (LIVE)."""
     read = layout.read_names(keys, window_size)
     return pa.table([keys, read.slices, read.windows], schema=LIVE)

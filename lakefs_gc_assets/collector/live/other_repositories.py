@@ -1,14 +1,12 @@
 """Other repositories of the same lakeFS server that can hold objects of this one, and how the server spells addresses.
 
-An entry of another repository may point into this namespace: an import does that, and a copy between repositories that
-copies no data. Such references count only where the other repository is named in `also_live`. Staged objects count as
-well. A server's uncommitted data leaves out what lies outside of the repository's own namespace, so staged references
-from one repository into another one are found by asking each branch for its changes.
+An entry of another repository may point into this namespace, after an import or after a copy between repositories that
+copies no data. Such references, staged ones included, count only if the other repository is named in `also_live`.
 
-Right before a sweep or a purge deletes, the spelling of addresses is checked. On the `local` blockstore of a real
-server physical addresses are full paths, which its own preparation of uncommitted data skips: such a repository can
-only be marked. So can one whose storage namespace is written with escapes (`%20`), which the server decodes in
-addresses: a linked object is then staged by an address that does not begin with the namespace.
+The spelling of addresses is checked right before a sweep or a purge deletes. A real server on the `local` blockstore
+spells physical addresses as full paths, and its own preparation of uncommitted data skips these: such a repository can
+only be marked. So can a repository whose storage namespace is written with escapes (`%20`). The server decodes them in
+addresses, so a linked object is staged by an address that does not begin with the namespace.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,10 +32,11 @@ _PATHS_TRIED = 10
 
 
 def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> None:
-    """Compares how the server spells the address of one committed object with the storage namespace.
+    """Compares the server's spelling of a committed object's address with the storage namespace.
 
     Args:
-        heads: metarange of each branch's head.
+        heads: branches, each with the metarange of its head.
+
     Raises:
         GuardTripped: the physical address is not the storage namespace followed by the entry's address; or the
             namespace is written with escapes; or it is on a `local` blockstore and no branch has an object to compare.
@@ -55,7 +54,7 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
                 return
             if stats.physical_address.endswith("/" + address):
                 guards.refuse_foreign_address(stats.physical_address, namespace)
-            # Something else is staged there, whose address its writer may have chosen.
+            # Another object is staged at the path, and its writer may have chosen the address.
             if not stats.physical_address.startswith(namespace.uri):
                 other = stats.physical_address
     if other is not None:
@@ -86,8 +85,8 @@ class OtherRepositories:
 
     Attributes:
         nested: repositories whose namespace lies inside of this one, or around it.
-        unchecked: other repositories that are on the same bucket, or may be, whose references are not looked at.
-        refusal: what the server said where it does not list repositories; None where it does.
+        unchecked: other repositories, on the same bucket or perhaps on it, whose references are not checked.
+        refusal: the server's answer if it refuses to list repositories; None if it lists them.
     """
 
     nested: tuple[str, ...] = ()
@@ -101,19 +100,20 @@ def compare_namespaces(
     store: ObjectStore | None,
     also_live: Collection[str],
 ) -> OtherRepositories:
-    """Compares the place of every repository that the user of the collector may see with this one's.
+    """Compares the place of every repository that the collector's user may see with the place of this one.
 
-    A place is a storage and a namespace: buckets of one name on two storages of a server are two buckets. Nothing keeps
-    two storages from leading to one bucket, though. So a namespace inside of this one counts as nested, whatever its
-    storage is called, where the store has anything there. lakeFS itself makes no repository on the very namespace of
-    another one: it looks for its own file `dummy` there.
+    A place is a storage and a namespace: buckets of the same name on two storages are two buckets. But two storages may
+    still lead to one bucket. So a namespace inside of this one counts as nested, whatever its storage is
+    called, if the store has any object there. lakeFS itself makes no repository on exactly the namespace of another
+    one: it looks for its own file `dummy` there.
 
     Args:
         own: this repository.
-        store: of this repository; None where it is not open, which leaves that last check out.
+        store: this repository's store; None if it is not open, which skips the search for objects.
         also_live: ids of repositories whose references are checked.
+
     Raises:
-        LakeFSError: the server fails; that it refuses to list repositories is stated in the result.
+        LakeFSError: the server fails. A refusal to list repositories is stated in the result instead.
         StorageError: the store fails.
         ConfigurationError: this repository's namespace is no address.
     """
@@ -130,7 +130,7 @@ def compare_namespaces(
             continue
         if not its.location.may_share_bucket(namespace.location):
             continue
-        # A repository without a storage id was made before the server had several, and may lie on any of them.
+        # A repository without a storage id was made before the server had several, and may lie on any one.
         is_elsewhere = bool(own.storage_id and other.storage_id) and own.storage_id != other.storage_id
         if _overlap(its.location, namespace.location):
             if not is_elsewhere or _has_files(store, its.location, namespace.location):
@@ -141,7 +141,7 @@ def compare_namespaces(
 
 
 def find(repository: OpenRepository) -> OtherRepositories:
-    """Compares an open repository with the others of its server. Raises what `compare_namespaces` raises."""
+    """Compares an open repository with the others of its server. Raises as `compare_namespaces`."""
     return compare_namespaces(repository.api, repository.facts, repository.store, repository.settings.also_live)
 
 
@@ -153,7 +153,7 @@ def _has_files(store: ObjectStore | None, inner: Location, own: Location) -> boo
 
 
 def _overlap(one: Location, other: Location) -> bool:
-    """True if one lies inside of the other; a whole bucket counts only if both name the same one."""
+    """True if one lies inside of the other; a whole bucket counts only if both name the same bucket."""
     if one.bucket != other.bucket and not (one.key and other.key):
         return False
     return one.key.startswith(other.key) or other.key.startswith(one.key)
@@ -165,7 +165,8 @@ _CONCURRENT_QUESTIONS = 8
 def staged_elsewhere(others: Iterable[LakeFSApi], namespace: Namespace, window_size: WindowSize) -> pa.Table:
     """Addresses of this namespace (LIVE) that branches of other repositories have staged.
 
-    It takes a request for each change of each branch.
+    A server's uncommitted data omits objects outside of the repository's own namespace. So each branch is asked for its
+    changes, with one request for each change.
 
     Raises LakeFSError.
     """
@@ -181,6 +182,6 @@ def _staged(api: LakeFSApi, branch: str, namespace: Namespace, pool: ThreadPoolE
             if stats is not None:
                 yield from namespace.live_keys(stats.physical_address, AddressType.FULL)
     except NotFound:
-        # A branch that is gone holds nothing any more; any other absence ends the run.
+        # A deleted branch holds nothing any more; any other absence ends the run.
         if any(existing.id == branch for existing in api.branches()):
             raise

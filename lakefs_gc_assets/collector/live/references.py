@@ -1,14 +1,8 @@
 """References: ranges of metaranges, addresses of ranges and of uncommitted data, and ranges that no commit names.
 
-Facts that a step believes save reading. A run by retention rules asks for the ranges of every commit, live or expired:
-when it marks, again before it deletes, and in the flow `committed` when it begins, too. Each metarange is read once. Of
-the ranges of branch heads only those are read for candidates that may have an entry of a candidate's size.
-
-Ranges that lie beside those of the repository's commits and that none of its commits names may belong to another
-repository on the same storage namespace: lakeFS allows a second one that is made `bare`, and two servers know nothing
-of each other (a migration, a restored backup). No list of repositories is sure to name it, but its ranges can always be
-seen. Failed commits, merges and imports leave such ranges as well, and a commit under way writes them before it exists.
-Where a range comes from cannot be known, so the objects that it holds count as live.
+Facts that a step believes save reading, so each metarange is read only once. A run by retention rules needs the ranges
+of every commit, live or expired: when it marks and again before it deletes. In the flow `committed` it also needs them
+when it begins.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -56,33 +50,34 @@ from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, read_ahead
 
 FILES_AHEAD = 4
-"""So many metaranges of a task are asked for at once: most of the time of a small file is that of waiting for it."""
+"""Metaranges that a task requests at once: a small file takes most of its time in waiting for the response."""
 ROWS_MERGED = 65_536
-"""A task that reads metaranges leaves out what it has already whenever it has so many rows of ranges more."""
+"""A task that reads metaranges drops duplicate ranges whenever it has this many new rows."""
 _METARANGES_RECORDED = 16
-"""Metaranges that a task records at least, if there are as many: each task leaves a file."""
+"""Minimum metaranges that a task records, if there are as many: each task writes a file."""
 FACT_KINDS = (SIZES, HASHES, METARANGES)
 VALUES_READ_HERE = 8_000_000
-"""Values of facts that this process looks at: that takes less time than for tasks to begin."""
+"""Maximum values of facts that the driver looks up itself: that takes less time than starting tasks."""
 HEADS_WORTH_RECORDING = 5_000
-"""Ranges that branch heads name, each head's counted, from which on they are recorded: some 100 bytes are read for each
-otherwise."""
+"""Minimum ranges in branch heads, each head's counted, to record them: without facts, each takes reading some 100
+bytes.
+"""
 _HEADS_AT_ONCE = 8
 _VALUES_OF_A_ROW = 16
-"""A row of facts about metaranges takes as long to be read as so many values of others."""
+"""Values of other facts that take as long to read as one row of facts about metaranges."""
 _OF_OTHERS = "others"
-"""Folder, among those of a run's attempts, of the facts of other runs that it merged and does not believe itself."""
+"""Folder, beside the folders of a run's attempts, of other runs' facts that it merged but does not believe itself."""
 _PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])
 
 
 @dataclass(frozen=True)
 class References(Generic[R]):
-    """Reads references of one repository.
+    """Reads references of a repository.
 
     Attributes:
         opener: opens the store that has the files.
-        namespace: what addresses are relative to.
-        tasks: how many tasks read files.
+        namespace: the namespace that addresses are relative to.
+        tasks: number of tasks that read files.
     """
 
     engine: Engine[R]
@@ -96,8 +91,8 @@ class References(Generic[R]):
         """A reader of references, with as many tasks as `collection.range_partitions` says.
 
         Args:
-            repository: the one whose files are read, by default the step's. The addresses that are read are relative to
-                the storage namespace of the step's repository in either case.
+            repository: the repository whose files are read, by default the step's. Addresses are relative to the
+                storage namespace of the step's repository in either case.
         """
         return cls(
             step.engine,
@@ -108,12 +103,12 @@ class References(Generic[R]):
         )
 
     def range_records(self, metarange_ids: Sequence[str], facts_into: str | None = None) -> RangeRecords:
-        """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails.
+        """The distinct ranges of metaranges. Two counts for one id give two records, and reading the range fails.
 
-        Neighbours are read by one task, which hands on once what they both name.
+        Consecutive metaranges are read by one task, which returns the ranges that they share once.
 
         Args:
-            facts_into: the folder, with a trailing slash, where the ranges of each are recorded; None for nowhere.
+            facts_into: folder, with a trailing slash, to record the metaranges' ranges in; None to record none.
         """
         if facts_into is None:
             return self._records(metarange_ids, partial(read_each_once, LiveFiles.metarange), self.tasks)
@@ -121,12 +116,12 @@ class References(Generic[R]):
         return self._records(metarange_ids, partial(_read_and_record, facts_into, self.opener), tasks)
 
     def unnamed_records(self, sizes: Mapping[str, int]) -> RangeRecords:
-        """The distinct ranges among files that no commit names, and of the metaranges among them; sizes are left out.
+        """The distinct ranges among files that no commit names, and of the metaranges among them, with sizes set to 0.
 
-        As with `range_records`, two counts for one id fail when it is read.
+        As with `range_records`, reading a range fails if one id has two counts.
 
         Args:
-            sizes: bytes of each file, by its name.
+            sizes: file names, each with the file's size in bytes.
         """
         return self._records([*sizes.items()], partial(read_each_once, LiveFiles.unnamed), self.tasks)
 
@@ -146,31 +141,31 @@ class References(Generic[R]):
         schema: pa.Schema,
         tasks: int | None = None,
     ) -> R:
-        """Rows that a function reads from each task's share of files, which are neighbours.
+        """Rows that a function reads from each task's share of files; a share is consecutive files.
 
         Args:
-            tasks: by default as many as read other files.
+            tasks: number of tasks; by default as many as read other files.
         """
         groups = [[group] for group in runs_by_weight(files, tasks or self.tasks, lambda file: 1)]
         return self.engine.read(groups, self._each(table), schema)
 
     def committed(self, ranges: RangeRecords, into: Sequence[FactsFolder] = ()) -> R:
-        """The addresses of ranges (LIVE), those of each range once.
+        """The addresses of ranges (LIVE), distinct within each range.
 
         Args:
-            into: where the sizes of entries are recorded, and the hashes of the addresses.
+            into: folders to record the sizes of entries and the hashes of addresses in.
         """
         return self.of_ranges(ranges, LiveFiles.range, LIVE, into)
 
     def sums(self, ranges: RangeRecords) -> R:
-        """How many addresses ranges hold, and what they add up to (SUMS)."""
+        """The number of addresses in each range, and the sum of their hashes (SUMS)."""
         return self.of_ranges(ranges, lambda files, record: sum_up(record, files.range(record)), SUMS)
 
     def entries(self, ranges: RangeRecords, held: RangeRecords | None = None) -> R:
-        """Objects of ranges (LISTED), each address once: as young as its youngest entry.
+        """Objects of ranges (LISTED), each address once with its youngest entry.
 
         Args:
-            held: ranges whose addresses are left out before anything else is done; None for none.
+            held: ranges whose addresses are excluded first; None for none.
         """
         rows = self.of_ranges(ranges, LiveFiles.entries, LISTED)
         if held:
@@ -187,7 +182,7 @@ class References(Generic[R]):
         """Rows that a function reads from each range.
 
         Args:
-            into: where facts are recorded; hashes only for what reads addresses (LIVE).
+            into: folders to record facts in. Hashes can be recorded only if the rows are addresses (LIVE).
         """
         namespace = self.namespace.uri
 
@@ -207,12 +202,12 @@ class References(Generic[R]):
         schema: pa.Schema,
         into: Sequence[FactsFolder] = (),
     ) -> R:
-        """Rows that a function reads from the ranges of each task; one that comes to no end records fewer facts.
+        """Rows that a function reads from each task's ranges. A task that is interrupted records fewer facts.
 
         Args:
             ranges: RANGES, perhaps with further columns, in order of their keys.
-            read_part: gets the ranges as `live_files.pack` gives them, and the writer of hashes, if they are recorded.
-            into: where facts are recorded.
+            read_part: reads the ranges, packed by `live_files.pack`; also gets the writer of hashes, if recorded.
+            into: folders to record facts in.
         """
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
@@ -228,20 +223,20 @@ class References(Generic[R]):
         return self.engine.read([[packed] for packed in live_files.pack(ranges, self.tasks)], read, schema)
 
     def of_metadata_files(self, names: Sequence[str]) -> R:
-        """The addresses of all ranges among the files of the metadata folder (LIVE), those of each range once."""
+        """The addresses of all ranges among the files of the metadata folder (LIVE), distinct within each range."""
         return self.of_each(names, LiveFiles.metadata_file, LIVE)
 
     def uncommitted(self, files: Sequence[str]) -> R:
-        """The addresses of files of uncommitted data (LIVE), those of each file once; this process reads a single one.
+        """The addresses of files of uncommitted data (LIVE), distinct within each file; the driver reads a single file.
 
-        A server ends a file after some 20 MB, which is less than it takes to start tasks.
+        A server ends a file after some 20 MB, and reading it takes less time than starting tasks.
         """
         if len(files) == 1:
             return self.engine.table(pa.Table.from_batches(self._each(LiveFiles.uncommitted)(files[0]), LIVE))
         return self.of_each(files, LiveFiles.uncommitted, LIVE)
 
     def head_entries(self, range_ids: Sequence[str], sizes: pa.Int64Array) -> R:
-        """Entries of branch heads' ranges that have one of these sizes (HEAD_ENTRIES)."""
+        """Entries of branch heads' ranges whose size is among the given ones (HEAD_ENTRIES)."""
         return self.of_each(range_ids, lambda files, range_id: files.head_entries(range_id, sizes), HEAD_ENTRIES)
 
     def of_each(self, items: Sequence[Item], table: Callable[[LiveFiles, Item], pa.Table], schema: pa.Schema) -> R:
@@ -261,13 +256,13 @@ def read_each_once(table: Callable[[LiveFiles, Item], pa.Table], files: LiveFile
     """The distinct rows of some files.
 
     Args:
-        table: reads the rows of one file.
+        table: reads the rows of a file.
     """
     return merge(work_ahead(partial(table, files), names, FILES_AHEAD), each_once, ROWS_MERGED)
 
 
 def _read_and_record(facts_into: str, opener: OpensStore, files: LiveFiles, metarange_ids: Sequence[str]) -> pa.Table:
-    """The distinct ranges of metaranges, which are recorded in a folder of a store."""
+    """The distinct ranges of metaranges; also records the ranges in a folder of a store."""
 
     def named(place: int) -> pa.Table:
         metarange_id = metarange_ids[place]
@@ -285,9 +280,9 @@ def facts_folder(step: Step[R], kind: FactKind) -> FactsFolder:
 
 
 def find_fact_files(step: Step[R], kind: FactKind, *, of_all_runs: bool | None = None) -> list[FactFile]:
-    """The files of facts that a step believes: those of its own attempt, or of all runs.
+    """The files of facts that a step believes, from its own attempt or from all runs.
 
-    A warning says how many files another version of the collector wrote.
+    A warning gives the number of files by another version of the collector.
 
     Args:
         of_all_runs: by default as the plan says.
@@ -312,14 +307,14 @@ def look_up_facts(
     schema: pa.Schema,
     weight: int = 1,
 ) -> pa.Table:
-    """Looks up facts in files: in this process where they have few values, else in tasks.
+    """Looks up facts in files: in the driver if they have few values, or else in tasks.
 
-    A warning says how many files cannot be used; they give no rows.
+    A warning gives the number of unusable files, which yield no rows.
 
     Args:
-        look_up: reads some files of a store together; gets both as `store` and `files`.
-        schema: of its rows; the column `damage` says what is wrong with a file.
-        weight: values of other facts that take as long to be read as one of these.
+        look_up: reads a group of files; gets the arguments `store` and `files`.
+        schema: schema of its rows; the column `damage` describes the damage of a file.
+        weight: values of other facts that take as long to read as one value here.
     """
     opener = step.repository.opener
 
@@ -345,13 +340,13 @@ def find_ranges(
 ) -> RangeRecords:
     """The distinct ranges of a repository's metaranges, as `References.range_records` gives them.
 
-    Those of other repositories than the step's own are not recorded.
+    Ranges of other repositories than the step's own are not recorded.
 
     Args:
-        expired: whether only expired commits have these metaranges. A run that builds on another one believes the facts
-            of all runs about them.
+        expired: True if only expired commits have these metaranges. A run with a base run then believes the facts of
+            all runs.
+
     Raises:
-        CorruptFile: a metarange that is read is missing or damaged.
     """
     references = References.from_step(step, repository)
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
@@ -374,10 +369,11 @@ def find_ranges(
 def ranges_of_heads(
     step: Step[R], repository: OpenRepository, metarange_ids: Collection[str], *, record: bool
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Each metarange of branch heads with its ranges (RANGES).
+    """Yields each metarange of branch heads with its ranges (RANGES).
 
     Args:
-        record: whether those that are read are recorded, where the heads have many ranges.
+        record: True to record the metaranges that are read, if the heads have many ranges.
+
     Raises:
         CorruptFile: a metarange that is read is missing or damaged.
     """
@@ -409,9 +405,9 @@ def ranges_of_heads(
 
 
 def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
-    """The ranges that may have an entry of one of these sizes, in order.
+    """The ranges that may have an entry with one of these sizes, in order.
 
-    A range is left out only if its sizes are known and none of these is among them.
+    A range is excluded only if its sizes are known and none of the wanted sizes is among them.
     """
     look_up = partial(facts_of_ranges.look_up_sizes, wanted=frozenset(range_ids), sizes=sizes)
     rows = look_up_facts(step, SIZES, find_fact_files(step, SIZES) if range_ids else [], look_up, HAS_SIZES)
@@ -428,15 +424,16 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
 
 
 def tidy_facts(step: Step[R]) -> None:
-    """Deletes the facts that a run which looked at everything did not meet, and merges small files into few.
+    """Merges small files of facts; first deletes older runs' facts, if the run has no base run and so recorded its own.
 
-    One of the flow `committed` meets every metarange, but records no hashes: facts of other kinds stay. A run that
-    believes its own facts alone about what is live keeps those of others apart: it asks again before it deletes.
+    A run of the flow `committed` reads every metarange, but records no hashes: facts of other kinds stay. A run that
+    believes only its own facts about live ranges merges other runs' facts apart, since its recheck looks up facts
+    again.
 
-    Only for runs that may delete. What fails is warned of: files that cannot be deleted stay, and later runs that build
-    on another one believe them, as they believed them before. No live object can become garbage by this. An old fact is
-    as true as on its first day, since the id of a range is a hash of what it holds: it says of the range what reading
-    it would say. Facts are deleted to save space, and not because they could become wrong.
+    To be called only in runs that may delete. Failures are warnings: files that cannot be deleted stay, and later runs
+    with a base run go on believing them. No live object can become garbage by this. An old fact is as true as on its
+    first day, since the id of a range is a hash of its content. Facts are deleted to save space, not because they could
+    become wrong.
     """
     store, plan = step.repository.store, step.plan
     problems: list[str] = []
@@ -466,7 +463,7 @@ def tidy_facts(step: Step[R]) -> None:
 
 
 def _merge_small(step: Step[R], files: Sequence[FactFile], into: FactsFolder) -> list[str]:
-    """Merges small files; returns what is wrong with those that are lost. Raises StorageError."""
+    """Merges small files; returns the damage of lost files. Raises StorageError."""
     groups = [group for group in facts.group(files) if len(group) > 1]
     merge = partial(_merge_files, into)
     if sum(file.values for group in groups for file in group) <= VALUES_READ_HERE:
@@ -486,10 +483,10 @@ def _merge_files(into: FactsFolder, files: Sequence[FactFile]) -> Iterator[pa.Re
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """Files of the metadata folder that no commit names and nobody read before.
+    """Files of the metadata folder that no commit names and no earlier step read.
 
     Attributes:
-        ids: the files, of whatever kind: tables of earlier refs dumps are among them.
+        ids: the files, whichever kind they are: tables of earlier refs dumps are among them.
         records: ranges that are among the files, or that a metarange among them names.
     """
 
@@ -504,15 +501,23 @@ def find_unnamed(
     expired: Set[str],
     since: datetime | None = None,
 ) -> Unnamed:
-    """Lists the metadata folder, and reads of it only what no commit names.
+    """Lists the metadata folder, and reads only files that no commit names.
 
-    It is asked last: whatever is committed until then is seen.
+    Ranges that none of the repository's commits names may belong to another repository on the same storage namespace.
+    lakeFS allows a second one that is made `bare`, and two servers do not know each other (a migration, a restored
+    backup). No list of repositories is sure to name it, but its ranges can always be seen. Failed commits, merges and
+    imports leave such ranges as well, and a commit under way writes them before it exists. The origin of a range cannot
+    be known, so its objects count as live.
+
+    To be called after commits were listed: everything that was committed until then is in `read` or `expired`.
 
     Args:
-        read: ids of everything that was read before, or is read by this question.
-        expired: ids of metaranges and ranges that only expired commits name. They are no sign of another repository,
-            but such a range stays where an unnamed metarange names it, too. So it is with a branch's compacted base.
+        read: ids of everything that was read before, or is read by this step.
+        expired: ids of metaranges and ranges that only expired commits name. They are no sign of another repository.
+            Such a range still stays if an unnamed metarange names it, too. The same holds for a branch's compacted
+            base.
         since: only files that were last modified at this moment, UTC, or later; None for all.
+
     Raises:
         CorruptFile: a file is of no known kind, or damaged.
     """

@@ -1,13 +1,11 @@
 """Makes the server write its uncommitted data, checks by samples that it is complete, and removes the files later.
 
-A server pages through its branches. A page that wrote nothing has no location, which is also what a server answers when
-a branch is deleted while it works and it loses count: such a page is believed only when it repeats while the branches
-stay the same. A few staged entries of every branch, asked for before, are looked for in the files that were written.
+A few staged entries of every branch are sampled before the preparation, and looked up in the written files.
 
-Nobody reads these files once a run ended, and a server never removes them. Which files are ours is stated by the run
-that asked for them: by its manifest of `uncommitted_df`, by its report, and by notes in its folder, which also name the
-preparations of its rechecks. Notes in a folder of their own name what `explain` asked for. Files of anybody else's
-preparations lie in the same folder, and stay.
+No run needs these files once their own run has ended, and a server never removes them. The run that asked for them
+states which files are its own: in its manifest of `uncommitted_df`, in its report, and in notes in its folder, which
+also name the preparations of its rechecks. Notes in a separate folder name the preparations for `explain`. Files of
+other clients' preparations lie in the same folder, and stay.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -44,24 +42,25 @@ from lakefs_gc_assets.storage.interface import (
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 32
 _FILES_READ_HERE = 16
-"""Files that this process reads itself: more take longer than tasks to begin."""
+"""Maximum files that the driver reads itself: more files take longer than starting tasks."""
 _FILES_AT_ONCE = 4
-"""Files of uncommitted data in this process's memory at one time: a server ends each after some 20 MB."""
+"""Files of uncommitted data in the driver's memory at one time: a server ends each after some 20 MB."""
 _CHANGES_READ = 1000
 _PATHS_TRIED = 10
 _SAMPLES = 3
-"""So many entries of a branch are looked for: one alone may have been written because another branch holds it too."""
+"""Entries of a branch that are looked up: a single one may have been written only because another branch holds it too.
+"""
 _TEXT = (pa.string(), pa.large_string(), pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One complete preparation of uncommitted data, or two that count together. Times UTC.
+    """One complete preparation of uncommitted data, or two that count together. Times are UTC.
 
     Attributes:
-        server_run_ids: ids under which the server wrote; more than one where a first page was asked for again.
+        server_run_ids: ids under which the server wrote; several if a first page was asked for again.
         files: keys of all parquet files, relative to the storage namespace.
-        pages: answers that count: those with a location, and empty ones that the server repeated.
+        pages: number of answers that count: with a location, or empty and repeated by the server.
     """
 
     started_at: datetime
@@ -83,6 +82,7 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
 
     Args:
         progress: gets the number of pages so far, after each page.
+
     Raises:
         LakeFSError: the server fails, makes no progress, or writes outside of the storage namespace.
         OrderViolation: the server changed its run id between two pages.
@@ -124,6 +124,12 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
 
 
 def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
+    """A page to trust: one with a location, or an empty one that the server repeated while the branches stayed the
+    same.
+
+    A page that wrote no file has no location. A server also answers so if a branch is deleted while it works and it
+    loses count.
+    """
     page = _ask(api, token, state)
     if page.location:
         return page
@@ -169,7 +175,7 @@ def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
     )
     files: list[str] = []
     for prefix in prefixes:
-        # By the service's own pages: a listing that something ends early would leave out what is live.
+        # `list_level` follows the service's own pages: a listing that ends early would miss live objects.
         keys = [each.key for each in store.list_level(prefix).objects]
         file_count = state.prefixes.get(prefix, 0)
         if len(keys) < file_count:
@@ -186,7 +192,7 @@ def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
 def read_addresses(store: GivesObjects, file: str) -> pa.ChunkedArray:
     """The column `physical_address` of one file, as the server spelled it.
 
-    Raises CorruptFile where the file is missing, is no such parquet file, or holds a null.
+    Raises CorruptFile if the file is missing, is not such a parquet file, or has a null.
     """
     data = fetch(store, file)
     try:
@@ -213,7 +219,7 @@ class StagedSample:
     """One staged entry of a branch, as the server shows it, and the addresses it may mean.
 
     Attributes:
-        elsewhere: whether it may be an object of another bucket, which uncommitted data rightly lacks.
+        elsewhere: True if it may be an object of another bucket, which uncommitted data rightly lacks.
     """
 
     branch: str
@@ -224,11 +230,11 @@ class StagedSample:
 
 
 STAGED = pa.schema([pa.field("address", pa.string()), pa.field("branch", pa.string()), pa.field("path", pa.string())])
-"""Staged entries: the address of each, and where it was staged."""
+"""Staged entries: address, branch and path."""
 
 
 def write_samples(store: ObjectStore, run_id: str, attempt: str, samples: Iterable[StagedSample]) -> None:
-    """Stores where a run saw entries staged, since uncommitted data names addresses alone; nothing without samples."""
+    """Stores branch and path of staged entries, since uncommitted data has only addresses; nothing without samples."""
     rows = [{"address": key, "branch": sample.branch, "path": sample.path} for sample in samples for key in sample.keys]
     if rows:
         tables.put(store, _samples_key(run_id, attempt), pa.Table.from_pylist(rows, STAGED))
@@ -253,20 +259,22 @@ def staged_samples(
     commits_expire: bool,
     branches: Collection[str] | None = None,
 ) -> tuple[StagedSample, ...]:
-    """The first staged objects of each branch that must be in uncommitted data, of the first changes of the branch.
+    """Samples the first changes of branches: staged objects that must be in uncommitted data.
 
     These are objects inside the storage namespace whose name is older than the cutoff; a name without a time counts as
-    old. A younger object may have been staged after the preparation. An address that is spelled otherwise than the
-    namespace, such as s3a:// for s3://, proves nothing: servers leave it out of uncommitted data. A commit is taken to
-    hold such an object too, which is enough while no commit expires. An address by an access point may be the way in
-    which a server spells all its objects, so it counts.
+    old. A younger object may have been staged after the preparation.
+
+    An address in another spelling than the namespace, such as s3a:// for s3://, proves nothing: servers omit it from
+    uncommitted data. Such an object is assumed to be in a commit too, which is enough as long as no commit expires. An
+    address by an access point counts, since a server may spell all its objects so.
 
     Args:
         commits_expire: True if the run applies retention rules.
-        branches: which branches are asked for; None for all.
+        branches: branches to sample; None for all.
+
     Raises:
         GuardTripped: commits expire, and the address of a staged object is spelled otherwise than the namespace.
-        LakeFSError: a branch cannot be asked for.
+        LakeFSError: a branch cannot be listed.
     """
     if branches is None:
         branches = [branch.id for branch in api.branches()]
@@ -290,7 +298,7 @@ def _samples(
                 guards.refuse_staged_spelling(
                     stats.physical_address, f"{change.path!r} on branch {branch!r}", namespace
                 )
-            # Servers of a local store spell every address so: its repositories can be marked, not swept.
+            # Servers of a local store spell every address so. Their repositories can be marked, but not swept.
             by_access_point = namespace.location.kind != "local" and namespace.may_lie_elsewhere(stats.physical_address)
             if (own or by_access_point) and _older(keys, cutoff):
                 samples.append(StagedSample(branch, change.path, keys, stats.physical_address, elsewhere=not own))
@@ -303,7 +311,7 @@ def _samples(
 
 
 def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
-    """The first changes of a branch but removals; the very first alone is asked for in the cheapest way."""
+    """The first changes of a branch except removals; the very first comes from a cheaper call."""
     first = api.first_change(branch)
     if first is None:
         return
@@ -326,9 +334,9 @@ _SPELLED = pa.schema([pa.field("physical_address", pa.string())])
 def missing_samples(
     engine: Engine[R], repository: OpenRepository, files: Sequence[str], samples: Sequence[StagedSample]
 ) -> tuple[StagedSample, ...]:
-    """Samples that no file holds; of those that may lie elsewhere the ones whose object is there in this store.
+    """Samples that no file holds. A sample that may lie elsewhere is missing only if its object is in this store.
 
-    Tasks read many files, and hand over only addresses of samples.
+    If there are many files, tasks read them and return only addresses of samples.
     """
     if not samples:
         return ()
@@ -349,7 +357,7 @@ def missing_samples(
 
 
 def _read_some(values: pa.StringArray, store: GivesObjects, file: str) -> pa.Table:
-    """Those of some addresses that a file holds, each once."""
+    """Distinct addresses of a file that are among the given ones."""
     column = read_addresses(store, file)
     return pa.table([column.filter(pc.is_in(column, value_set=values)).unique()], schema=_SPELLED)
 
@@ -359,7 +367,7 @@ def _read_some_in_task(values: pa.StringArray, opener: OpensStore, file: str) ->
 
 
 def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
-    """True if the store has an object of one of these names."""
+    """True if the store has an object with one of these names."""
     return any(head_if_there(store, key) is not None for key in keys)
 
 
@@ -372,20 +380,21 @@ def prepare_checked(
     *,
     commits_expire: bool,
 ) -> Prepared:
-    """Prepares, looks for samples of what was staged right before, and prepares once more where one is missing.
+    """Prepares and looks up samples that were staged right before; prepares once more if one is missing.
 
-    Both preparations count then. A branch that lacks a sample is asked again what it has staged: its sample may have
-    been committed, reset or overwritten since, which is no fault of the preparation.
+    Both preparations count then. A branch that lacks a sample is sampled anew: the object may have been committed,
+    reset or overwritten since, which is no fault of the preparation.
 
     Args:
-        engine: reads the files that were written, where they are many.
-        cutoff: only entries whose names are older are looked for, UTC.
-        samples: what `staged_samples` returned for these arguments.
+        engine: reads the written files, if there are many.
+        cutoff: only entries whose names are older are looked up, UTC.
+        samples: result of `staged_samples` for these arguments.
         progress: gets the number of pages so far, after each page.
         commits_expire: True if the run applies retention rules.
+
     Raises:
         LakeFSError: an old staged entry is missing from both preparations, or the server fails.
-        GuardTripped: commits expire and something is staged that uncommitted data cannot hold, or uncommitted data
+        GuardTripped: commits expire and an entry is staged that uncommitted data cannot hold, or uncommitted data
             lacks an object of this store that is staged by an access point.
         OrderViolation, CorruptFile: see `prepare`.
     """
@@ -426,7 +435,7 @@ def prepare_checked(
 
 _NOTES = "preparations/"
 _WITHOUT_RUN = f"{layout.RUNS_PREFIX}explained/"
-"""Folder of notes about preparations that a question asked for, and no run."""
+"""Folder of notes about preparations for a question, without a run."""
 
 
 def folder_of_notes(run_id: str) -> str:
@@ -435,15 +444,15 @@ def folder_of_notes(run_id: str) -> str:
 
 
 def note_preparations(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None:
-    """Writes down that a run made the server prepare under these ids; to be called right after each preparation."""
+    """Records the server's ids of a run's preparations; to be called right after each preparation."""
     for server_run_id in filter(layout.is_xid, server_run_ids):
         store.put(folder_of_notes(run_id) + server_run_id, b"")
 
 
 def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
-    """Writes down what a question, and no run, made the server prepare.
+    """Records the server's ids of a preparation for a question, without a run.
 
-    Returns the store's time of the last note, UTC; None where there is none.
+    Returns the store's time of the last note, UTC; None if no note was written.
     """
     store, noted_at = repository.store, None
     try:
@@ -456,28 +465,28 @@ def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine)
 
 
 def remove_preparation_without_run(store: ObjectStore, server_run_id: str) -> int:
-    """Deletes the files of a preparation that a question asked for, and then its note; returns how many.
+    """Deletes the files of a preparation for a question, and then its note; returns the number of deleted objects.
 
-    Raises StorageError where one could not be deleted.
+    Raises StorageError if one could not be deleted.
     """
     return remove_preparation(store, server_run_id) + delete_all(store, [_WITHOUT_RUN + server_run_id])
 
 
 def noted_preparations(store: ObjectStore, run_id: str | None) -> list[str]:
-    """The ids that a run's notes name, newest first; if None, those that no run but a question asked for."""
+    """The server's ids in a run's notes, newest first; if `run_id` is None, the ids of preparations without a run."""
     folder = _WITHOUT_RUN if run_id is None else folder_of_notes(run_id)
     return sorted(filter(layout.is_xid, (key.removeprefix(folder) for key in keys_below(store, folder))))
 
 
 def forget_preparations(store: ObjectStore, run_id: str) -> int:
-    """Deletes a run's notes, once what they name is gone; returns how many. Raises StorageError."""
+    """Deletes a run's notes, once the files they name are gone; returns the number of notes. Raises StorageError."""
     return delete_all(store, sorted(keys_below(store, folder_of_notes(run_id))))
 
 
 def remove_preparation(store: ObjectStore, server_run_id: str) -> int:
-    """Deletes the files of a preparation, and nothing else beside them; returns how many.
+    """Deletes the files of a preparation, and no other files beside them; returns the number of files.
 
-    Raises StorageError where one could not be deleted.
+    Raises StorageError if one could not be deleted.
     """
     if not layout.is_xid(server_run_id) or run_folder.has_plan(store, server_run_id):
         return 0
