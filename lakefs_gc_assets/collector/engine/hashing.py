@@ -1,8 +1,7 @@
-"""Sets of addresses as hashes in plain arrays: what tasks compare frames with, at memory's speed.
+"""Sets of addresses as hashes in plain arrays, which tasks compare frames with at the speed of memory.
 
-Hashes are xxHash64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), as Spark's function of that name
-makes of the same strings. Where two addresses have the same hash, what is compared by 64 bits alone says so; each
-function tells what follows.
+Hashes are xxHash64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), equal to Spark's function of that
+name for the same strings. A function that compares only 64 bits takes addresses with the same hash for equal.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 _Array = npt.NDArray[Any]
 _Strings = tuple[_Array, _Array]
-"""Bytes of strings, and where each begins; one more than there are strings."""
+"""Bytes of strings, and the offsets at which they start; the last offset is the end of the last string."""
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
 SEED = 42
@@ -32,11 +31,11 @@ _PRIME_3 = np.uint64(0x165667B19E3779F9)
 _PRIME_4 = np.uint64(0x85EBCA77C2B2AE63)
 _PRIME_5 = np.uint64(0x27D4EB2F165667C5)
 _SLOTS_FOR_EACH = 2
-"""Room in a table of hashes, at the least: a search ends after few steps."""
+"""Minimum slots for each hash in a table of hashes, so that a search ends after few steps."""
 
 
 def hashes(addresses: pa.StringArray, seed: int = SEED) -> Hashes:
-    """The 64 bits of each address. Raises ValueError where one is null."""
+    """The 64-bit hashes of addresses. Raises ValueError if one is null."""
     if addresses.null_count:
         raise ValueError("an address is null")
     values = np.empty(len(addresses), np.uint64)
@@ -74,13 +73,13 @@ def first_of_each(addresses: pa.StringArray, hashed: Hashes) -> Flags:
 
 @dataclass(frozen=True)
 class HashSet:
-    """Some hashes, in which others are looked up several times, or by several tasks: some ten bytes for each.
+    """A set of hashes that serves several lookups or tasks, in some ten bytes for each hash.
 
     Attributes:
-        ordered: each once, in ascending order.
-        starts: where in these each span of hashes begins. Spans are of the same width, and the first one begins with
-            the first hash; of the last one there is the end, too.
-        shift: the logarithm of the width of a span.
+        ordered: distinct hashes in ascending order.
+        starts: for each span of hashes, the place in `ordered` of its first hash; then the end of the last span. Spans
+            have the same width, and the first one begins with the first hash.
+        shift: the binary logarithm of the width of a span.
     """
 
     ordered: Hashes
@@ -89,33 +88,33 @@ class HashSet:
 
     @classmethod
     def from_hashes(cls, hashed: Hashes) -> "HashSet":
-        """The set of these."""
+        """The set of the given hashes, which may repeat."""
         ordered = distinct(hashed)
         if not len(ordered):
             return cls(ordered, np.zeros(1, np.int32), np.uint64(0))
         width = int(ordered[-1] - ordered[0])
-        # One hash or more for each span, and less than four.
+        # On average, each span has one to four hashes.
         shift = np.uint64(max(0, width.bit_length() - len(ordered).bit_length() + 1))
         starts = np.empty((width >> int(shift)) + 2, np.int32)
         _find_starts(ordered, shift, starts)
         return cls(ordered, starts, shift)
 
     def has(self, hashed: Hashes) -> Flags:
-        """True for each hash that is among them."""
+        """True for each hash that is in the set."""
         has: Flags = self._places(hashed) >= 0
         return has
 
     def mark(self, hashed: Hashes, met: Flags) -> None:
-        """Notes which of them are among some hashes.
+        """Flags the set's hashes that are among the given ones.
 
         Args:
-            met: true for each hash found so far, in the order of `ordered`; this call adds to it.
+            met: true for each hash found so far, in the order of `ordered`; this call sets more flags.
         """
         places = self._places(hashed)
         met[places[places >= 0]] = True
 
     def _places(self, hashed: Hashes) -> npt.NDArray[np.int32]:
-        """Position of each hash among them; -1 if it is not there."""
+        """Places of the given hashes in `ordered`; -1 for a hash that is not in the set."""
         places = np.full(len(hashed), -1, np.int32)
         if len(self.ordered):
             _find_in_spans(self.ordered, self.starts, self.shift, hashed, places)
@@ -131,9 +130,9 @@ def count_by_sets(one: Hashes, other: Hashes, bits: npt.NDArray[np.uint8]) -> np
     """Number of addresses by the sets that hold them: the index in the result is the union of an address's bits.
 
     Args:
-        one: 64 bits of each address.
-        other: 64 further bits of it.
-        bits: the set that it was met in.
+        one: 64 bits for each address.
+        other: 64 further bits for each address.
+        bits: for each address, the bit of the set that it comes from.
     """
     size = _slots(len(one))
     counts = np.zeros(256, np.int64)
@@ -146,8 +145,8 @@ def _slots(count: int) -> int:
 
 
 def _bytes_and_bounds(addresses: pa.StringArray) -> _Strings:
-    """The bytes of strings and where each begins and ends, without a copy of strings of the usual type."""
-    # Of a `large_string`, which Spark can be set to hand over, these would be other bounds, and every hash another one.
+    """The bytes of strings and the offsets of their bounds, without a copy for strings of the usual type."""
+    # Spark can be set to hand over `large_string`, whose offsets are wider: read as int32 they would give wrong hashes.
     addresses = addresses.cast(pa.string())
     _, bounds, data = addresses.buffers()
     offsets = np.frombuffer(bounds, np.int32)[addresses.offset : addresses.offset + len(addresses) + 1]
@@ -260,7 +259,7 @@ def _find_in_spans(ordered: _Array, starts: _Array, shift: np.uint64, wanted: _A
             continue
         span = np.int64((value - first) >> shift)
         place, end = starts[span], starts[span + 1]
-        # Whoever chooses names so that all their hashes are in one span makes nobody wait.
+        # Binary search: even if a client chose names whose hashes all fall into one span, lookups stay fast.
         while end - place > 8:
             middle = (place + end) // 2
             if ordered[middle] > value:
@@ -306,7 +305,7 @@ def _equal(data: _Array, bounds: _Array, row: int, other: int) -> bool:
 
 @compiled
 def _count(one: _Array, other: _Array, bits: _Array, seen: _Array, sets: _Array, counts: _Array) -> None:
-    """A slot is free where its set is empty."""
+    """Counts addresses by sets. A slot is free if its set is empty."""
     last = np.uint64(len(sets) - 1)
     for row in range(len(one)):
         slot = one[row] & last
@@ -321,10 +320,10 @@ def _count(one: _Array, other: _Array, bits: _Array, seen: _Array, sets: _Array,
 
 
 def distinct(values: Values) -> Values:
-    """Each value once, in ascending order.
+    """Distinct values in ascending order.
 
-    `np.unique` puts integers into a table of hashes: 50,000 sizes take it 6 ms and 8 million hashes 9 s. Sorting takes
-    0.3 ms and 0.1 s.
+    `np.unique` puts integers into a table of hashes, which takes 6 ms for 50,000 sizes and 9 s for 8 million hashes.
+    Sorting takes 0.3 ms and 0.1 s.
     """
     if bool(np.all(values[:-1] < values[1:])):
         return values

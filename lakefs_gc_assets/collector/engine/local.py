@@ -34,11 +34,11 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class ArrowRows:
-    """A promise of rows.
+    """Rows that are computed when they are used.
 
     Attributes:
-        schema: the columns; each may be null, as for Spark's workers.
-        tasks: makes the rows, anew whenever it is called: for each task the batches that it has.
+        schema: the columns, all nullable, as for Spark's workers.
+        tasks: computes the rows, anew at each call: for each task, its batches.
     """
 
     schema: pa.Schema
@@ -48,11 +48,11 @@ class ArrowRows:
 class LocalEngine:
     """Makes and compares tables of addresses in this process, one task after the other, in order.
 
-    Each group of a `read` is a task. Operations on single rows, and a `union`, keep tasks apart; those that compare
-    rows with each other leave one task. Addresses are compared as strings, by `without` as well.
+    Each group of a `read` is a task. Operations on single rows, and a `union`, keep tasks apart; operations that
+    compare rows with each other result in one task. Addresses are compared as strings, by `without` as well.
 
     Attributes:
-        tasks: how many read or write files, unless a setting says otherwise.
+        tasks: number of tasks that read or write files, unless a setting says otherwise.
     """
 
     tasks_at_once = 1
@@ -62,12 +62,12 @@ class LocalEngine:
         self.tasks = tasks
 
     def table(self, table: pa.Table) -> ArrowRows:
-        """Rows of one task."""
+        """Rows of the table, as a single task."""
         schema, batches = nullable(table.schema), table.to_batches()
         return ArrowRows(schema, lambda: iter([as_declared(batches, schema)]))
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> ArrowRows:
-        """Rows that are read item by item, each when the batches of the one before are used up."""
+        """Rows that are read item by item, each after the batches of the one before are used up."""
         work, declared = [tuple(group) for group in groups if group], nullable(schema)
 
         def task(items: Iterable[Item]) -> Batches:
@@ -77,7 +77,7 @@ class LocalEngine:
         return ArrowRows(declared, lambda: map(task, work))
 
     def union(self, first: ArrowRows, *more: ArrowRows) -> ArrowRows:
-        """All rows of frames that have the same columns. Raises ValueError where they have not."""
+        """All rows of frames that have the same columns. Raises ValueError if their columns differ."""
         frames = (first, *more)
         if any(frame.schema != first.schema for frame in more):
             raise ValueError(f"frames with other columns have no union: {[frame.schema.names for frame in frames]}")
@@ -98,7 +98,7 @@ class LocalEngine:
         return self.where(rows, partial(port.is_one_of, column, values))
 
     def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
-        """The result of a function for the rows of each task; the tasks run one after the other."""
+        """The result of a function for each task's rows; the tasks run one after the other."""
         declared = nullable(schema)
 
         def changed(batches: Batches) -> Batches:
@@ -109,7 +109,7 @@ class LocalEngine:
     def map_distinct(
         self, frames: Sequence[ArrowRows], change: ChangeBatches, schema: pa.Schema, count: int
     ) -> ArrowRows:
-        """The result of a function for the first row of each address. Raises ValueError if an address is null."""
+        """The result of a function for the first row with each address. Raises ValueError if an address is null."""
         firsts = _of_whole(frames, frames[0].schema, lambda whole: whole.filter(_is_first(whole.column("address"))))
         return self.map_batches(firsts, change, schema)
 
@@ -131,7 +131,7 @@ class LocalEngine:
         return ArrowRows(declared, tasks)
 
     def distinct(self, rows: ArrowRows) -> ArrowRows:
-        """Each row once."""
+        """Distinct rows."""
 
         names = rows.schema.names
 
@@ -143,7 +143,7 @@ class LocalEngine:
         return _of_whole([rows], rows.schema, each_once)
 
     def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
-        """The rows whose address is in none of the live frames. Raises ValueError where one has no address."""
+        """The rows whose address is in none of the live frames. Raises ValueError if a row has no address."""
         return self._by_address(_each_batch(rows, _require_addresses), live, among=False)
 
     def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
@@ -170,7 +170,7 @@ class LocalEngine:
     ) -> ArrowRows:
         """The result of a function for all rows of a task and the addresses of others.
 
-        Arrow makes its table of the addresses to look up anew at each call, so it is called once for each task.
+        Arrow builds its table of the addresses anew at each call, so the function is called once for each task.
         """
 
         def changed(task: Batches, addresses: pa.StringArray) -> Batches:
@@ -183,7 +183,7 @@ class LocalEngine:
         return ArrowRows(rows.schema if schema is None else schema, tasks)
 
     def without_matching(self, rows: ArrowRows, others: ArrowRows, columns: Sequence[str]) -> ArrowRows:
-        """The rows that have no equal in all of these columns; null equals nothing."""
+        """The rows that have no equal in the given columns; null equals nothing."""
         names = list(columns)
 
         def keys(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
@@ -196,14 +196,14 @@ class LocalEngine:
         return _filtered(rows, has_no_equal)
 
     def named(self, *frames: ArrowRows) -> pa.StringArray:
-        """The addresses of all rows, some of them perhaps several times; null is none."""
+        """The addresses of all rows, without nulls, perhaps with duplicates."""
         columns = [batch.column("address").drop_null() for batch in batches_of(frames)]
         return pa.concat_arrays([pa.array([], pa.string()), *columns])
 
     def kept_because(
         self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
     ) -> ArrowRows:
-        """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
+        """Adds the column `kept`: the reason to keep an unreferenced object, null if it may go."""
         add_reason = partial(port.kept_because, cutoff, frozenset(windows), port.is_sighted)
         schema = unreferenced.schema.append(_KEPT)
 
@@ -215,7 +215,7 @@ class LocalEngine:
         return self._with_addresses(unreferenced, [sighted], add_reasons, schema)
 
     def same_content(self, rows: ArrowRows, others: ArrowRows) -> ArrowRows:
-        """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
+        """Distinct rows that have the size of some row in `others`, and its ETag if both are plain MD5."""
 
         def alike() -> Holds:
             theirs = _whole([self.select(others, "size", "etag")])
@@ -240,7 +240,7 @@ class LocalEngine:
         return sum(batch.num_rows for batch in batches_of([rows]))
 
     def collect(self, rows: ArrowRows, limit: int | None = None) -> pa.Table:
-        """The rows, at most so many: of no task more is made than that."""
+        """The rows, at most `limit`; tasks compute no further batches after that."""
         collected: list[pa.RecordBatch] = []
         remaining = limit
         for task in rows.tasks() if limit != 0 else ():
@@ -273,7 +273,7 @@ class LocalEngine:
 
     @contextmanager
     def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:
-        """Rows for several uses, made by the first of them. A use after the exit raises RuntimeError."""
+        """Rows for several uses, computed by the first use. A use after the exit raises RuntimeError."""
         ended = False
 
         @cache
@@ -293,9 +293,9 @@ class LocalEngine:
 
     @contextmanager
     def in_background(self, work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
-        """Does a piece of work at once, before anything else happens: of all orders, always the same.
+        """Does the work at once, before anything else happens, so that the order is always the same.
 
-        An error of it is raised when its result is asked for; what is no Exception, such as a killed process, ends
+        An Exception is raised when its result is asked for. Any other BaseException, such as of a killed process, ends
         everything at once.
         """
         done: Future[Result] = Future()
@@ -307,7 +307,7 @@ class LocalEngine:
 
 
 def as_declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:
-    """Batches that have rows, in the columns that were promised. Raises ValueError where they have others."""
+    """Batches that have rows, in the promised columns. Raises ValueError if the columns differ."""
     for batch in batches:
         if batch.schema == schema:
             declared = batch
@@ -335,7 +335,7 @@ def _whole(frames: Sequence[ArrowRows]) -> pa.RecordBatch:
 def _of_whole(
     frames: Sequence[ArrowRows], schema: pa.Schema, change: Callable[[pa.RecordBatch], pa.RecordBatch]
 ) -> ArrowRows:
-    """One task: the rows that a function makes of all rows of some frames together."""
+    """One task: the result of a function for all rows of some frames together."""
 
     def changed() -> Batches:
         yield from as_declared([change(_whole(frames))], schema)
@@ -351,7 +351,7 @@ def _each_batch(
 
 
 def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
-    """The rows for which a condition holds that is prepared once for each use of the rows."""
+    """The rows that meet a condition, which is prepared once for each use of the rows."""
 
     def tasks() -> Iterator[Batches]:
         holds = prepare()
@@ -368,17 +368,17 @@ def _require_addresses(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _is_first(addresses: pa.StringArray) -> pa.BooleanArray:
-    """True for the first of equal addresses. Raises ValueError where one is null."""
+    """True for the first among equal addresses. Raises ValueError if one is null."""
     return pa.array(hashing.first_of_each(addresses, hashing.hashes(addresses)))
 
 
 def _digests(rows: pa.RecordBatch) -> pa.StringArray:
-    """The MD5 of each object's content; null where neither size nor ETag says."""
+    """The MD5s of the objects' contents; null if neither size nor ETag states it."""
     size, etag = (rows.column(name) for name in ("size", "etag"))
     plain = pc.fill_null(pc.match_substring_regex(etag, PLAIN_ETAG), False)
     return pc.if_else(pc.equal(size, 0), EMPTY_MD5, pc.if_else(plain, etag, pa.scalar(None, pa.string())))
 
 
 def _contents(sizes: pa.Int64Array, digests: pa.StringArray) -> pa.StringArray:
-    """Size and MD5 of each object as one text; null where the MD5 is not known."""
+    """Sizes and MD5s of objects, joined to one text each; null if the MD5 is unknown."""
     return pc.binary_join_element_wise(sizes.cast(pa.string()), digests, " ")

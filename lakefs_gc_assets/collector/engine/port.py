@@ -4,8 +4,8 @@ The product's engine works on Spark (`spark/engine.py`). Rows that the driver ho
 engine (`local.py`). Simulations run the same protocol on the local engine alone. A plain reference engine lives in the
 tests. All three pass one contract suite (`lakefs_gc_assets_tests/collector/engine/engine_contract.py`).
 
-What an operation does to a batch of Arrow stands beside the port, as pure functions of compiled code that both engines
-of the product use.
+Functions on single Arrow batches stand beside the port. They are pure, run in compiled code, and serve both engines of
+the product.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -24,21 +24,21 @@ LOCAL_ROWS = 400_000
 """Maximum rows of a frame that the driver reads and keeps itself, about 100 MB: starting tasks takes longer."""
 
 R = TypeVar("R")
-"""The rows of one engine."""
+"""The rows of an engine."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 ChangeBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Changes all batches of one task. It runs in a worker, so everything that it captures must be picklable."""
+"""Changes all batches of a task. It runs in a worker, so everything that it captures must be picklable."""
 
 ChangePart = Callable[[pa.Table], pa.Table]
 """Changes a part of the rows. It runs in a worker, so everything that it captures must be picklable."""
 
 ReadItem = Callable[[Item], Iterable[pa.RecordBatch]]
-"""Reads one piece of work in a worker, as batches of rows."""
+"""Reads an item in a worker, as batches of rows."""
 
 Holds = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""Says of each row of a batch whether something holds; null counts as not. It runs in a worker."""
+"""Returns true for each row of a batch that meets a condition; null counts as false. It runs in a worker."""
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
@@ -49,13 +49,13 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 class Engine(Protocol[R]):
     """Makes and compares tables of addresses.
 
-    Rows are a promise: nothing is read before an operation that gives a result (`count`, `collect`, `count_…`) asks for
-    them, and what is used by two of these is made twice unless it is `cached`. Only of few rows that this process holds
-    may be made at once what others are compared with. Rows have no order. An address that is
-    null equals no address.
+    Rows are lazy: they are read when an operation with a result (`count`, `collect`, `count_…`) asks for them. Rows
+    that two such operations use are computed twice unless they are `cached`. Only the right operand of a comparison may
+    be computed at once, if it is a few rows that the driver holds. Rows have no order. An address that is null equals
+    no address.
 
-    Several operations take `count`: how many rows all operands have together, about. It decides how the work is split
-    and must not change the result.
+    Several operations take `count`: the approximate number of rows of all operands together. It decides how the work is
+    split and must not change the result.
 
     Attributes:
         tasks: number of tasks that read or write files, unless a setting says otherwise.
@@ -67,11 +67,11 @@ class Engine(Protocol[R]):
 
     @property
     def ran_on(self) -> str:
-        """What has done the work so far, for the log: Spark or this process."""
+        """Place of the work so far, for the log: Spark or this process."""
         ...
 
     def table(self, table: pa.Table) -> R:
-        """Rows that this process holds already."""
+        """Rows that the driver holds already."""
         ...
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> R:
@@ -95,11 +95,11 @@ class Engine(Protocol[R]):
         ...
 
     def map_batches(self, rows: R, change: ChangeBatches, schema: pa.Schema) -> R:
-        """The result of a function for the rows of each task, in columns of the schema."""
+        """The result of a function for each task's rows, in columns of the schema."""
         ...
 
     def map_distinct(self, frames: Sequence[R], change: ChangeBatches, schema: pa.Schema, count: int) -> R:
-        """The result of a function for one row of each address of all frames; addresses compare as strings.
+        """The result of a function for one row per distinct address in all frames; addresses compare as strings.
 
         A row without an address is an error.
         """
@@ -114,18 +114,18 @@ class Engine(Protocol[R]):
         ...
 
     def distinct(self, rows: R) -> R:
-        """Each row once."""
+        """Distinct rows."""
         ...
 
     def without(self, rows: R, *live: R, count: int, least: int = 0) -> R:
         """The rows whose address is in none of the live frames.
 
         Addresses may be compared by a hash: a collision keeps an object and never loses one. So the right side must be
-        what is live, and this must never be used for an intersection. What is left may be deleted: a row of it
+        live addresses, and this must never be used for an intersection. The resulting rows may be deleted: a row
         without an address is an error.
 
         Args:
-            count: rows of all frames together, about.
+            count: approximate number of rows of all frames together.
             least: minimum rows that remain, if known.
         """
         ...
@@ -134,7 +134,7 @@ class Engine(Protocol[R]):
         """The rows whose address is not among the addresses, compared as strings.
 
         Args:
-            count: rows of both together, about, if known.
+            count: approximate number of rows of both together, if known.
         """
         ...
 
@@ -142,16 +142,16 @@ class Engine(Protocol[R]):
         """The rows whose address is among the addresses, compared as strings.
 
         Args:
-            count: rows of both together, about, if known.
+            count: approximate number of rows of both together, if known.
         """
         ...
 
     def without_matching(self, rows: R, others: R, columns: Sequence[str]) -> R:
-        """The rows that have no equal in all of these columns; null equals nothing."""
+        """The rows that have no equal in the given columns; null equals nothing."""
         ...
 
     def kept_because(self, unreferenced: R, cutoff: datetime, windows: Collection[str], sighted: R) -> R:
-        """Adds the column `kept`: why an unreferenced object stays (a value of Kept), null where it may go.
+        """Adds the column `kept`: the reason to keep an unreferenced object (a value of Kept), null if it may go.
 
         Args:
             unreferenced: rows of the listing (LISTED) that nothing references.
@@ -162,9 +162,9 @@ class Engine(Protocol[R]):
         ...
 
     def same_content(self, rows: R, others: R) -> R:
-        """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5.
+        """Distinct rows that have the size of some row in `others`, and its ETag if both are plain MD5.
 
-        Both have the columns `size` and `etag`. Objects of size 0 are the same whatever their ETags say.
+        Both have the columns `size` and `etag`. Objects with size 0 are the same, even if their ETags differ.
         """
         ...
 
@@ -173,18 +173,18 @@ class Engine(Protocol[R]):
         ...
 
     def collect(self, rows: R, limit: int | None = None) -> pa.Table:
-        """The rows in this process, at most so many; nullability of columns is not promised."""
+        """The rows in this process, at most `limit`; nullability of columns is not promised."""
         ...
 
     def count_by_sets(self, *frames: R, count: int) -> dict[int, int]:
         """Distinct addresses by the frames that hold them, at most eight frames: bit k of a key is frame k's.
 
-        Compared by 128 bits or more: that two of a billion addresses have the same is less likely than one in 10^20.
+        Addresses compare by 128 bits or more: a collision among a billion addresses is less likely than one in 10^20.
         """
         ...
 
     def hold(self, rows: R, count: int) -> R:
-        """The same rows, made at once and held by this process where they are few: what follows costs less then.
+        """The same rows; if they are few, they are computed at once and held in the driver, so later steps cost less.
 
         Args:
             count: number of rows.
@@ -192,11 +192,11 @@ class Engine(Protocol[R]):
         ...
 
     def spread(self, rows: R, at_most: int | None = None) -> R:
-        """The same rows, dealt out to tasks that wait for a store, of which at most so many run at a time."""
+        """The same rows, dealt out to tasks that wait for a store; at most `at_most` tasks run at a time."""
         ...
 
     def cached(self, rows: R, at_most: int) -> AbstractContextManager[R]:
-        """Rows for several uses, which are made once; their memory is released at the exit.
+        """Rows for several uses, which are computed once; their memory is released at the exit.
 
         Args:
             at_most: maximum number of rows.
@@ -204,27 +204,27 @@ class Engine(Protocol[R]):
         ...
 
     def in_background(self, work: Callable[[], Result]) -> AbstractContextManager[Callable[[], Result]]:
-        """Does a piece of work in the background.
+        """Does work in the background.
 
-        Yields a function that waits for the result, and raises what the work raised: where it is not called, a failure
+        Yields a function that waits for the result, and raises an error of the work. If it is not called, a failure
         goes unnoticed. The exit waits for the work as well.
         """
         ...
 
 
 UPLOAD_DURATION = timedelta(days=7)
-"""Parts stay for so long after the cutoff's age: the upload that they belong to may be under way for days."""
+"""Extra age before parts of uploads may go: an upload may be under way for days."""
 
 
 def kept_because(cutoff: datetime, windows: Collection[str], sighted: Holds, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Adds the column `kept` to a batch: why an object stays (a value of Kept), null where it may go.
+    """Adds the column `kept` to a batch: the reason to keep an object (a value of Kept), null if it may go.
 
     Args:
-        cutoff: LastModified and the time in the name must both be earlier; LastModified of parts of uploads by
-            UPLOAD_DURATION.
+        cutoff: LastModified and the time in the name must both be earlier; for parts of uploads, LastModified must be
+            earlier by UPLOAD_DURATION.
         windows: the windows that the run collects.
-        sighted: says of objects uploaded in parts whether an earlier run listed them long enough ago.
-        rows: of the listing, which nothing references.
+        sighted: true for objects uploaded in parts that an earlier run listed long enough ago.
+        rows: unreferenced rows of the listing (LISTED).
     """
     limit, limit_of_leftovers = (
         pa.scalar(moment, rows.schema.field("last_modified").type) for moment in (cutoff, cutoff - UPLOAD_DURATION)
@@ -241,7 +241,7 @@ def kept_because(cutoff: datetime, windows: Collection[str], sighted: Holds, row
         ),
     )
     multipart = pc.match_substring_regex(rows.column("etag"), MULTIPART_ETAG)
-    # Where a condition is not known, the next one counts.
+    # If a condition is null, the next one counts.
     reasons = {
         Kept.UNRECOGNISED: pc.equal(layout, Layout.UNRECOGNISED.value),
         Kept.YOUNG: reduce(pc.or_, [pc.fill_null(each, False) for each in young]),
@@ -253,7 +253,7 @@ def kept_because(cutoff: datetime, windows: Collection[str], sighted: Holds, row
 
 
 def is_sighted(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """True for each row whose column `sighted` says so."""
+    """True for each row with true in the column `sighted`."""
     return rows.column("sighted")
 
 

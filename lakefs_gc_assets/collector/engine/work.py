@@ -18,22 +18,22 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 ROWS_ADDED = 65_536
-"""Rows that a task adds up together."""
+"""Minimum rows that a task collects before it sums them up."""
 
 
 def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:
-    """Deals items out to at most so many groups, neighbours to different groups."""
+    """Deals items out to at most `partitions` groups; neighbours go to different groups."""
     return [list(items[start::partitions]) for start in range(min(partitions, len(items)))]
 
 
 def runs_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
-    """Cuts a sequence into at most so many runs of neighbours of about equal weight; items stay in order."""
+    """Cuts a sequence into at most `partitions` runs of neighbours with about equal weight; items stay in order."""
     weights = np.fromiter(map(weight, items), np.int64, len(items))
     return [list(items[start:end]) for start, end in cut_by_weight(weights, partitions)]
 
 
 def cut_by_weight(weights: npt.NDArray[np.int64], partitions: int) -> list[tuple[int, int]]:
-    """Start and end of each run that `runs_by_weight` makes of items with these weights; none is empty."""
+    """Start and end of the runs that `runs_by_weight` makes from items with these weights; no run is empty."""
     middles = np.cumsum(weights) - weights / 2
     runs = np.minimum(partitions - 1, (middles * partitions / max(1, weights.sum())).astype(np.int64))
     bounds = np.searchsorted(runs, np.arange(partitions + 1)).tolist()
@@ -41,7 +41,7 @@ def cut_by_weight(weights: npt.NDArray[np.int64], partitions: int) -> list[tuple
 
 
 def spread_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
-    """Deals items out to at most so many groups of about equal weight: the heaviest first, to the lightest group."""
+    """Deals items out to at most `partitions` groups with about equal weight: heaviest first, to the lightest group."""
     groups: list[list[Item]] = [[] for _ in range(min(partitions, len(items)))]
     loads = [(0, index) for index in range(len(groups))]
     for item in sorted(items, key=weight, reverse=True):
@@ -52,7 +52,7 @@ def spread_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[I
 
 
 def gather(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Joins batches, so that each has at least so many rows, except for the last."""
+    """Joins batches, so that all but the last have at least `rows` rows."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting += [batch] if batch.num_rows else []
@@ -69,8 +69,8 @@ def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], ro
     It runs on the first tables, and then on its own result together with the tables that follow.
 
     Args:
-        change: gives fewer rows, or as many.
-        rows: minimum rows for which it is called before all tables are there.
+        change: returns as many rows or fewer.
+        rows: minimum rows to call it before all tables have come.
     """
     waiting: list[pa.Table] = []
     count, enough = 0, rows
@@ -85,19 +85,19 @@ def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], ro
 
 
 def first_of_each(rows: pa.Table) -> pa.Table:
-    """One row of each address: the first."""
+    """The first row for each address."""
     numbered = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
     first = numbered.group_by("address").aggregate([("row", "min")]).column("row_min")
     return rows.take(first.combine_chunks().sort())
 
 
 def youngest_of_each(rows: pa.Table) -> pa.Table:
-    """One row of each address: the one that was modified last, by the column `last_modified`."""
+    """The row for each address that was modified last, by the column `last_modified`."""
     return first_of_each(rows.sort_by([("last_modified", "descending")]))
 
 
 def sum_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """One row for each distinct value of some columns, with the sums of the others."""
+    """One row for each distinct value of the key columns, with the sums of the other columns."""
     amounts = [name for name in rows.column_names if name not in keys]
     added = rows.group_by(keys).aggregate([(name, "sum") for name in amounts])
     ordered = added.select([name if name in keys else f"{name}_sum" for name in rows.column_names])
@@ -105,7 +105,7 @@ def sum_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def sum_in_task(tables: Iterable[pa.Table], keys: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Sums by key of a task's tables, which have this schema; `sum_by` makes one result of those of all tasks."""
+    """Sums by key of a task's tables, which have this schema; `sum_by` combines the sums of all tasks."""
     yield from merge(chain([schema.empty_table()], tables), partial(sum_by, keys=keys), ROWS_ADDED).to_batches()
 
 
@@ -115,7 +115,7 @@ def sum_all(
     """Sums by a column over all rows, with one action.
 
     Args:
-        amounts: gives the columns of the schema for a batch; it runs in a worker.
+        amounts: returns the columns of the schema for a batch; it runs in a worker.
     """
 
     def sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -125,10 +125,10 @@ def sum_all(
 
 
 def work_ahead(work: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
-    """The result for each item, in order; threads work at the next ones while the caller deals with one.
+    """Yields the result for each item, in order; threads work on the next items while the caller uses a result.
 
     Args:
-        at_once: maximum items in work, or done and waiting for the caller.
+        at_once: maximum items that are in work, or done and waiting for the caller.
     """
     with ThreadPoolExecutor(at_once) as threads:
         waiting: deque[Future[Result]] = deque()
