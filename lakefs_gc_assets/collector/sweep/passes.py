@@ -1,18 +1,11 @@
-"""The passes of a sweep: each rechecks what is live, and deletes for as long as this recheck is valid.
+"""The passes of a sweep: each rechecks live objects, and deletes for as long as this recheck is valid.
 
-A sweep that was broken off is resumed: candidates with a receipt of their deletion are left out. A dry run whose
-candidates a person approved is swept as any other run.
+An interrupted sweep is resumed: candidates with a receipt of their deletion are excluded. A dry run whose candidates
+were approved is swept like any other run.
 
 Candidates are deleted in bulk, under the lock, with a receipt for every address. The lock is checked right before each
-batch, and the receipts of the batch are stored right after it. Where the lock is lost, each task that deletes finishes
-at most the batch that it has begun.
-
-A sweep into quarantine has the store copy each candidate to `_lakefs/retention/gc/quarantine/<run id>/<address>`,
-outside of `data/`, so that no listing finds it, and only then deletes it. A receipt `copied` is stored when the copies
-of a batch are verified, before the first object of the batch is deleted; a receipt `quarantined` says that the object
-is no longer at its address. A sweep that is killed in between repeats the batch; a copy that exists is not made again.
-The copy of an object that cannot be deleted is removed. An archived object cannot be copied, and is kept: that is no
-failure.
+batch, and the receipts of the batch are stored right after it. If the lock is lost, each task that deletes finishes at
+most the batch that it has begun.
 """
 
 import uuid
@@ -75,7 +68,7 @@ _NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Deletes candidates of one run, whose lock is held.
+    """Deletes candidates of a run, whose lock is held.
 
     Attributes:
         attempt: the attempt of the run, for its receipts.
@@ -94,11 +87,11 @@ class Sweep:
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
 
-        Candidates that are left when the countdown is over, in the middle of a batch too, have no receipts.
+        Candidates that remain when the countdown is over, even in the middle of a batch, get no receipts.
 
         Raises:
             LockLost: before a batch, when the lock is no longer this run's.
-            StorageError: the store failed at a batch as a whole, or does not say what became of each object.
+            StorageError: the store failed for a whole batch, or does not give the result for each object.
             CollectionError: a candidate has a name that must never be deleted.
         """
         size = self.batch_size if self.pace is None else self.pace.at_once(self.batch_size)
@@ -123,7 +116,7 @@ class Sweep:
         return self.store.delete_limit
 
     def is_over(self) -> bool:
-        """True if the time of the recheck is over."""
+        """True if the recheck is no longer valid."""
         return self.countdown is not None and self.countdown.is_over()
 
     def decide(self, batch: pa.Table) -> pa.Table:
@@ -160,18 +153,27 @@ class Sweep:
 
 
 BATCH = 100
-"""Candidates that are copied before the first of them is deleted: few, since copies of large objects take long."""
+"""Candidates that are copied before their deletion begins: few, since copies of large objects take long."""
 _CALLERS = 16
 
 
 def key(run_id: str, address: str) -> str:
-    """The key of the copy of an object that a run moved to quarantine."""
+    """The key of an object's copy in the quarantine of a run."""
     return f"{layout.QUARANTINE_PREFIX}{run_id}/{address}"
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine(Sweep):
-    """Moves candidates of one run, whose lock is held, into quarantine."""
+    """Moves candidates of a run, whose lock is held, into quarantine.
+
+    The store copies each candidate to `_lakefs/retention/gc/quarantine/<run id>/<address>`, and only then deletes it.
+    The copy is outside of `data/`, so no listing finds it. When the copies of a batch are verified, and before its
+    first deletion, receipts `copied` are stored. A receipt `quarantined` says that the object is no longer at its
+    address. A sweep that is killed in between repeats the batch without making its copies again.
+
+    If an object cannot be deleted, its copy is removed. An archived object cannot be copied, and is kept: that is no
+    failure.
+    """
 
     @property
     def batch_size(self) -> int:
@@ -179,9 +181,9 @@ class Quarantine(Sweep):
         return min(BATCH, self.store.delete_limit)
 
     def decide(self, batch: pa.Table) -> pa.Table:
-        """Copies a batch and deletes what was copied; returns the receipts.
+        """Copies a batch and deletes the copied objects; returns the receipts.
 
-        Where the countdown is over once the copies are made, nothing is deleted, and only receipts of failed copies are
+        If the countdown is over once the copies are made, nothing is deleted, and only receipts of failed copies are
         returned.
         """
         addresses = batch.column("address").to_pylist()
@@ -216,9 +218,10 @@ class Quarantine(Sweep):
     def _remove_copies_of_what_stays(self, decided: pa.Table) -> None:
         """Removes the copies of objects that could not be deleted: each run would add another one.
 
-        An answer that says so may be wrong, so an object has to be there with the size of its copy. Where that cannot
-        be asked, or a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later. A batch is
-        one request, whose answer names each object: if it is lost, the batch ends with an error, and all copies stay.
+        A reported failure may be wrong, so the object must be there with the size of its copy. If that cannot be
+        checked, or a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later. A batch is
+        one request whose answer names each object. If the answer is lost, the batch ends with an error, and all copies
+        stay.
         """
         refused = decided.filter(pc.equal(decided.column("outcome"), Outcome.FAILED.value)).column("address")
         with ThreadPoolExecutor(_CALLERS) as pool:
@@ -235,13 +238,13 @@ class Quarantine(Sweep):
             return False
 
     def _copied(self, address: str) -> ObjectFacts | StorageError:
-        """Makes sure that there is a copy; returns its facts, or why there is none. Without one nothing is deleted."""
+        """Makes sure that there is a copy; returns its facts, or the error. Without a copy nothing is deleted."""
         copy = key(self.run_id, address)
         try:
             try:
                 return self.store.copy(address, copy)
             except ObjectNotFound:
-                # A sweep that was killed after it had deleted leaves the copy.
+                # A sweep that was killed after the deletion has left the copy.
                 return self.store.head(copy)
         except StorageError as error:
             return error
@@ -250,10 +253,10 @@ class Quarantine(Sweep):
 def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigures]:
     """The manifest of the candidates of a dry run that can be approved.
 
-    It came to its end, so that its checks have passed, and was not approved and swept already. One whose approved sweep
-    failed may be approved again.
+    The run came to its end, so its checks have passed, and it was not approved and swept already. If its approved sweep
+    failed, it may be approved again.
 
-    Raises CollectionError where the run is no such run, or its candidates are no longer stored.
+    Raises CollectionError if the run cannot be approved, or its candidates are no longer stored.
     """
     plan, stored_report = plans.read(store, run_id), report.read(store, run_id)
     if plan.sweep:
@@ -269,15 +272,19 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
 
 
 def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> None:
-    """Stores an approval of these very candidates: the last step of their run, made again, deletes them. `now`: UTC."""
+    """Stores an approval of exactly these candidates: their run's last step, repeated, deletes them. `now`: UTC."""
     plans.write_approval(store, _approval(candidates, now, approver))
 
 
 def give_first(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> str | None:
-    """Who approved these very candidates first; None if nobody did, and then stores this approval as the first.
+    """The first approver of exactly these candidates; if there is none, stores this approval as the first.
 
     Args:
         now: UTC.
+
+    Returns:
+        The approver; None if this approval is the first.
+
     Raises:
         CollectionError: the same name approved them first, or the first approval cannot be read.
     """
@@ -300,16 +307,16 @@ def _approval(candidates: Manifest[CandidateFigures], now: datetime, approver: s
 
 
 MOST_DELETING = 32
-"""Tasks that delete at the same time, at most: they can ask for many times what one prefix of S3 takes.
+"""Maximum tasks that delete at the same time: they can send many times the requests that one prefix of S3 takes.
 
-Of more, each slows down to so few keys a second that the store refuses the last of a batch for a minute.
+With more tasks, each slows down to so few keys a second that the store refuses the last keys of a batch for a minute.
 """
 _NAMED = ("address", "size", "slice", "slice_window")
 """Columns that a receipt copies from its candidate."""
 
 
 def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
-    """True if exactly these candidates of a dry run are approved; first stores the approval that the settings give."""
+    """True if exactly these candidates of a dry run are approved; first stores an approval that the settings give."""
     store, plan = step.repository.store, step.plan
     if step.repository.settings.approve_run == plan.run_id:
         approver = f"{step.lock.process}, on the command line" if step.lock else "the command line"
@@ -320,12 +327,12 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
 
 
 def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[FrameFile, ...]:
-    """Writes a receipt (RECEIPTS) for each candidate of a dry run, whose outcome says that nothing was deleted."""
+    """Writes receipts (RECEIPTS) for the candidates of a dry run; their outcome says that nothing was deleted."""
     return step.write(DELETED_REPORT, _decide(step, candidates.rows(step.engine), Outcome.DRY_RUN))
 
 
 def log_wait_of_approval(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]) -> None:
-    """Logs until when an approval of this dry run waits, and whose hook is the reason."""
+    """Logs the time until which an approval of this dry run waits, and the hook that is the reason."""
     figures = uncommitted.figures
     span = longest_commit(figures.hooks_seconds, step.repository.settings)
     if span:
@@ -335,10 +342,10 @@ def log_wait_of_approval(step: Step[R], uncommitted: StoredFrame[UncommittedFigu
 
 
 def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> None:
-    """Raises OrderViolation where an input of the candidates was stored again after they were made from it.
+    """Raises OrderViolation if an input of the candidates was stored again after they were made.
 
-    A recheck skips what `committed_df` names as read. A process that lost the lock may still store that frame anew, and
-    what it names beyond the one that the candidates were made from would be missed.
+    A recheck skips ranges that `committed_df` names as read. A process that lost the lock may still store that frame
+    anew. Ranges that only the new frame names were not subtracted from the candidates, and the recheck would miss them.
     """
     inputs: tuple[Frame[Any], ...] = (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF)
     for frame in inputs:
@@ -350,7 +357,7 @@ def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> 
 
 
 def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: StoredFrame[CandidateFigures]) -> None:
-    """Raises CollectionError where the report lacks candidates."""
+    """Raises CollectionError if the report lacks candidates."""
     lost = candidates.count - outcomes.count
     if lost > 0:
         raise CollectionError(
@@ -360,15 +367,15 @@ def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: Store
 
 
 def wait_for_recheck(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]) -> None:
-    """Waits until the mark's uncommitted data is older than any commit lasts, see `commits_under_way`.
+    """Waits until the mark's uncommitted data is older than the longest commit, see `commits_under_way`.
 
-    It is also the time for which a server may leave data out of its answers without saying so: it would leave the same
-    out of two looks in quick succession. Uncommitted data counts, since a listing may be hours older if a run was
-    broken off in between. An approval may come from another machine, and clocks may be set meanwhile, so the time must
+    A server may also omit data from its answers without saying so for about that time: two checks in quick succession
+    would miss the same data. The age of uncommitted data counts, since a listing may be hours older if a run was
+    interrupted in between. An approval may come from another machine, and clocks may be set meanwhile. So the time must
     have passed by this machine's clock and by the store's.
 
     Raises:
-        GuardTripped: nobody knows how long a commit lasts.
+        GuardTripped: the maximum duration of commits is unknown.
         StorageError: the store cannot be asked for the time.
     """
     repository, figures = step.repository, uncommitted.figures
@@ -388,7 +395,7 @@ def wait_for_recheck(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]
 def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R, int, tuple[FrameFile, ...]]:
     """The candidates that no earlier attempt at this sweep has deleted, their number, and files of earlier receipts.
 
-    What an attempt that was broken off has deleted is part of the report, also where nothing is left to delete.
+    Deletions of an interrupted attempt are part of the report, even if there is nothing left to delete.
     """
     engine, repository = step.engine, step.repository
     rows, keys = candidates.rows(engine), receipts.keys(repository.store, step.plan.run_id)
@@ -411,15 +418,15 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
 def exclude_deleted(
     step: Step[R], remaining: R, left: int, listed_at: datetime
 ) -> tuple[R, int, tuple[FrameFile, ...]]:
-    """The candidates that no other run has deleted since this one listed them, their number, and files of the others.
+    """The candidates that no other run has deleted since this one listed them, their number, and files about the rest.
 
-    An older run may have swept meanwhile, and this one would claim its deletions: the store accepts to delete what is
-    not there, and adds a second delete marker where it keeps versions. A run that swept before the listing explains
-    nothing: what it deleted was put back, is listed, and is garbage again.
+    An older run may have swept meanwhile, and this run would claim its deletions: the store accepts to delete a missing
+    object, and adds a second delete marker if it keeps versions. Deletions before the listing do not count: an object
+    that is listed after them was put back, and is garbage again.
 
     Args:
-        left: how many candidates remain.
-        listed_at: when this run began to list, UTC. Other machines' clocks may differ by the skew: the store is asked
+        left: number of candidates that remain.
+        listed_at: begin of this run's listing, UTC. Other machines' clocks may differ by the skew: the store is asked
             for objects that were deleted so close to it.
     """
     engine, skew = step.engine, step.plan.skew
@@ -437,7 +444,7 @@ def exclude_deleted(
 
 
 def _are_deleted(opener: OpensStore, certain_from: datetime, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """True for objects (DELETIONS) deleted from this moment on, and for others that are not there now."""
+    """True for objects (DELETIONS) that were deleted from this moment on, and for others that are gone now."""
     certain = pc.greater_equal(rows.column("decided_at"), pa.scalar(certain_from, rows.schema.field("decided_at").type))
     gone = are_gone(opener, rows.filter(pc.invert(certain)))
     return pc.replace_with_mask(certain, pc.invert(certain), gone)
@@ -446,21 +453,22 @@ def _are_deleted(opener: OpensStore, certain_from: datetime, rows: pa.RecordBatc
 def sweep_once(
     step: Step[R], candidates: StoredFrame[CandidateFigures], remaining: R, left: int
 ) -> StoredFrame[DeletedFigures]:
-    """Rechecks what is live, deletes for as long as that is valid, and stores what became of each object (RECEIPTS).
+    """Rechecks live objects, deletes for as long as the recheck is valid, and stores receipts (RECEIPTS).
 
     Args:
-        left: how many candidates remain.
+        left: number of candidates that remain.
+
     Raises:
         CollectionError: nothing could be deleted in the time for which a recheck is valid.
-        OrderViolation: what the candidates were made from was stored again.
+        OrderViolation: an input of the candidates was stored again.
     """
     engine, repository = step.engine, step.repository
     samples = sample_staged(step)
-    # Begun before the recheck: what becomes live while it asks may be missing from its answers.
+    # Begun before the recheck: its answers may lack objects that become live while it runs.
     span = timedelta(minutes=repository.settings.recheck_valid_minutes)
     valid = Validity.begin(repository.store, step.plan.run_id, span)
     again = engine.among_exactly(find_live_again(step, samples), remaining)
-    # After the recheck has read them: whoever stores them later changes nothing any more.
+    # After the recheck has read the inputs: storing them later changes nothing any more.
     require_inputs(step, candidates)
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
@@ -477,7 +485,7 @@ def sweep_once(
 
 
 def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Mapping[Outcome, Amount]) -> Verdict:
-    """Decides whether failed deletions fail the run, and updates the stored list of objects that cannot be deleted."""
+    """Decides if failed deletions fail the run, and updates the stored list of objects that cannot be deleted."""
     engine, store = step.engine, step.repository.store
     undeletable_before = across_runs.read_undeletable(store)
     failed, rows = amounts[Outcome.FAILED].objects, outcomes.rows(engine, "address", "outcome", "error")
@@ -509,13 +517,13 @@ def exclude_decided(step: Step[R], remaining: R, left: int, outcomes: StoredFram
     """The candidates that have no outcome yet.
 
     Args:
-        left: how many candidates remained before.
+        left: number of candidates that remained before.
     """
     return step.engine.without_exactly(remaining, outcomes.rows(step.engine, "address"), left + outcomes.count)
 
 
 def _decide(step: Step[R], rows: R, outcome: Outcome) -> R:
-    """Receipts (RECEIPTS) of rows that are not deleted."""
+    """Receipts (RECEIPTS) for rows that are not deleted."""
     decide = partial(_receipts, outcome, step.repository.clock.now(), step.plan.attempt)
     return step.engine.map_batches(step.engine.select(rows, *_NAMED), decide, RECEIPTS)
 
@@ -529,11 +537,11 @@ def _receipts(
 
 
 def _tasks_of_rate(step: Step[R]) -> int | None:
-    """How many tasks delete at most; None where all may.
+    """Maximum number of tasks that delete; None for no maximum.
 
-    Where there is a limit to the rate, each task keeps to its share, however late it runs. There are no more than run
-    at the same time, and few enough for each to delete half a batch a second: that it manages also where the store
-    answers late.
+    If the rate is limited, each task keeps to its share, however late it runs. There are at most as many tasks as run
+    at the same time, and few enough for each to delete half a batch a second, which it manages even if the store is
+    slow.
     """
     settings = step.repository.settings
     if not settings.max_delete_rate:

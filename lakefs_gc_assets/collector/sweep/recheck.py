@@ -1,15 +1,11 @@
-"""The recheck: finds what became live since the mark, by the whole live definition, right before deletions.
+"""The recheck: finds objects that became live since the mark, by the whole live definition, right before deletions.
 
-A sweep believes what was found to be live for a span that no clock of an executor can stretch. The span begins right
-before the recheck asks its first question, by the clock of the store, which all machines share. Samples of what is
-staged are asked for before that: they only show that a later answer is complete, and of many branches they can take
-longer than the span. A task that deletes asks the store for the time as well, once and right before its first batch,
-however late it begins. From then on it counts seconds by itself. The clock of its machine can only shorten the span:
-after the machine stood still, or when somebody put its clock forward.
-
-What a run marked no longer fits the store once a newer run has overtaken it. A newer run that swept has deleted some of
-the same objects, and left what the next run builds on. An older run that went on afterwards, resumed or approved late,
-would delete behind its back.
+A sweep believes the recheck for a span that no clock of an executor can stretch. The span begins right before the
+recheck's first question, by the clock of the store, which all machines share. Samples of staged entries are taken
+before that: they only show that a later answer is complete, and with many branches they can take longer than the span.
+A task that deletes asks the store for the time as well, once and right before its first batch, however late it begins.
+From then on it counts seconds by itself. Its machine's clock can only shorten the span: after the machine stood still,
+or when its clock was put forward.
 """
 
 import uuid
@@ -46,15 +42,15 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 RESOLUTION = timedelta(seconds=1)
-"""Stores tell times in whole seconds, the fraction cut off."""
+"""Stores give times in whole seconds, with the fraction cut off."""
 
 
 def store_time(store: ObjectStore, run_id: str) -> datetime:
-    """The present by the store's clock, UTC, cut to whole seconds on some stores: three small calls.
+    """The current time by the store's clock, UTC, cut to whole seconds on some stores; takes three small calls.
 
-    A small object is written into the run's folder and removed again; one that cannot be removed does no harm there.
+    A small object is written into the run's folder and removed again. If it cannot be removed, it does no harm there.
 
-    Raises StorageError where it cannot be written or looked at.
+    Raises StorageError if it cannot be written or its metadata cannot be read.
     """
     key = f"{run_folder.folder(run_id)}clock/{uuid.uuid4().hex}"
     store.put(key, b"")
@@ -66,10 +62,10 @@ def store_time(store: ObjectStore, run_id: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """A span for which a recheck is believed; may be pickled.
+    """The span for which a recheck is believed; may be pickled.
 
     Attributes:
-        as_of: when it began, by the store's clock, UTC.
+        as_of: begin of the span by the store's clock, UTC.
     """
 
     as_of: datetime
@@ -77,19 +73,19 @@ class Validity:
 
     @classmethod
     def begin(cls, store: ObjectStore, run_id: str, span: timedelta) -> "Validity":
-        """The span that begins now: to be called before anything is asked about what is live. Raises StorageError."""
+        """The span that begins now; to be called before any question about live objects. Raises StorageError."""
         return cls(store_time(store, run_id), span)
 
     def countdown(self, store: ObjectStore, run_id: str, clock: Clock) -> "Countdown":
-        """The rest of the span, for the task that calls this. Raises StorageError."""
-        # Noted before the store is asked, so that the time it takes to answer counts.
+        """The rest of the span, for the task that makes this call. Raises StorageError."""
+        # Read before the store is asked, so that the time of its answer counts.
         began = Moment.now(clock)
         remaining = self.as_of + self.span - store_time(store, run_id) - RESOLUTION
         return Countdown(clock, remaining, began)
 
 
 class Countdown:
-    """Counts what is left of a span, in the process that began it."""
+    """Counts down the rest of a span, in the process that began the countdown."""
 
     def __init__(self, clock: Clock, remaining: timedelta, began: Moment) -> None:
         """For `Validity.countdown` only."""
@@ -99,18 +95,21 @@ class Countdown:
         self._over = False
 
     def is_over(self) -> bool:
-        """True once the span is over; it stays over, whatever the clocks say."""
+        """True once the span is over; stays true, even if clocks are set back."""
         self._over = self._over or self._began.passed(self._clock) >= self._left
         return self._over
 
 
 def require_not_overtaken(store: ObjectStore, run_id: str) -> None:
-    """Raises OrderViolation where a newer run has swept or begun to, or may have; the repository's lock is held.
+    """Raises OrderViolation if a newer run has swept or begun to, or may have; the repository's lock is held.
 
-    A report tells that a sweep came to its end, receipts tell that one began. A newer run that only marked, or failed
-    before its first receipt, overtakes no run.
+    A run that a newer one has overtaken no longer fits the store. The newer sweep deleted some of the same objects, and
+    stored frames that the next run builds on. If the older run were then resumed or approved, it would delete behind
+    these frames' back.
 
-    Where the report of a newer run cannot be read, and it has no receipts, it may have swept.
+    A report shows that a sweep came to its end, receipts show that one began. A newer run that only marked, or failed
+    before its first receipt, overtakes no run. If a newer run has no receipts and its report cannot be read, it may
+    have swept.
 
     Raises:
         StorageError: the store cannot be asked.
@@ -143,10 +142,11 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     These are all uncommitted addresses, prepared anew, and the addresses of live ranges that the mark did not read.
 
     Args:
-        samples: what `sample_staged` returned right before.
+        samples: result of `sample_staged`, called right before.
+
     Raises:
-        GuardTripped: another repository shares the storage namespace by now, or may; or the figures differ from those
-            of the mark in a way that looks like a mistake.
+        GuardTripped: another repository shares the storage namespace by now, or may; or the figures differ from the
+            mark's in a way that looks like a mistake.
         OrderViolation: the commits come from another source than at the mark.
         LakeFSError, CorruptFile: the answers are not complete.
     """
@@ -160,7 +160,7 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     files.require_same_source(current.source, marked.commit_source)
     require_retention_holds(current)
     heads, run = current.own.heads, step.plan.run_id
-    # Those that were deleted as stale since the mark are not missed.
+    # Branches that were deleted as stale since the mark are not missed.
     branches = without_deleted(repository.store, run, step.plan.repository, len(marked.heads), heads, step.warn)
     guards.require_branches(len(heads), branches, repository.settings)
     live = step.engine.union(*prepared.addresses, *current.addresses(step), *current.provisional_addresses(step))
@@ -172,14 +172,14 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
 
 
 def require_own_namespace(step: Step[R]) -> None:
-    """Raises GuardTripped where another repository lies in, around or on the storage namespace, or may."""
+    """Raises GuardTripped if another repository lies in, around or on the storage namespace, or may."""
     repository = step.repository
     around = other_repositories.find(repository)
     guards.require_own_namespace(around.nested, around.refusal, repository.settings)
 
 
 def _without(step: Step[R], logged: str) -> Step[R]:
-    """The step with a log that leaves out lines which a text has already."""
+    """The step with a log that drops lines which a text already has."""
     lines, log = frozenset(logged.splitlines()), step.log
 
     def note(line: str) -> None:
@@ -190,13 +190,13 @@ def _without(step: Step[R], logged: str) -> Step[R]:
 
 
 def require_retention_holds(current: Committed) -> None:
-    """Raises GuardTripped where the retention rules, read anew, trip a guard of theirs."""
+    """Raises GuardTripped if the retention rules, read anew, trip a guard."""
     for guard in current.definition.guards if current.definition else ():
         raise guard
 
 
 def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], current: Committed) -> None:
-    """Raises GuardTripped where too much of what was uncommitted at the mark is neither uncommitted nor committed."""
+    """Raises GuardTripped if too many of the mark's uncommitted addresses are neither uncommitted nor committed now."""
     engine, marked, committed = step.engine, step.stored(UNCOMMITTED_DF), step.stored(COMMITTED_DF)
     if not marked.count:
         return
@@ -204,7 +204,7 @@ def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], c
     no_longer_live = engine.without(marked.rows(engine, "address"), live, count=count)
     with engine.cached(no_longer_live, at_most=marked.count) as left:
         lost = engine.count(left)
-        # Mostly all is uncommitted still, and what the mark knew to be committed need not be read.
+        # Usually all addresses are still uncommitted, so the mark's committed addresses need not be read.
         if lost:
             lost = engine.count(engine.without(left, committed.rows(engine, "address"), count=lost + committed.count))
     guards.require_uncommitted_kept(lost, marked.count, step.repository.settings)
