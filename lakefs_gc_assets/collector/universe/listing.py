@@ -1,16 +1,11 @@
 """Lists a namespace in parts; each task that lists a part also writes the files of the frame.
 
-A task stops where a part turns out to be large, such as one slice with half of all objects. The rest of that part is
-cut into pieces, which tasks list in the next round. A repository without large parts is listed in one round.
-
-How the names of the rest of a large part are distributed is not known. It is estimated from the names that were listed,
-by reading them as numbers over the alphabet of their characters: equal spans are expected to have about as many names.
-A piece that turns out to be large is cut again. The bounds of the pieces follow each other from the beginning of the
-rest to its end: however wrong the estimate is, every possible name lies in exactly one piece.
+A task stops if a part turns out to be large, such as one slice with half of all objects. The rest of that part is cut
+into pieces, which tasks list in the next round. A repository without large parts is listed in one round.
 
 A run can read an S3 Inventory in place of listing the store. An inventory may lack objects that were written shortly
 before it was made, so it is trusted only for objects that are clearly older: it lowers the cutoff. A run of the flow
-`committed` lists nothing: it looks at the objects that expired commits hold.
+`committed` lists nothing: its universe is the objects that expired commits hold.
 """
 
 import json
@@ -46,17 +41,16 @@ from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open
 
 _FOLDER = f"^(?P<folder>{DATA_PREFIX}[^/]*/)"
 LARGE_PART = 60_000
-"""Objects of a large part. A server gives out 50,000 ids for one slice, so no slice of its own is large."""
+"""Objects of a large part. A server issues at most 50,000 ids for one slice, so no slice of its own is large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the listing: everything below `prefix`, or only the objects directly below it.
-
-    `slice` is set where the prefix is a slice of the usual layout.
+    """One part of the listing: all keys below `prefix`, or only the objects directly below it.
 
     Attributes:
-        after: only keys behind this one, by UTF-8 bytes; empty for all.
+        slice: the slice, if the prefix is a slice of the usual layout.
+        after: only keys after this one, by UTF-8 bytes; empty for all.
         until: only keys up to this one; None for all.
     """
 
@@ -69,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Rest of a large part, and what its listing has shown so far.
+    """Rest of a large part, and facts from its listing so far.
 
     Attributes:
         part: the rest; it begins after the last listed key.
@@ -84,12 +78,12 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Parts to list, and slices that are skipped because nothing in them is old enough.
+    """Parts to list, and slices that are skipped because they have no objects that are old enough.
 
     Attributes:
-        sealed: slices whose objects are left out; None where everything is listed.
-        slices_elsewhere: slices that are old enough, and are not listed because they are of other windows.
-        limited: true if anything is not listed because it is of another window.
+        sealed: slices whose objects are excluded; None if everything is listed.
+        slices_elsewhere: slices that are old enough, and are not listed because they belong to other windows.
+        limited: True if anything is not listed because it belongs to another window.
     """
 
     parts: tuple[Part, ...]
@@ -106,7 +100,7 @@ class Listing:
 
 
 def nothing(store: ObjectStore) -> Listing:
-    """A listing of no part at all."""
+    """A listing without parts."""
     return Listing((), (), folders(store), None)
 
 
@@ -119,15 +113,16 @@ def listing(
 ) -> Listing:
     """Finds the parts of a namespace that a run lists.
 
-    A slice created at or after the cutoff is skipped: all its names were issued later. Everything else directly below
-    `data/` (shards, old layouts, foreign folders) is listed whole, the root and `data/` themselves without descending.
+    A slice created at or after the cutoff is skipped: all its names were issued later. Every other folder directly
+    below `data/` (shards, old layouts, foreign folders) is listed whole, the root and `data/` themselves without
+    descending.
 
     Args:
-        sealed: slices that an earlier run sealed: only other slices are listed, and nothing outside of slices. What
-            lies in shards is listed whole, since each may have a folder of any slice, and only other slices are stored.
-        windows: only what falls into these windows is listed; None for all. What lies outside of slices is of the
-            window `legacy`.
-        window_size: of the windows.
+        sealed: slices that an earlier run sealed; only other slices are listed, and nothing outside of slices. Shards
+            are listed whole, since each may have a folder of any slice, and only objects of other slices are stored.
+        windows: list only objects of these windows; None for all. Objects outside of slices belong to the window
+            `legacy`.
+        window_size: size of the windows.
     """
     namespace_folders = folders(store)
     parts = []
@@ -153,13 +148,14 @@ def list_part(
     limit: int | None = None,
     sealed: pa.StringArray | None = None,
 ) -> tuple[list[pa.RecordBatch], Rest | None]:
-    """The objects of one part (LISTED), and its rest; lakeFS's own files and the root's `dummy` are left out.
+    """The objects of a part (LISTED), and its rest; lakeFS's own files and the root's `dummy` are excluded.
 
     Args:
-        sealed: folders of sealed slices, whose objects are left out; None where everything is listed.
-        limit: stop after so many objects, at the end of a batch, where the store lists in order.
+        sealed: folders of sealed slices, whose objects are excluded; None if everything is listed.
+        limit: stop after this many objects, at the end of a batch, if the store lists in order.
+
     Returns:
-        As the rest None where the part was listed to its end. A rest may have no objects.
+        The rest is None if the part was listed to its end. A rest may have no objects.
     """
     batches: list[pa.RecordBatch] = []
     listed, first = 0, ""
@@ -167,7 +163,7 @@ def list_part(
         if not batch.num_rows:
             continue
         keys = batch.column("key")
-        # Names of shards are read one by one, so before that.
+        # Filter before `as_listed`, which reads the names of shards one by one.
         wanted = batch if sealed is None else batch.filter(outside_of_folders(sealed, keys))
         batches.append(as_listed(wanted, window_size))
         listed, first = listed + batch.num_rows, first or keys[0].as_py()
@@ -186,19 +182,19 @@ def _batches(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
 
 
 _FULL_PAGE = 1000
-"""Objects of a page of the services that list in order."""
+"""Maximum objects on a page, of services that list in order."""
 _BEHIND_ALL_NAMES = "~"
 
 
 def _unsealed_batches(store: ObjectStore, part: Part, sealed: pa.StringArray) -> Iterator[pa.RecordBatch]:
-    """As `_batches`, without most of what lies in sealed slices: behind a page of one of them the next folder follows.
+    """Like `_batches`, without most objects of sealed slices: after a page inside of one such folder, skips the folder.
 
-    No more pages are listed for that. How many are saved depends on how a server spreads a slice over shards.
+    This never takes more pages. The savings depend on how a server spreads a slice over shards.
     """
     if part.slice is not None or not isinstance(store, ListsInOrder):
         yield from _batches(store, part)
         return
-    # With a bound, each page comes by itself. Nothing that lies in a slice is behind it.
+    # With a bound, each page comes by itself. No object of a slice is behind the bound.
     folders, until = {*sealed.to_pylist()}, part.until or part.prefix + _BEHIND_ALL_NAMES
     after: str | None = part.after
     while after is not None:
@@ -211,7 +207,7 @@ def _unsealed_batches(store: ObjectStore, part: Part, sealed: pa.StringArray) ->
 
 
 def _end_of_sealed(page: pa.RecordBatch, sealed: Collection[str]) -> str | None:
-    """Key behind which the next folder begins, if a full page lies in one folder of a sealed slice."""
+    """Key after which the next folder begins, if a full page lies in one folder of a sealed slice; otherwise None."""
     keys = page.column("key")
     place = folder_of(keys[-1].as_py())
     if len(keys) < _FULL_PAGE or place is None or place[1] not in sealed or not keys[0].as_py().startswith(place[0]):
@@ -222,7 +218,7 @@ def _end_of_sealed(page: pa.RecordBatch, sealed: Collection[str]) -> str | None:
 def list_inventory_file(
     inventory: Inventory, listing: Listing, window_size: WindowSize, file: InventoryFile
 ) -> Iterator[pa.RecordBatch]:
-    """The objects of a listing's parts that one file of an inventory names (LISTED)."""
+    """The objects of a listing's parts that a file of an inventory names (LISTED)."""
     folders = pa.array([part.prefix for part in listing.parts if not part.only_directly], pa.string())
     lists_directly = any(part.only_directly for part in listing.parts)
     for batch in inventory.batches(file):
@@ -256,14 +252,20 @@ def as_listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
 
 
 _PIECES = 32
-"""Pieces of one part at most: an empty one costs a call of the store."""
+"""Maximum pieces of a part: an empty piece costs a call of the store."""
 _DELICATE = re.compile(r"[\x00-\x1f\x7f/.]")
 _DIGITS = 8
 """Characters of a bound that are kept after its common prefix with the last listed name."""
 
 
 def cut(rest: Rest) -> tuple[Part, ...]:
-    """The pieces of a rest, in order; a single one where the names listed so far allow no estimate."""
+    """Cuts a rest into pieces, in order; a single one if the names listed so far allow no estimate.
+
+    The distribution of the rest's names is unknown. It is estimated from the listed names, read as numbers over the
+    alphabet of their characters: equal spans are expected to have about as many names. A piece that turns out to be
+    large is cut again. The bounds of the pieces follow each other from the beginning of the rest to its end: however
+    wrong the estimate is, every possible name lies in exactly one piece.
+    """
     part, after, until = rest.part, rest.part.after, rest.part.until
     names = [name.removeprefix(part.prefix) for name in (rest.first, after, until or "")]
     starts: set[str] = set()
@@ -285,16 +287,16 @@ def _within(starts: set[str], after: str, until: str | None) -> set[str]:
 
 
 def _short(bound: str, after: str) -> str:
-    """The bound without what makes no difference, and without characters that not every place in a name can have."""
+    """The bound without irrelevant characters, and without characters that are not valid everywhere in a name."""
     pairs = enumerate(zip(bound, after, strict=False))
     common = next((place for place, (one, other) in pairs if one != other), min(len(bound), len(after)))
     return bound[:common] + _DELICATE.split(bound[common : common + _DIGITS], maxsplit=1)[0]
 
 
 def _steps(start: int, end: int, step: int) -> Iterator[int]:
-    """Numbers between two, at equal distances; where these would be too many, at distances that grow by a factor.
+    """Numbers between two, at equal distances; if these would be too many, at distances that grow by a factor.
 
-    The distance begins at three quarters of the step, so that few pieces turn out to be a little too large.
+    The first distance is three quarters of the step, so that few pieces turn out a little too large.
     """
     length = max(1, step * 3 // 4)
     ratio = max(0.0, math.log(max(1, end - start)) - math.log(length))
@@ -316,7 +318,7 @@ class _Scale:
         self.end = len(alphabet) ** digits
 
     def number(self, name: str) -> int:
-        """The number of a name, cut or filled up to the digits."""
+        """The number of a name, which is cut or filled up to the number of digits."""
         number = 0
         for character in name[: self._digits].ljust(self._digits, self._alphabet[0]):
             number = number * len(self._alphabet) + self._rank(character)
@@ -339,7 +341,7 @@ _ROWS = 65_536
 _AT_ONCE = 4
 """Parts that a task lists at once: a service lists a thousand objects per request, so a task mostly waits.
 
-Pages of a part wait for the parts before it: about 40 MB at most.
+Pages of a part wait for the parts before it: at most about 40 MB.
 """
 _ANSWER = pa.schema([pa.field("file", pa.string()), pa.field("rest", pa.string())])
 """Result of a task, as JSON: a file that it wrote, or the rest of a part."""
@@ -348,7 +350,7 @@ _ANSWER = pa.schema([pa.field("file", pa.string()), pa.field("rest", pa.string()
 def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
     """Writes the objects of a listing as files of `store_df`, from the store or the inventory that the plan names.
 
-    An inventory may still name objects that earlier runs deleted; they are left out.
+    An inventory may still name objects that earlier runs deleted; they are excluded.
     """
     if step.plan.inventory is None:
         return list_parts(step, listing)
@@ -366,11 +368,11 @@ def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tupl
     """Lists the parts of a listing to their ends, and writes their objects as files of `store_df`.
 
     Args:
-        large: after so many objects of one part a task leaves the rest of it to others.
+        large: objects of a part after which a task leaves the rest to others.
     """
     tasks = step.tasks(step.repository.settings.listing_partitions)
     parts, sealed = listing.parts, listing.sealed
-    # Without shards only whole slices are listed, none of them sealed.
+    # Without shards only whole slices are listed, and none is sealed.
     left_out = None if sealed is None or not listing.folders.shards else sealed_folders(sealed)
     work = partial(_list_as_task, step.repository.opener, step.plan, large, left_out)
     files: list[FrameFile] = []
@@ -400,13 +402,13 @@ def _list_as_task(
 
 
 def share_out(store: ObjectStore, listing: Listing, window_size: WindowSize, large: int = 20_000) -> list[Part]:
-    """The parts of a listing; large ones that are no slices are cut, so that several tasks list them.
+    """The parts of a listing; large ones outside of slices are cut, so that several tasks list them.
 
-    A folder of an old layout may have millions of objects. Its beginning is listed here and by tasks once more. Shards
-    are not cut: they are many, and of one size.
+    A folder of an old layout may have millions of objects. Its beginning is listed here, and by tasks once more. Shards
+    are not cut: they are many, and have about the same size.
 
     Args:
-        large: after so many objects of one part the rest of it is cut.
+        large: objects of a part after which the rest is cut.
     """
     shards = {f"{DATA_PREFIX}{name}/" for name in listing.folders.shards}
     shares: list[Part] = []
@@ -422,10 +424,10 @@ def share_out(store: ObjectStore, listing: Listing, window_size: WindowSize, lar
 def list_all(
     store: ObjectStore, parts: Sequence[Part], window_size: WindowSize, large: int = LARGE_PART
 ) -> Iterator[pa.RecordBatch]:
-    """The objects of parts (LISTED), of several at once; what is left of a large one is listed in pieces.
+    """The objects of parts (LISTED), several at once; rests of large parts are listed in pieces.
 
     Args:
-        large: after so many objects of one part the rest of it is cut.
+        large: objects of a part after which the rest is cut.
     """
     work = partial(list_part, store, window_size=window_size, limit=large)
     while parts:
@@ -437,7 +439,7 @@ def list_all(
 def _list_together(
     work: Callable[[Part], tuple[list[pa.RecordBatch], Rest | None]], parts: Sequence[Part], rests: list[Rest]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of parts, some of which are listed at once; adds what is left of them to the rests."""
+    """The rows of parts, several of which are listed at once; adds rests of large parts to `rests`."""
     for batches, rest in work_ahead(work, parts, _AT_ONCE):
         rests.extend([rest] if rest else [])
         yield from batches
@@ -450,7 +452,7 @@ def _rest(text: str) -> Rest:
 
 def find_expired(step: Step[R]) -> RangeRecords:
     """Finds the ranges that only expired commits have."""
-    # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
+    # No uncommitted data was prepared yet, and commits need not be read after it: there is no need to wait.
     definition = define_live(step, prepared_until=step.plan.cutoff)
     active = find_ranges(step, step.repository, definition.live.metarange_ids).ids
     expired = find_ranges(step, step.repository, definition.expired_metaranges, expired=True).without(active)
@@ -462,7 +464,7 @@ def find_expired(step: Step[R]) -> RangeRecords:
 
 
 def read_expired(step: Step[R], expired: RangeRecords, pending: tuple[R, int] | None) -> R:
-    """Reads the objects (LISTED) of expired ranges, each once, without those that earlier runs deleted.
+    """Reads the objects (LISTED) of expired ranges, each once, without objects that earlier runs deleted.
 
     An active commit may hold such an object through another range: the subtraction finds that out later.
 

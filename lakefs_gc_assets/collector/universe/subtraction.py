@@ -1,7 +1,7 @@
-"""Subtracts what is live from what was listed, and says why some unreferenced objects stay.
+"""Subtracts live addresses from the universe, and gives the reasons that keep unreferenced objects.
 
-What commits hold is most of it, and is subtracted once: what it leaves is stored, and both the candidates and the
-checkpoint are made of that.
+Commits hold most live objects, and are subtracted once. The remaining rows are stored, and both the candidates and the
+checkpoint are computed from them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,9 +37,9 @@ _KEPT = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart",
 def subtract_committed(
     step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
 ) -> StoredFrame[NoFigures]:
-    """Stores the objects that the run looks at, and that no live commit holds, as the frame `unheld`.
+    """Stores the objects of the universe that no live commit holds, as the frame `unheld`.
 
-    Where nothing is committed, its files are those of the universe.
+    If nothing is committed, its files are the universe's.
     """
     engine, universe = step.engine, universe_of(step, listed, committed)
     if not committed.count:
@@ -61,13 +61,14 @@ def subtract_live(
     uncommitted: StoredFrame[UncommittedFigures],
     earlier: R,
 ) -> R:
-    """Listed objects that nothing references (LISTED), and in the column `kept` why each stays; null where it may go.
+    """Unreferenced objects (LISTED); the column `kept` has the reason to keep each, null if it may go.
 
     Args:
-        not_committed: those that no commit holds.
+        not_committed: objects that no commit holds.
         earlier: first sightings of objects uploaded in parts.
+
     Raises:
-        OrderViolation: what is provisional was stored again after `committed_df` was, which names it.
+        OrderViolation: provisional addresses were stored again after `committed_df`, which names their frame.
     """
     engine = step.engine
     staged: tuple[StoredFrame[Any], ...] = (uncommitted, *_provisional(step, committed))
@@ -79,13 +80,13 @@ def subtract_live(
 
 
 def subtract(step: Step[R], rows: R, live: Sequence[R], sighted: R, count: int) -> R:
-    """Rows that nothing references, and in the column `kept` why each stays; null where it may go.
+    """Unreferenced rows; the column `kept` has the reason to keep each, null if it may go.
 
     Args:
         rows: LISTED, perhaps with more columns.
         live: addresses that are referenced.
         sighted: objects uploaded in parts that an earlier run listed long enough ago.
-        count: rows of all of these, about.
+        count: approximate number of rows of all frames together.
     """
     unreferenced = step.engine.without(rows, *live, count=count)
     return step.engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
@@ -105,12 +106,12 @@ def _provisional(step: Step[R], committed: StoredFrame[CommittedFigures]) -> tup
 
 @dataclass(frozen=True)
 class Reasons:
-    """Unreferenced objects, counted.
+    """Numbers of unreferenced objects.
 
     Attributes:
-        eligible: those that may go, as far as listing, references, age and name say.
-        kept: those that stay, by reason.
-        multipart: those uploaded in parts, whatever becomes of them.
+        eligible: objects that may go, by listing, references, age and name.
+        kept: objects that stay, by reason.
+        multipart: objects uploaded in parts, eligible or kept.
     """
 
     eligible: int
@@ -124,7 +125,7 @@ class Reasons:
 
 
 def count_reasons(engine: Engine[R], unreferenced: R) -> Reasons:
-    """Counts unreferenced objects by why they stay, with one action."""
+    """Counts unreferenced objects by the reason to keep them, with one action."""
     rows = sum_all(engine, engine.select(unreferenced, "kept", "etag"), _amounts_kept, "kept", _KEPT).to_pylist()
     counts = {row["kept"]: row["objects"] for row in rows}
     eligible = counts.pop(None, 0)
@@ -144,16 +145,16 @@ def choose_candidates(
     columns: pa.Schema,
     clear: Callable[[R], AbstractContextManager[Cleared[R]]],
 ) -> Iterator[tuple[R, Reasons, Cleared[R]]]:
-    """Chooses among unreferenced objects those that may go, and asks last for those that are staged all the same.
+    """Chooses the unreferenced objects that may go, and finally excludes hidden staged ones.
 
-    Yields the rows with the column `kept`, the same counted, and those that may go, without those that are staged with
-    the content of a committed object.
+    Yields the rows with the column `kept`, their numbers, and the objects that may go, without those that are staged
+    with the content of a committed object.
 
     Args:
         unreferenced: rows of `subtract`.
         at_most: maximum number of these rows.
-        columns: of the candidates.
-        clear: leaves out of candidates what `clear_hidden` does; not called where there are none.
+        columns: schema of the candidates.
+        clear: excludes candidates as `clear_hidden` does; not called without candidates.
     """
     with engine.cached(unreferenced, at_most) as rows:
         reasons = count_reasons(engine, rows)
