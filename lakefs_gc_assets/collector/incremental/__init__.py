@@ -1,1 +1,1 @@
-"""Checkpoints of runs, and the choice of the run that an optimized run builds on."""
+"""Checkpoints of runs, and the choice of the base run for an optimized run."""

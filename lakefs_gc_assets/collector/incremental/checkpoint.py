@@ -1,31 +1,17 @@
-"""The checkpoint: what a run leaves to the next one, so that this one looks only at what may be new.
+"""The checkpoint of a run, with which the next run checks only objects that may be new garbage.
 
-- *sealed* slices: nothing is written to them any more. The set is stored and only grows; it is never computed anew
-  from a time, since a slice may appear late.
-- *read*: ids of the ranges and metaranges whose addresses are known. Identity says what is new, never a date, because
-  clients choose the dates of commits.
-- *pending* objects: everything in sealed slices, or in no slice, that neither a commit holds nor this run deleted. They
-  are staged, too young, could not be deleted, or were kept at the recheck. The next run decides about them again.
-- *committed*: addresses of commits outside of sealed slices, where the next run lists.
+- *sealed* slices: servers no longer write to them. The set is stored and only grows; it is never computed anew from a
+  time, since a slice may appear late.
+- *read*: ids of the ranges and metaranges whose addresses are known. Ids show which ranges are new, dates never do,
+  because clients choose the dates of commits.
+- *pending* objects: all objects in sealed slices, or in no slice, that no commit holds and that this run did not
+  delete. They are staged, too young, could not be deleted, or were kept at the recheck. The next run decides again.
+- *committed*: addresses of commits outside of sealed slices: the next run lists there.
+- *tracked* ranges, by retention rules: see `BaseCheckpoint.tracked`. They replace *read* and *committed*.
 
-The next run's universe is the listing of the slices that are not sealed, and the pending objects; what is committed is
-what the checkpoint holds, and the ranges not yet read. Nothing outside of this universe can have become garbage unless
-it came into a sealed slice late (a very long upload), and that waits for the next clean run.
-
-By retention rules, what was live may have expired. So *tracked* ranges, those that were live at the mark, stand in
-place of what was read and what is committed: the next run reads all that is live, and adds to its universe what tracked
-ranges held that are live no more. It looks at these objects without listing them.
-
-Tracked ranges hold whatever a run by retention rules left in sealed slices: what is there, and neither pending nor
-deleted, is held by a range that was live in the base run. It does not matter by which definition they were live, nor
-why one of them is live no more: the next run looks again at the objects of such a range. Ranges are compared with what
-is live at the mark and not when the run begins: one that expires in between would be missed, and tracked no more. The
-objects are old, so it does not matter that they are learnt of after uncommitted data was prepared.
-
-Runs of the flow `committed` seal nothing, and build on each other alone. They track the expired ranges that they or
-their base runs looked at, as far as these had not become live by the mark. Each object of such a range was deleted, is
-pending, or is in a range that a commit has and that is not tracked. That range is read when it has expired, too. So the
-next run reads the expired ranges that are not tracked, and looks at what is pending.
+The next run's universe is the listing of unsealed slices plus the pending objects. The committed addresses are the
+checkpoint's plus the ranges not yet read. No object outside of this universe can have become garbage, unless it came
+into a sealed slice late (a very long upload). Such an object waits for the next clean run.
 """
 
 import hashlib
@@ -66,16 +52,16 @@ from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _FILES_AT_ONCE = 4
-"""Files of frames in memory at one time, of at most some 32 MiB each."""
+"""Files of frames in memory at one time, with at most some 32 MiB each."""
 
 
 def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:
-    """The slices that are sealed after a run: those sealed before, and those listed now that are no longer written to.
+    """The slices that are sealed after a run: already sealed ones, and listed ones that are no longer written to.
 
     A server writes to a slice for an hour by its own clock, which may be wrong by the skew.
 
     Args:
-        cutoff: of the run, UTC.
+        cutoff: cutoff of the run, UTC.
     """
     limit = (cutoff - skew).timestamp() - SLICE_SPAN_SECONDS
     return before | {name for name in listed if layout.created_at(name) < limit}
@@ -87,14 +73,14 @@ def write_sealed(store: ObjectStore, run_id: str, attempt: str, slices: frozense
 
 
 def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> frozenset[str]:
-    """The sealed slices that a run left. Raises CorruptFile."""
+    """The sealed slices of a run's checkpoint. Raises CorruptFile."""
     return tables.read_ids(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
 
 
 def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
-    """How many ids `read_ids` gives, or ranges that are tracked, for less.
+    """Number of ids in `read_ids`, or of tracked ranges, at lower cost than reading them.
 
-    Raises CorruptFile where their file is gone, or is another one.
+    Raises CorruptFile if their file is missing, or was replaced.
     """
     if checkpoint.tracked_sha256 is not None:
         return count_ranges(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
@@ -109,9 +95,9 @@ def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str
 
 
 def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> tuple[FrameFile, ...]:
-    """Returns the files of the frames that a run left; they are not read.
+    """Returns the files of the frames in a run's checkpoint, without reading them.
 
-    Raises CorruptFile where the manifest of a frame is gone, or is another one.
+    Raises CorruptFile if the manifest of a frame is missing, or was replaced.
     """
     frames = [(PENDING_DF, checkpoint.pending_digest)]
     if checkpoint.tracked_sha256 is None:
@@ -127,18 +113,18 @@ def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> t
 
 
 def require_files(store: ObjectStore, files: Sequence[FrameFile]) -> None:
-    """Reads files of frames, some at once. Raises CorruptFile where one is not what was written."""
+    """Reads files of frames, some at once. Raises CorruptFile if a file was changed."""
     for _ in work_ahead(partial(frame_files.read_unchanged, store), files, _FILES_AT_ONCE):
         pass
 
 
 def write_listed_slices(store: ObjectStore, run_id: str, attempt: str, slices: Iterable[str]) -> str:
-    """Stores which slices an attempt listed; returns the file's SHA-256."""
+    """Stores the slices that an attempt listed; returns the file's SHA-256."""
     return tables.write_ids(store, _listed_key(run_id, attempt), slices)
 
 
 def read_listed_slices(store: ObjectStore, run_id: str, attempt: str) -> frozenset[str]:
-    """Which slices an attempt listed. Raises CorruptFile."""
+    """The slices that an attempt listed. Raises CorruptFile."""
     return tables.read_ids(store, _listed_key(run_id, attempt))
 
 
@@ -159,17 +145,17 @@ def write_ranges(store: ObjectStore, run_id: str, attempt: str, records: RangeRe
 
 
 def read_ranges(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> RangeRecords:
-    """The ranges that it tracks. Raises CorruptFile where the file is missing, damaged or another one."""
+    """The ranges that an attempt tracks. Raises CorruptFile if the file is missing, damaged or was replaced."""
     return _read_ranges(store, _tracked_key(run_id, attempt), sha256)
 
 
 def write_expired(store: ObjectStore, run_id: str, attempt: str, records: RangeRecords) -> str:
-    """Stores the expired ranges that an attempt looks at; returns the file's SHA-256."""
+    """Stores the expired ranges that an attempt checks; returns the file's SHA-256."""
     return tables.put(store, _expired_key(run_id, attempt), records.rows)
 
 
 def read_expired(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> RangeRecords:
-    """The expired ranges that it looks at. Raises CorruptFile where the file is missing, damaged or another one."""
+    """The expired ranges that an attempt checks. Raises CorruptFile if the file is missing, damaged or was replaced."""
     return _read_ranges(store, _expired_key(run_id, attempt), sha256)
 
 
@@ -179,7 +165,7 @@ def _read_ranges(store: ObjectStore, key: str, sha256: str) -> RangeRecords:
 
 
 def count_ranges(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> int:
-    """How many ranges `read` gives, for less. Raises CorruptFile where the file is missing, or another one."""
+    """Number of tracked ranges, at lower cost than reading them. Raises CorruptFile if the file is gone or replaced."""
     key = _tracked_key(run_id, attempt)
     return tables.count(tables.get(store, key, sha256), key, _TRACKED)
 
@@ -195,7 +181,7 @@ def _expired_key(run_id: str, attempt: str) -> str:
 class BaseCheckpoint:
     """A base run's report and checkpoint, and the slices, ids and frames that belong to the checkpoint.
 
-    Raises CorruptFile where the report is gone or names no checkpoint, or where a file is not the one that it names.
+    Raises CorruptFile if the report is missing or names no checkpoint, or if a file is not the one that it names.
     """
 
     def __init__(self, store: ObjectStore, run_id: str) -> None:
@@ -218,21 +204,38 @@ class BaseCheckpoint:
         return read_ids(self._store, self.run_id, self.checkpoint)
 
     def add_read_ids(self, run_id: str, attempt: str, known: Set[str], new: Iterable[str]) -> str:
-        """Stores for an attempt of the next run what it knows of this one, and what it has read itself.
+        """Stores for an attempt of the next run the ids known from this run, and the ids that it has read itself.
 
         Args:
-            known: what `read_ids` gave.
+            known: result of `read_ids`.
+
         Returns:
             The SHA-256 by which `tables.read_run_ids` finds them.
+
         Raises:
-            CorruptFile: the file that `read_ids` read is no longer the same one.
+            CorruptFile: the file that `read_ids` read was replaced.
         """
         left = tables.StoredIds(self.run_id, self.checkpoint.attempt, self.checkpoint.read_sha256)
         return tables.add_run_ids(self._store, run_id, attempt, new, known, left)
 
     @property
     def tracked(self) -> RangeRecords:
-        """The ranges that the base run tracked. Raises CorruptFile where it kept all commits."""
+        """The ranges that the base run tracked. Raises CorruptFile if it kept all commits.
+
+        Runs by retention rules track the ranges that were live at the mark, since live ranges may expire. The next run
+        reads all live ranges, and checks the objects of tracked ranges that are no longer live, without listing them.
+        Every object that the base run left in sealed slices, and that is not pending, is in a range that was live in
+        the base run. So neither the definition of live nor the reason of the expiry matters.
+
+        Tracked ranges are compared with the ranges that are live at the mark, not at the start of the run: a range that
+        expired in between would be missed, and not be tracked any more. The objects are old, so they may be found after
+        uncommitted data was prepared.
+
+        Runs of the flow `committed` seal nothing, and build only on each other. They track the expired ranges that they
+        or their base runs checked, unless these had become live by the mark. Each object of such a range was deleted,
+        is pending, or is in an untracked range that a commit has, which is read when it has expired, too. So the next
+        run reads untracked expired ranges, and checks pending objects.
+        """
         if self.checkpoint.tracked_sha256 is None:
             raise CorruptFile(run_folder.report(self.run_id), "checkpoint", "it is of a run that tracked no ranges")
         return read_ranges(self._store, self.run_id, self.checkpoint.attempt, self.checkpoint.tracked_sha256)
@@ -240,8 +243,8 @@ class BaseCheckpoint:
     def pending_objects(self, step: Step[R]) -> R:
         """The pending objects of the base run (LISTED).
 
-        By retention rules they may have been committed since, and have expired: those that a run of the flow
-        `committed` deleted meanwhile are left out.
+        By retention rules they may have been committed since, and have expired. Objects that a run of the flow
+        `committed` deleted meanwhile are excluded.
         """
         rows = self._rows(step, PENDING_DF, self.checkpoint.pending_digest)
         if not step.plan.follows_expiry:
@@ -249,7 +252,7 @@ class BaseCheckpoint:
         return step.engine.without_exactly(rows, deleted_before(step, newer_than=self.run_id))
 
     def committed(self, step: Step[R]) -> R | None:
-        """Committed addresses outside of sealed slices (LIVE); None by rules, where all that is live is read."""
+        """Committed addresses outside of sealed slices (LIVE); None by rules, since all live ranges are read then."""
         if self.checkpoint.tracked_sha256 is not None:
             return None
         return self._rows(step, CHECKPOINT_COMMITTED_DF, self.checkpoint.committed_digest)
@@ -261,7 +264,7 @@ class BaseCheckpoint:
     def lost(self, step: Step[R]) -> R | None:
         """Addresses (LIVE) that were held by a branch head or staging although earlier runs had deleted them.
 
-        None where there were none, or where they cannot be read: they only make a report complete.
+        None if there were none, or if they cannot be read: they only make a report complete.
         """
         if not (self.report.statistics.lost or self.report.statistics.named_again):
             return None
@@ -282,9 +285,9 @@ class BaseCheckpoint:
 
 
 def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
-    """The checkpoint that this run builds on; None where it looks at everything.
+    """The checkpoint of this run's base run; None if the run has none and checks all objects.
 
-    Raises OrderViolation where the base run was made again since: files of its two attempts do not belong together.
+    Raises OrderViolation if the base run was repeated since: files of its two attempts do not belong together.
     """
     if step.plan.base_run is None:
         return None
@@ -297,16 +300,17 @@ def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
 
 
 _MANY_ENTRIES = 8_000_000
-"""Above this many entries, too many to look up, those that live ranges in their place hold are left out first."""
+"""Above this many entries, too many to look up, objects of live ranges with the same keys are excluded first."""
 
 
 def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -> StoredFrame[NoFigures]:
     """Stores the objects that expired since the base run as the frame `expired`.
 
     Args:
-        committed: every range that is live.
+        committed: all live ranges.
+
     Raises:
-        CorruptFile: a range that the base run tracked is gone or damaged, or so is the file that names them.
+        CorruptFile: a tracked range of the base run is missing or damaged, or so is the file that names them.
     """
     began = step.repository.clock.now()
     dead = before.tracked.without(committed.ids)
@@ -323,13 +327,13 @@ def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -
 
 
 def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, instead: RangeRecords | None) -> R:
-    """Finds the objects (LISTED) of ranges that are live no more, where this run lists nothing.
+    """Finds the objects (LISTED) of ranges that are no longer live, in sealed slices or in no slice.
 
-    Those that earlier runs deleted are left out.
+    Objects that earlier runs deleted are excluded.
 
     Args:
-        instead: live ranges whose objects are left out, which only keeps them: most of what a range held is in the one
-            that took its place. None for none.
+        instead: live ranges whose objects are excluded first, which can only keep them: most objects of a range are in
+            the range that took its place. None for none.
     """
     engine = step.engine
     held = engine.where(References.from_step(step).entries(dead, instead), _would_be_listed)
@@ -337,6 +341,6 @@ def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, inst
 
 
 def _would_be_listed(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Which objects lie where a run lists that lists everything: below `data/`, or right in the root."""
+    """True for each object in a place that a full listing includes: below `data/`, or directly in the root."""
     addresses = rows.column("address")
     return pc.or_(pc.starts_with(addresses, DATA_PREFIX), pc.invert(pc.match_substring(addresses, "/")))

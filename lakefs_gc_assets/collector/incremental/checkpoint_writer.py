@@ -1,4 +1,4 @@
-"""Stores the checkpoint on which the next run can build, or says why there is none."""
+"""Stores the checkpoint that the next run can build on, or gives the reason why there is none."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
     engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
     not_committed, universe = step.stored(NOT_COMMITTED_DF), universe_of(step, listed, committed)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
-    # Nothing is sealed where nothing is listed: wherever an object lies, the next run looks at it again.
+    # Without a listing no slice is sealed: the next run checks all objects again, wherever they lie.
     sealed = seal(step) if step.plan.flow is not Flow.COMMITTED else None
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.NOT_THERE)
     deleted = engine.select(ended, "address")
@@ -74,7 +74,7 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
     checkpoint = Checkpoint(
         attempt=attempt,
         sealed=len(sealed or ()),
-        # What expired was among the sealed objects that commits held, and is counted again where they still do.
+        # Expired objects were among the sealed objects that commits held, and are counted again if they still are.
         sealed_objects=(
             0
             if sealed is None
@@ -97,7 +97,7 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
 def _store_committed(
     step: Step[R], committed: StoredFrame[CommittedFigures], sealed: frozenset[str] | None
 ) -> StoredFrame[NoFigures] | None:
-    """Stores the committed objects outside of sealed slices; None by retention rules, because no commit lasts there."""
+    """Stores the committed objects outside of sealed slices; None by retention rules, because commits may expire."""
     if sealed is None or step.plan.flow.by_retention:
         return None
     return _store(step, CHECKPOINT_COMMITTED_DF, select_unsealed(step.engine, committed.rows(step.engine), sealed))
@@ -106,7 +106,7 @@ def _store_committed(
 def _carry(
     step: Step[R], checkpoint: Checkpoint, figures: CommittedFigures, carried: StoredFrame[NoFigures]
 ) -> Checkpoint:
-    """Adds to a checkpoint which ranges were read and which objects are committed."""
+    """Adds the ranges that were read, and the committed objects, to a checkpoint."""
     return replace(
         checkpoint,
         read=tables.count_run_ids(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.read_sha256),
@@ -117,7 +117,7 @@ def _carry(
 
 
 def _track(step: Step[R], checkpoint: Checkpoint, figures: CommittedFigures) -> Checkpoint:
-    """Adds to a checkpoint by retention rules which ranges are tracked."""
+    """Adds the tracked ranges to a checkpoint by retention rules."""
     assert figures.tracked_sha256 is not None
     before = open_base_checkpoint(step)
     return replace(
@@ -136,7 +136,7 @@ def _store(step: Step[R], frame: Frame[NoFigures], rows: R) -> StoredFrame[NoFig
 
 
 def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str | None:
-    """The reason why the next run cannot build on this one; None where it can."""
+    """The reason why the next run cannot build on this one; None if it can."""
     listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
     if not outcomes.figures.swept:
         return "it was a dry run"
@@ -155,9 +155,9 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
 
 
 def _has_young(step: Step[R], listed: StoredFrame[StoredFigures]) -> bool:
-    """True if a commit says of an object that is older by another one that it is younger than the cutoff, perhaps.
+    """True if an object without a time in its name is younger than the cutoff.
 
-    The age of an object without a time in its name is that of its youngest entry, which the next run would not see.
+    Its age is the age of its youngest entry, which the next run would not see.
     """
     moment = pa.scalar(step.plan.cutoff, TIME)
 
@@ -169,7 +169,7 @@ def _has_young(step: Step[R], listed: StoredFrame[StoredFigures]) -> bool:
 
 
 def is_limited(listed: StoredFrame[StoredFigures], universe: Universe[R]) -> bool:
-    """True if a run left out windows: it did not list them, or knows of objects there that it does not collect."""
+    """True if a run excluded windows: it did not list them, or knows of objects there that it does not collect."""
     has_others = any(frame.manifest.rows_by_window().get(OTHER_WINDOW) for frame in universe.frames)
     return bool(listed.figures.limited_to) or has_others
 
@@ -183,7 +183,7 @@ def _has_not_committed(step: Step[R]) -> bool:
 
 
 def seal(step: Step[R]) -> frozenset[str]:
-    """The slices that are sealed after this run: every shard was listed, so a slice is complete in all of them."""
+    """The slices that are sealed after this run: all shards were listed, so a slice is complete in every shard."""
     before = open_base_checkpoint(step)
     listed = checkpoints.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     return checkpoints.sealed(
@@ -195,7 +195,7 @@ def seal(step: Step[R]) -> frozenset[str]:
 
 
 def _listed_in_shards(step: Step[R]) -> Iterable[str]:
-    """The slices of the sharded layout that were listed: known by their objects alone."""
+    """The slices of the sharded layout that were listed; only the names of their objects show them."""
     engine, listed = step.engine, step.stored(STORE_DF)
     if not Folders((), listed.figures.other_folders).shards:
         return ()
@@ -205,7 +205,7 @@ def _listed_in_shards(step: Step[R]) -> Iterable[str]:
 
 
 def _select_carried(engine: Engine[R], rows: R, sealed: Iterable[str] | None) -> R:
-    """Rows that the next run does not find by itself: those in sealed slices, or in no slice; all where it is None."""
+    """Rows that the next run does not find by itself: in sealed slices or in no slice; all rows if `sealed` is None."""
     return rows if sealed is None else select_sealed(engine, rows, sealed)
 
 
@@ -216,22 +216,22 @@ def select_pending(
 
     Args:
         not_committed: objects that no commit holds.
-        sealed: None for objects wherever they lie.
+        sealed: sealed slices; None for objects wherever they lie.
         deleted: addresses whose deletion the store accepted, in this run or meanwhile in another one, compared as
             strings.
-        count: number of objects and addresses together, about, where that is known.
+        count: approximate number of objects and addresses together, if known.
     """
     return engine.without_exactly(_select_carried(engine, not_committed, sealed), deleted, count)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCounts:
-    """Numbers of objects in sealed slices, or in no slice, by their fate.
+    """Numbers of objects in sealed slices, or in no slice, by their state.
 
     Attributes:
-        committed: those that commits hold.
-        both: those that would be pending although commits hold them.
-        lost: those that no commit holds and that would be neither pending nor deleted.
+        committed: objects that commits hold.
+        both: objects that would be pending although commits hold them.
+        lost: objects that no commit holds and that would be neither pending nor deleted.
     """
 
     committed: int
@@ -240,7 +240,7 @@ class CheckpointCounts:
 
     @property
     def contradiction(self) -> str | None:
-        """The reason why the next run cannot build on these frames; None where it can."""
+        """The reason why the next run cannot build on these frames; None if it can."""
         if self.both:
             return f"{counted(self.both, 'objects')} would be pending although commits hold them"
         if self.lost:
@@ -251,14 +251,15 @@ class CheckpointCounts:
 def count_sealed(
     engine: Engine[R], universe: R, not_committed: R, waiting: R, deleted: R, count: int
 ) -> tuple[int, int]:
-    """Counts objects of sealed slices by their fate, to check the pending frame as it is stored.
+    """Counts objects of sealed slices by their state, to check the pending frame as it is stored.
 
-    All operands have an address. Returns the numbers of committed and of lost objects, see CheckpointCounts.
+    All rows have an address. Returns the numbers of committed and of lost objects, see CheckpointCounts.
 
     Args:
-        universe, not_committed: all objects, and those of them that no commit holds.
+        universe: all objects.
+        not_committed: objects that no commit holds.
         waiting: objects of the pending frame.
-        count: number of rows of `not_committed`, `waiting` and `deleted` together, about.
+        count: approximate number of rows of `not_committed`, `waiting` and `deleted` together.
     """
     counts = engine.count_by_sets(not_committed, waiting, deleted, count=count)
     is_not_committed = 1

@@ -1,11 +1,11 @@
-"""Counts what branch heads and staging hold and the listing lacks: where that is too much, nothing may be deleted.
+"""Counts live addresses of branch heads and staging that the listing lacks: if there are too many, nothing is deleted.
 
-Live addresses that are not listed are a sign that references and objects are spelled differently or do not belong
-together, so that the subtraction would miss what is live.
+Live addresses that are not listed suggest that references and objects are spelled differently or do not belong
+together, so that the subtraction would miss live objects.
 
-Some of them are no losses. A branch can be made on an expired commit, and an expired commit can be merged or
-cherry-picked. What it holds may have been deleted long before, as the retention rules say. An object was lost if
-nothing proves that the run which deleted it knew a commit that held it, and took that commit to be expired.
+Some missing objects are no losses. A branch can be made on an expired commit, and an expired commit can be merged or
+cherry-picked. Its objects may have been deleted long before, as the retention rules say. An object counts as lost
+unless it is proved that the run which deleted it knew a commit that held it, and took that commit to be expired.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -44,18 +44,18 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
 
 Expired = Mapping[str, frozenset[str]]
-"""By the attempt of a run that deleted something: the metaranges that only expired commits had then."""
+"""For the attempt of each deleting run, the metaranges that only expired commits had then."""
 
 
 def select_expired(step: Step[R], missing_rows: R, count: int, find_read: Callable[[], Set[str]]) -> R:
-    """Selects from addresses that earlier runs deleted those that had expired by the rules of that time (`address`).
+    """Selects the addresses (`address`) deleted by earlier runs that had expired by the rules of that time.
 
     Usually a branch was made on an expired commit, so its metarange is live again and is read first. The ranges of all
     other expired commits are read only if that leaves addresses unexplained.
 
     Args:
-        missing_rows: addresses (`address`) that earlier runs deleted and nobody restored.
-        count: how many there are.
+        missing_rows: addresses (`address`) that earlier runs deleted and that were not restored.
+        count: number of these addresses.
         find_read: returns the ids of metaranges that this step or an earlier one read.
     """
     engine = step.engine
@@ -82,12 +82,13 @@ def select_expired(step: Step[R], missing_rows: R, count: int, find_read: Callab
 
 
 def find_expired_then(step: Step[R], rows: R) -> Expired:
-    """Finds what was expired when each of some attempts deleted; runs without retention rules are left out.
+    """Finds the metaranges that were expired when some attempts deleted; excludes runs without retention rules.
 
     Args:
-        rows: deletions, by their column `attempt`.
+        rows: deletions, whose column `attempt` names the attempts.
+
     Raises:
-        CollectionError: the refs dump cannot be had, which is needed where a run's own list was removed since.
+        CollectionError: the refs dump is not available, and is needed because a run's own list was removed.
     """
     engine = step.engine
     attempts = set(engine.collect(engine.distinct(engine.select(rows, "attempt"))).column("attempt").to_pylist())
@@ -124,10 +125,10 @@ def _plans(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
 
 
 def _made_before(step: Step[R], runs: Iterable[Plan]) -> Expired:
-    """The metaranges of all commits that were made before each run, by what the commits say.
+    """The metaranges of all commits that were made before each run, by the dates of the commits.
 
-    The frames of these runs were removed, and the lists of expired commits with them. What a commit held then and a run
-    by retention rules deleted had expired.
+    The frames of these runs were removed, and the lists of expired commits with them. If a commit held an object then,
+    and a run by retention rules deleted it, the commit had expired.
     """
     repository = step.repository.dumping_at_once()
     dump = commits.complete_dump(repository, repository.clock.now(), step.log)
@@ -142,9 +143,9 @@ def _made_before(step: Step[R], runs: Iterable[Plan]) -> Expired:
 
 
 def _select_held(step: Step[R], rows: R, expired: Expired) -> R:
-    """Selects the deletions whose address a metarange holds that had expired for their attempt.
+    """Selects the deletions whose address is held by a metarange that had expired for their attempt.
 
-    Each metarange is read once, with those that had expired for the same attempts.
+    Metaranges that had expired for the same attempts are read together, each only once.
     """
     engine = step.engine
     attempts_of: dict[str, set[str]] = {}
@@ -169,23 +170,24 @@ def _select_held(step: Step[R], rows: R, expired: Expired) -> R:
 _EXAMPLES = 3
 _COLUMNS = ("address", "slice")
 _LISTED = 1
-"""In what `count_by_sets` tells: that an address is listed."""
+"""Bit of `count_by_sets` for addresses that are listed."""
 _ID_AT = len(DATA_PREFIX) + layout.XID_LENGTH + len("/")
-"""Position of the id in the name of an object that has a slice."""
+"""Position of the id in the name of an object inside of a slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Addresses that the listing lacks, of those that it should have.
+    """Live addresses that the listing should have, and lacks.
 
     Attributes:
-        missing: those that no run of ours deleted.
-        expected: number of addresses that it should have.
-        missing_examples: a few of the missing ones.
-        lost: those that earlier runs of ours deleted, and a branch head or staging holds all the same.
-        lost_examples: a few of them.
-        named_again: those that had expired by rule when earlier runs deleted them, and are referenced again.
-        named_again_examples: a few of them.
+        missing: number of addresses that no run of ours deleted.
+        expected: number of addresses that the listing should have.
+        missing_examples: a few missing addresses.
+        lost: number of addresses that earlier runs of ours deleted although a branch head or staging holds them.
+        lost_examples: a few lost addresses.
+        named_again: number of addresses that had expired by rule when earlier runs deleted them, and are referenced
+            again.
+        named_again_examples: a few addresses that are referenced again.
     """
 
     missing: int
@@ -203,17 +205,17 @@ def find_gap(
     uncommitted: StoredFrame[UncommittedFigures],
     committed: StoredFrame[CommittedFigures],
 ) -> Gap:
-    """Compares the listing with every live address first, which costs one aggregation and usually finds nothing.
+    """Compares the listing with every live address first, which costs one aggregation and usually finds no gap.
 
-    Only what is missing there is looked for among branch heads and staging: of old commits, objects may have been
-    collected by lakeFS's own retention. A run that does not list everything looks for losses among what it read anew,
-    what branch heads hold that are new since its base run, what is staged, and what its base run found lost.
+    Only missing addresses are then looked up in branch heads and staging, since lakeFS's own retention may have
+    collected objects of old commits. A run that does not list everything looks for losses among addresses that it read
+    anew, that are staged, that branch heads newly hold since its base run, or that its base run found lost.
     """
     engine, before = step.engine, open_base_checkpoint(step)
     lists_all = lists_everything(step.plan, listed.manifest.figures)
     slices = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     expected = partial(select_expected, engine, slices=slices, cutoff=step.plan.cutoff)
-    # A slice whose objects were all deleted is no longer listed, and what is lost of it must be found all the same.
+    # A slice whose objects were all deleted is no longer listed, and its losses must be found all the same.
     compared = partial(select_old, engine, cutoff=step.plan.cutoff) if lists_all else expected
     live = [frame.rows(engine, *_COLUMNS) for frame in (uncommitted, committed)]
     there = listed.rows(engine, "address")
@@ -251,14 +253,14 @@ def find_gap(
 
 
 def lists_everything(plan: Plan, figures: StoredFigures) -> bool:
-    """True if a live address that a run did not list is not there."""
+    """True if a live address that the run did not list must be gone."""
     return plan.base_run is None and plan.flow is not Flow.COMMITTED and not figures.limited_to
 
 
 def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
-    """The gap with what earlier runs deleted: lost, or expired by rule then and referenced again.
+    """Adds addresses that earlier runs deleted: lost ones, and ones that had expired and are referenced again.
 
-    Both are stored as the frame `lost`, since the run that builds on this one reads their ranges no more.
+    Both are stored as the frame `lost`, since a run with this base run does not read their ranges again.
     """
     engine, count = step.engine, step.engine.count(lost_rows)
     if not count:
@@ -277,13 +279,13 @@ def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
 
 
 def _find_read(step: Step[R]) -> Set[str]:
-    """Ids of the metaranges and ranges that this run and those it builds on have read."""
+    """Ids of the metaranges and ranges that this run and its base runs have read."""
     digest = step.stored(COMMITTED_DF).figures.read_sha256
     return tables.read_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, digest)
 
 
 def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
-    """Adds to addresses the columns of LIVE."""
+    """Adds the columns of LIVE to addresses."""
     places = layout.read_names(batch.column("address"), window_size)
     return pa.record_batch([batch.column("address"), places.slices, places.windows], schema=LIVE)
 
@@ -299,15 +301,15 @@ def select_old(engine: Engine[R], live: R, cutoff: datetime) -> R:
 
 
 def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: datetime) -> R:
-    """Live addresses (`address`, `slice`) that a listing of the slices must have: those named before the cutoff."""
+    """Live addresses (`address`, `slice`) in the given slices, named before the cutoff: a listing must have them."""
     listed, is_earlier = pa.array(sorted(slices), pa.string()), _earlier_than(cutoff)
     return engine.where(live, lambda rows: pc.and_(pc.is_in(rows.column("slice"), value_set=listed), is_earlier(rows)))
 
 
 def _earlier_than(moment: datetime) -> Holds:
-    """Says of addresses in slices whether they are named before the second of a moment.
+    """A condition on addresses in slices: true if the time in the name is before the second of a moment.
 
-    Ids sort by the time in them, so they are compared with the first one that can be issued in that second.
+    Ids sort by the time in them, so they are compared with the first id that can be issued in that second.
     """
     limit = layout.encode_xid(int(moment.timestamp()).to_bytes(4) + bytes(8))
 
@@ -319,10 +321,10 @@ def _earlier_than(moment: datetime) -> Holds:
 
 
 def find_new_ranges(step: Step[R], before: BaseCheckpoint, committed: StoredFrame[CommittedFigures]) -> RangeRecords:
-    """Ranges of branch heads that are new since the base run, without those that a head had at that time.
+    """Ranges of branch heads that are new since the base run, without ranges that a head had at that time.
 
-    A branch that was made on an old commit has ranges whose addresses are known, so that nothing reads them, and whose
-    objects may be gone. If the base run's heads cannot be read, nothing is left out.
+    A branch that was made on an old commit has ranges whose addresses are known. So they are not read, but their
+    objects may be gone. If the base run's heads cannot be read, no range is excluded for them.
     """
     references, heads_before, known = References.from_step(step), set[str](), IdSet()
     try:
@@ -330,7 +332,7 @@ def find_new_ranges(step: Step[R], before: BaseCheckpoint, committed: StoredFram
         if not heads_before.issuperset(committed.figures.heads.values()):
             known = references.range_records(sorted(heads_before)).ids
     except (OrderViolation, CorruptFile) as error:
-        # What a branch held that was deleted since may be gone.
+        # The metarange of a branch that was deleted since may be gone.
         step.warn(f"more ranges are read, since the branch heads of run {before.run_id} cannot be: {error}")
     return references.range_records(sorted({*committed.figures.heads.values()} - heads_before)).without(known)
 
@@ -339,9 +341,9 @@ def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_befo
     """Addresses that branch heads hold.
 
     Args:
-        read_before: ids of metaranges and ranges to leave out, where a run builds on another one. If a metarange was
-            read before, all of its ranges were read too.
-        new: ranges of heads that count whether they were read before or not.
+        read_before: ids of metaranges and ranges to exclude, in a run with a base run. If a metarange was read before,
+            all of its ranges were read too.
+        new: ranges of heads that count even if they were read before.
     """
     references = References.from_step(step)
     heads = lacking(read_before, sorted(set(committed.figures.heads.values())))

@@ -1,15 +1,7 @@
-"""Making the plan: from what the server, the store and three clocks say at the start of an attempt, and the base run.
+"""Makes the plan of an attempt from the server, the store, three clocks and the base run, and chooses that base run.
 
-The base run is the one that the next run builds on. Where anything about it is doubtful, the next run looks at
-everything: it is a clean one, or lists all by retention rules. It needs nothing of earlier runs then; its plan says
-why.
-
-`report_to_follow` finds the run that the next optimized run is to follow, once it is due. Only plans and reports in the
-store are asked: they also know runs of the command line, and what an event log shows as the latest may be an old run
-that was made again. The time in a run's id says which is the newest.
-
-A run is followed that succeeded, and one that failed only at objects that cannot be deleted: those are written down,
-and the next run knows them.
+If anything about the base run is doubtful, the next run checks all objects: it is a clean run, or a full one by
+retention rules. Then it needs no earlier run, and its plan gives the reason.
 """
 
 from collections.abc import Iterator
@@ -38,15 +30,15 @@ from lakefs_gc_assets.storage.s3.inventory import open_inventory
 
 
 class NoBaseRun(CollectionError):
-    """No earlier run can be built on, so that the run looks at everything; the text says why."""
+    """No earlier run can be the base run, so the run checks all objects; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseRun:
-    """A run that can be built on, with what it left.
+    """A run that can be a base run, with its checkpoint.
 
     Attributes:
-        files: of the frames of its checkpoint; only their manifests were read.
+        files: files of the frames in its checkpoint; only their manifests were read.
     """
 
     plan: Plan
@@ -57,19 +49,20 @@ class BaseRun:
 
     @property
     def run_id(self) -> str:
-        """Its run id."""
+        """The id of the run."""
         return self.report.run_id
 
 
 def find(repository: OpenRepository, definition: str, before: str | None = None, flow: Flow = Flow.CLEAN) -> BaseRun:
-    """Finds the newest run that was to delete, if it can be built on. Dry runs are passed over.
+    """Finds the newest run that was to delete, if it can be a base run. Dry runs are skipped.
 
     Args:
-        definition: what counts as live in the next run.
-        before: id of the next run, where it has one.
-        flow: of the next run. Runs of the flow `committed`, which list nothing, build on each other alone.
+        definition: the next run's definition of live objects.
+        before: id of the next run, if it has one.
+        flow: flow of the next run. Runs of the flow `committed`, which list nothing, build only on each other.
+
     Raises:
-        NoBaseRun: there is no such run, or it cannot be built on; the text says why.
+        NoBaseRun: there is no such run, or it cannot be a base run; the text gives the reason.
         StorageError: the store cannot be asked.
     """
     try:
@@ -99,19 +92,20 @@ def live_definition(repository: OpenRepository) -> str:
 
 
 def find_base_run(repository: OpenRepository, planned: Plan | None = None) -> BaseRun:
-    """The run that the next one builds on.
+    """The base run for the next run.
 
     Args:
-        planned: the plan of the next run, where it has one. By default whatever any commit holds is live in it.
+        planned: the plan of the next run, if it has one. By default every commit keeps its objects live.
+
     Raises:
-        NoBaseRun: it cannot build on any.
+        NoBaseRun: no run can be its base run.
     """
     definition = planned.live_definition if planned else live_definition(repository)
     flow = planned.flow if planned else Flow.CLEAN
     base = find(repository, definition, planned.run_id if planned else None, flow)
     there = folders(repository.store)
     known = Folders((), base.checkpoint.other_folders)
-    # Earlier versions took what lies in shards for sealed, so none that saw a shard left a checkpoint.
+    # Earlier versions took objects in shards for sealed, and left no checkpoint when they saw a shard.
     expected = {*known.others, *(there.shards if known.shards else ())}
     if new := sorted(set(there.others).difference(expected)):
         raise NoBaseRun(
@@ -123,9 +117,9 @@ def find_base_run(repository: OpenRepository, planned: Plan | None = None) -> Ba
 
 
 def require_every_window(planned: Plan, slices: tuple[str, ...]) -> None:
-    """Raises NoBaseRun where a run by retention rules does not collect every window that has a slice old enough.
+    """Raises NoBaseRun if a run by retention rules does not collect every window with a slice that is old enough.
 
-    It lists its own windows and nothing else then, all of their slices.
+    Such a run lists all slices of its own windows, and nothing else.
     """
     old_enough = tuple(name for name in slices if layout.as_datetime(layout.created_at(name)) < planned.cutoff)
     if not {*windows_of(old_enough, planned.slice_window)} <= {*planned.windows}:
@@ -137,10 +131,10 @@ def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
 
 
 def require_files(store: ObjectStore, base: BaseRun) -> None:
-    """Reads the files of the frames that the base run left. Raises NoBaseRun where one is damaged or gone.
+    """Reads the files of the frames in the base run's checkpoint. Raises NoBaseRun if a file is damaged or missing.
 
-    The run reads them later as well. A run that is planned on a damaged file could only fail, and so would each dry run
-    after it, since a dry run never takes the place of its base run.
+    The run reads them later as well. A run that is planned on a damaged file could only fail. So would each dry run
+    after it, since a dry run never becomes the base run.
     """
     try:
         checkpoints.require_files(store, base.files)
@@ -149,7 +143,7 @@ def require_files(store: ObjectStore, base: BaseRun) -> None:
 
 
 def require_earlier_cutoff(base: BaseRun, planned: Plan) -> None:
-    """Raises NoBaseRun where the base run's cutoff is later than this run's, as it is after a clock was set back."""
+    """Raises NoBaseRun if the base run's cutoff is later than this run's, as it is after a clock was set back."""
     if base.plan.cutoff > planned.cutoff:
         raise NoBaseRun(
             f"run {base.run_id} had a later cutoff, {base.plan.cutoff:%F %T}Z, than this one, {planned.cutoff:%F %T}Z"
@@ -157,9 +151,9 @@ def require_earlier_cutoff(base: BaseRun, planned: Plan) -> None:
 
 
 def require_recent_full_listing(base: BaseRun, planned: Plan, settings: CollectionSettings) -> None:
-    """Raises NoBaseRun where the last run by rules that looked at everything began too long ago.
+    """Raises NoBaseRun if the last full run by rules began too long ago.
 
-    Only such a run finds what came into a sealed slice late.
+    Only a full run finds objects that came into a sealed slice late.
     """
     full_run = base.checkpoint.full_run
     if full_run is None:
@@ -173,10 +167,10 @@ def require_recent_full_listing(base: BaseRun, planned: Plan, settings: Collecti
 
 
 def require_none_failed_on(store: ObjectStore, base: BaseRun, planned: Plan) -> None:
-    """Raises NoBaseRun where the run before, or this run's attempt before, built on the same run and failed.
+    """Raises NoBaseRun if the previous run, or this run's previous attempt, had the same base run and failed.
 
-    A dry run that fails hides no base run. What it could not read, such as a range that is gone, no other could. So it
-    counts as failed where its report cannot be read.
+    A failed dry run leaves the base run the same. If it could not read a file, such as a range that is gone, the next
+    run could not either. A run also counts as failed if its report cannot be read.
     """
     for run_id in (planned.run_id, planned.previous_run):
         try:
@@ -190,12 +184,13 @@ def require_none_failed_on(store: ObjectStore, base: BaseRun, planned: Plan) -> 
 def newest_sweep(
     store: ObjectStore, before: str | None = None, among: int | None = None, *, committed: bool = False
 ) -> Plan | None:
-    """The plan of the newest run that listed and was to delete; None where there is none.
+    """The plan of the newest run that listed and was to delete; None if there is none.
 
     Args:
-        before: id of a run; only runs older than it are looked at.
-        among: how many runs are looked at; None for all.
-        committed: whether the newest run of the flow `committed` is wanted, which lists nothing.
+        before: id of a run; only older runs are considered.
+        among: number of newest runs to consider; None for all.
+        committed: True to find the newest run of the flow `committed`, which lists nothing.
+
     Raises:
         CorruptFile: the plan or the approval of a run that may be it cannot be read, or its plan is gone.
     """
@@ -205,11 +200,11 @@ def newest_sweep(
         if known is not None and (not known.base or (known.flow is Flow.COMMITTED) is not committed):
             continue
         if known is not None and not run_folder.has_plan(store, run_id):
-            # An older run knows nothing of what this one deleted.
+            # Skipping it is not safe: an older run does not know the deletions of this one.
             raise CorruptFile.missing(run_folder.plan(run_id))
         plan = plans.read(store, run_id)
-        # A run without a listing deletes what commits held: none of that is among pending objects, unless it was
-        # committed since and has expired. Those are left out by whoever builds on another run by rules.
+        # A run without a listing deletes objects that commits held. They are not among pending objects, unless they
+        # were committed since and have expired. A run by rules excludes such objects of its base run.
         is_wanted = (plan.flow is Flow.COMMITTED) is committed
         if is_wanted and (plan.sweep or plans.read_approval(store, run_id) is not None):
             return plan
@@ -221,7 +216,7 @@ def _earlier(runs: EarlierRuns, before: str | None, among: int | None = None) ->
 
 
 def _newest(store: ObjectStore, before: str | None, flow: Flow) -> tuple[Plan, Report]:
-    """Plan and report of the newest run that was to delete, and has ended. Raises NoBaseRun where there is none."""
+    """Plan and report of the newest run that was to delete, and has ended. Raises NoBaseRun if there is none."""
     plan = newest_sweep(store, before, committed=flow is Flow.COMMITTED)
     if plan is None and flow is Flow.COMMITTED:
         raise NoBaseRun("no earlier run of the flow committed deleted")
@@ -244,14 +239,14 @@ def _why_nothing(report: Report) -> str:
 
 
 def _require_not_undone(store: ObjectStore, run_id: str) -> None:
-    """Raises NoBaseRun where objects were restored since: the checkpoint of the run lacks them."""
+    """Raises NoBaseRun if objects were restored since: the checkpoint of the run lacks them."""
     restored = across_runs.read_restoration(store)
     if restored is not None and restored.concerns(run_id):
         raise NoBaseRun(f"{restored}, after run {run_id} was opened")
 
 
 def _require_alike(repository: OpenRepository, earlier: Plan, definition: str) -> None:
-    """Raises NoBaseRun where the next run differs in anything that the earlier run's checkpoint depends on."""
+    """Raises NoBaseRun if the next run differs in anything that the earlier run's checkpoint depends on."""
     now = {
         "repository": (earlier.repository, repository.facts.id),
         "storage namespace": (earlier.storage_namespace, repository.namespace.uri),
@@ -269,12 +264,19 @@ _LOOKED_AT = 100
 
 
 def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, followed: str | None) -> Report | str:
-    """The report of the run that the next optimized run builds on, once it is due; otherwise why none is.
+    """The report of the base run for the next optimized run, once that is due; otherwise the reason why none is.
+
+    Only plans and reports in the store are read. They also know runs of the command line, and the latest run in an
+    event log may be an old run that was repeated. The time in a run's id shows which run is the newest.
+
+    A run is followed if it succeeded, or failed only at objects that cannot be deleted: these are recorded, and the
+    next run knows them.
 
     Args:
-        cadence: the least time between the start of that run and the next one.
+        cadence: minimum time between the start of that run and the next one.
         followed: id of the run that was followed last; None for none. Runs that were opened before it count as
-            followed: a run id tells when it was opened, the newer one is the smaller.
+            followed: a run id states when it was opened, and newer ids are smaller.
+
     Raises:
         StorageError: the store cannot be asked.
     """
@@ -318,22 +320,23 @@ def begin(
     """Makes the plan of a new attempt and stores it.
 
     Args:
-        lock: held, just written: its time in the store is the store's clock, and its owner that of the run.
-        flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why. So it
-            does of a run by retention rules that lists everything although it was to build on another one.
-        name: the name under which the run is opened, if any.
+        lock: held and just written: its time in the store is the store's clock, and its owner becomes the run's.
+        flow: the requested flow. An optimized run that cannot be exact becomes a clean one, and the plan gives the
+            reason. The plan also gives it if a run by retention rules was to have a base run and lists everything.
+        name: name under which the run is opened, if any.
+
     Raises:
-        RunEnded: the run has ended well already.
-        OrderViolation: the id is none of ours or of a time to come, another Dagster run began the run, or the name
-            means another one.
-        ConfigurationError: the store cannot do what the sweep mode asks for, or the inventory is of another bucket.
-        StorageError: there is no inventory where the settings name one, or it is damaged.
+        RunEnded: the run has already ended well.
+        OrderViolation: the id is not one of ours, or its time is in the future; another Dagster run began the run; or
+            the name means another run.
+        ConfigurationError: the store cannot do the sweep mode, or the inventory is of another bucket.
+        StorageError: the settings name an inventory that does not exist or is damaged.
         GuardTripped: the clocks disagree.
     """
     if not layout.is_xid(run_id):
         raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
     if layout.is_to_come(run_id, repository.clock.now()):
-        # Once it had swept it would overtake every run until then.
+        # After its sweep it would overtake every run until then.
         opened_at = layout.as_datetime(layout.created_at(run_id))
         raise OrderViolation(
             f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"
@@ -350,12 +353,13 @@ def begin(
 def make_plan(
     repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, store_clock: datetime, flow: Flow
 ) -> Plan:
-    """A plan that is stored nowhere.
+    """Makes a plan without storing it.
 
     Args:
         owner: the first Dagster run of this collection.
         flow: as for `begin`.
-        store_clock: the store's time of something that was just written, UTC.
+        store_clock: the store's time of an object that was just written, UTC.
+
     Raises:
         GuardTripped: the clocks disagree.
     """
@@ -395,10 +399,9 @@ def make_plan(
 
 
 def with_inventory(repository: OpenRepository, plan: Plan) -> Plan:
-    """The plan, with the newest inventory and its cutoff where the settings name one and the run lists every object.
+    """Adds the newest inventory and its cutoff, if the settings name one and the run lists every object.
 
-    Raises ConfigurationError where the inventory is of another bucket, StorageError where there is none or it is
-    damaged.
+    Raises ConfigurationError if the inventory is of another bucket, StorageError if there is none or it is damaged.
     """
     settings = repository.settings
     if not settings.inventory or plan.follows_expiry or plan.flow not in (Flow.CLEAN, Flow.UNIFIED):
@@ -409,7 +412,7 @@ def with_inventory(repository: OpenRepository, plan: Plan) -> Plan:
 
 
 def _build_on_base_run(repository: OpenRepository, planned: Plan, flow: Flow) -> Plan:
-    """The plan of a run of a flow that builds on the one before where it can be as exact; elsewhere says why not."""
+    """Adds the base run, if the run can be exact with it; otherwise adds the reason why not."""
     try:
         base = find_base_run(repository, planned)
         require_earlier_cutoff(base, planned)
@@ -435,7 +438,7 @@ def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[st
             return windows_of(slices, size), str(reason)
         needed = set(base.checkpoint.pending_windows)
         unsealed = tuple(name for name in slices if name not in base.sealed)
-        # With `legacy`, where names belong that lakeFS never makes, also inside of a new slice.
+        # With `legacy`: names that lakeFS never makes belong there, even inside of a new slice.
         needed.update(windows_of(unsealed, size))
         ordered = dict.fromkeys([*windows_of(slices, size), *sorted(needed)])
         return tuple(name for name in ordered if name in needed), None
