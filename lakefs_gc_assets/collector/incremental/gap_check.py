@@ -260,7 +260,7 @@ def lists_everything(plan: Plan, figures: StoredFigures) -> bool:
 def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
     """Adds addresses that earlier runs deleted: lost ones, and ones that had expired and are referenced again.
 
-    Both are stored as the frame `lost`, since a run with this base run does not read their ranges again.
+    Both are stored as the frame `lost`, since a run that builds on this one does not read their ranges again.
     """
     engine, count = step.engine, step.engine.count(lost_rows)
     if not count:

@@ -336,7 +336,7 @@ def begin(
     if not layout.is_xid(run_id):
         raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
     if layout.is_to_come(run_id, repository.clock.now()):
-        # After its sweep it would overtake every run until then.
+        # After its sweep it would overtake every run that is opened before that time.
         opened_at = layout.as_datetime(layout.created_at(run_id))
         raise OrderViolation(
             f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"

@@ -4,10 +4,10 @@ A commit seals the staged entries of its branch, runs hooks, writes ranges, and 
 cherry-picks, imports and hard updates of branches do the same. If a sealed path is staged anew or removed meanwhile,
 the server lists only the newer entry: no answer and no refs dump shows the sealed one until the commit ends. Before the
 commit the entry was listed, and after it the entry is committed. So an object may be deleted only if two checks found
-it unused, and the refs dump of the second check was made after the first check and the longest commit.
+it unused, and if the second check's refs were dumped later than the first check's end plus the longest commit.
 
-The longest commit is an allowance for the server's own work plus the limits of hooks. Each branch's own tree has these
-limits, and they may be staged there.
+The longest commit is an allowance for the server's own work plus the limits of hooks. Hooks are defined in each
+branch's own tree, and may be staged there.
 """
 
 from collections.abc import Iterator

@@ -62,7 +62,7 @@ class Uncommitted(Generic[R]):
 
     @property
     def started_at(self) -> datetime:
-        """Begin of the first preparation, UTC."""
+        """Start of the first preparation, UTC."""
         return min(each.started_at for each in self.prepared)
 
     @property
@@ -177,7 +177,7 @@ class Unread:
         return references.committed(self.records, into)
 
     def without(self, range_ids: IdSet) -> "Unread":
-        """This without some ranges."""
+        """A copy without the given ranges."""
         return replace(self, records=self.records.without(range_ids))
 
 
@@ -263,7 +263,7 @@ class Committed:
         return self.own.source is CommitSource.REFS_DUMP and len(self.unread) == 1
 
     def without(self, range_ids: IdSet) -> "Committed":
-        """This without some ranges."""
+        """A copy without the given ranges."""
         unnamed = None if self.unnamed is None else self.unnamed.without(range_ids)
         return replace(self, unread=tuple(each.without(range_ids) for each in self.unread), unnamed=unnamed)
 
@@ -406,7 +406,7 @@ class KnownLive(Generic[R]):
 
     Attributes:
         range_ids: the ranges that are not read.
-        recorded: number of addresses in these ranges, summed over ranges.
+        recorded: number of addresses in these ranges; an address counts once for each range.
         addresses: the wanted addresses that these ranges hold (LIVE); None if every range is read.
         count: maximum number of rows in `addresses`.
     """
@@ -418,7 +418,7 @@ class KnownLive(Generic[R]):
 
 
 def facts_folders(step: Step[R], committed: Committed) -> list[FactsFolder]:
-    """Folders to record sizes in, and hashes, if a run with this base run would look them up."""
+    """Folders to record sizes in, and hashes, if a run that builds on this one would look them up."""
     by_hashes = step.plan.flow is Flow.UNIFIED and committed.tells_ranges
     kinds = (SIZES, HASHES) if by_hashes and step.repository.settings.full_listing_days else (SIZES,)
     return [references.facts_folder(step, kind) for kind in kinds]

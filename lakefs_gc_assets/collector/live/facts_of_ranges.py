@@ -28,7 +28,7 @@ _Numbers = npt.NDArray[np.int64]
 RANGE_SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("place", pa.int32(), nullable=False)])
 """Sizes in ascending order, each with the place of a range that has an entry of this size.
 
-A place counts among the ranges of the file, which the metadata of the schema names.
+A place is an index in the list of the file's ranges, which is in the metadata of the schema.
 """
 _RANGE_IDS = b"range_ids"
 HAS_SIZES = pa.schema(
@@ -289,10 +289,10 @@ def _sum_by_list(values: _Numbers, lengths: _Numbers) -> _Numbers:
 _PLACES = (pa.field("first", pa.int64(), nullable=False), pa.field("last", pa.int64(), nullable=False))
 _RANGES = (*(column.with_nullable(column.name.endswith("_key")) for column in RANGES),)
 NAMED_RANGES = pa.schema([*_RANGES, *_PLACES])
-"""Ranges as metaranges state them. Metaranges stand in a row, by the dates of their commits. A range has one row for
-each run of consecutive places whose metaranges name it, with the first and the last place. Consecutive commits name
-mostly the same ranges: if 30,000 commits name 280 ranges each and replace four of them, 120,000 rows take the place of
-8.4 million.
+"""Ranges as metaranges state them. The metaranges of a file have places, in order of the dates of their commits. A
+range has one row for each run of consecutive places whose metaranges name it, with the first and the last place.
+Consecutive commits name mostly the same ranges: if 30,000 commits name 280 ranges each and replace four, 120,000 rows
+take the place of 8.4 million.
 
 A row whose keys are null is a metarange with its own places, several if it was recorded again. Its `count` is the
 number of its ranges, and its `estimated_size` the sum of the hashes of their ids, modulo 2^64. A fact that lacked a
@@ -310,7 +310,7 @@ def name_ranges(metarange_id: str, place: int, ranges: pa.Table) -> pa.Table:
     """The ranges that a metarange names (NAMED_RANGES), and a row for the metarange itself.
 
     Args:
-        place: place of the metarange in the row of metaranges.
+        place: place of the metarange in the file.
         ranges: RANGES.
     """
     total = _hashes(ranges.column("id")).sum(dtype=np.int64)

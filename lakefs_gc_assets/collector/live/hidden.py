@@ -317,7 +317,7 @@ def clear_hidden(
         heads: branches of this repository, each with the metarange of its head.
         columns: schema of the candidates.
         listed: gives address, size and ETag of all objects of the store; None if the store was not listed.
-        record_heads: True to record the ranges of heads, for a run with this base run.
+        record_heads: True to record the ranges of heads, for a run that builds on this one.
     """
     ranges_of = partial(references.ranges_of_heads, step, record=record_heads)
     with ExitStack() as stack:

@@ -76,14 +76,14 @@ class RangeRecords:
         return pc.sum(self.rows.column("count")).as_py() or 0
 
     def without(self, known: Set[str]) -> "RangeRecords":
-        """The ranges whose ids are not in a set."""
+        """The ranges whose ids are not known."""
         of = IdSet.from_ids(known)
         lacks = [of.lacks(batch.column("id")) for batch in self.rows.to_batches(max_chunksize=_AT_ONCE)]
         unknown = np.concatenate([np.empty(0, np.bool_), *lacks])
         return self if unknown.all() else RangeRecords(self.rows.filter(pa.array(unknown)))
 
     def covering(self, others: "RangeRecords") -> "RangeRecords":
-        """Some of these ranges, which together span the keys of the others if a few ranges suffice for each.
+        """Some of these ranges, which together span the keys of each other range if a few suffice for it.
 
         Versions of a range have mostly the same keys, so any version will do. The result has about as many ranges as
         `others`.
@@ -96,7 +96,7 @@ class RangeRecords:
                 after = bisect_right(range(len(self)), key, key=lambda place: least[place].as_py())
                 place = after - 1
                 if place < 0 or greatest[place].as_py() < key:
-                    # No range has the key, or only one that begins before the last range that begins at or before it.
+                    # The last range that begins at or before the key ends before it; an earlier one may reach the key.
                     place = after
                 if place == len(self) or least[place].as_py() > last:
                     break

@@ -103,9 +103,9 @@ def compare_namespaces(
     """Compares the place of every repository that the collector's user may see with the place of this one.
 
     A place is a storage and a namespace: buckets of the same name on two storages are two buckets. But two storages may
-    still lead to one bucket. So a namespace inside of this one counts as nested, whatever its storage is
-    called, if the store has any object there. lakeFS itself makes no repository on exactly the namespace of another
-    one: it looks for its own file `dummy` there.
+    still lead to one bucket. So a namespace inside of this one counts as nested, on any storage, if the store has an
+    object there. lakeFS itself makes no repository on exactly the namespace of another one: it looks for its own file
+    `dummy` there.
 
     Args:
         own: this repository.

@@ -2,9 +2,9 @@
 
 A few staged entries of every branch are sampled before the preparation, and looked up in the written files.
 
-No run needs these files once their own run has ended, and a server never removes them. The run that asked for them
-states which files are its own: in its manifest of `uncommitted_df`, in its report, and in notes in its folder, which
-also name the preparations of its rechecks. Notes in a separate folder name the preparations for `explain`. Files of
+The files are of no use once the run that asked for them has ended, and a server never removes them. The run states
+which files are its own: in its manifest of `uncommitted_df`, in its report, and in notes in its folder, which also name
+the preparations of its rechecks. Notes in a separate folder name the preparations for `explain`. Files of
 other clients' preparations lie in the same folder, and stay.
 """
 
@@ -48,8 +48,7 @@ _FILES_AT_ONCE = 4
 _CHANGES_READ = 1000
 _PATHS_TRIED = 10
 _SAMPLES = 3
-"""Entries of a branch that are looked up: a single one may have been written only because another branch holds it too.
-"""
+"""Entries of a branch to look up: a single one may have been written only because another branch holds it too."""
 _TEXT = (pa.string(), pa.large_string(), pa.binary())
 
 

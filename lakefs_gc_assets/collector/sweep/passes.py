@@ -426,7 +426,7 @@ def exclude_deleted(
 
     Args:
         left: number of candidates that remain.
-        listed_at: begin of this run's listing, UTC. Other machines' clocks may differ by the skew: the store is asked
+        listed_at: start of this run's listing, UTC. Other machines' clocks may differ by the skew: the store is asked
             for objects that were deleted so close to it.
     """
     engine, skew = step.engine, step.plan.skew

@@ -65,7 +65,7 @@ class Validity:
     """The span for which a recheck is believed; may be pickled.
 
     Attributes:
-        as_of: begin of the span by the store's clock, UTC.
+        as_of: start of the span by the store's clock, UTC.
     """
 
     as_of: datetime
