@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakefs_gc_assets import collector
+import lakefs_gc_assets
 from lakefs_gc_assets_tests.simulation.bugs import Seeded, seeded
 from lakefs_gc_assets_tests.simulation.test_seeded_bugs import FOUND_BY
 
 _REFUSES = re.compile(r"_?require_\w+")
-_ROOT = Path(collector.__file__).parents[2]
+_PACKAGE = Path(lakefs_gc_assets.__file__).parent
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -26,7 +26,7 @@ class Call:
     callee: str
 
 
-_COLLECTOR = "lakefs_gc_assets.collector"
+_COLLECTOR, _EXTENSIONS = "lakefs_gc_assets.collector", "lakefs_gc_assets.extensions"
 _BELIEVABLE = "each of its three checks is taken out by itself"
 _SIGNED = "nothing is let through without it: other entries than expected are refused, in words that name no key"
 _BRANCHES = "no part of a run: `test_too_many_at_once` of stale branches"
@@ -43,16 +43,16 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck.__call__", "_require_believable"): _BELIEVABLE,
     Call(f"{_COLLECTOR}.stored.records_json:decode", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.stored.records_json:require_digest", "_require_no_signature"): _SIGNED,
-    Call(f"{_COLLECTOR}.stale_branches:delete", "require_few_stale"): _BRANCHES,
-    Call(f"{_COLLECTOR}.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
-    Call(f"{_COLLECTOR}.unneeded_metadata:_cutoff", "require_clocks_agree"): _METADATA,
-    Call(f"{_COLLECTOR}.unneeded_metadata:find_unneeded", "require_own_namespace"): _METADATA,
-    Call(f"{_COLLECTOR}.erasure.find:take_first_step", "_require_nothing_else_staged"): (
+    Call(f"{_EXTENSIONS}.branches.stale_branches:delete", "require_few_stale"): _BRANCHES,
+    Call(f"{_EXTENSIONS}.branches.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
+    Call(f"{_EXTENSIONS}.check.unneeded_metadata:_cutoff", "require_clocks_agree"): _METADATA,
+    Call(f"{_EXTENSIONS}.check.unneeded_metadata:find_unneeded", "require_own_namespace"): _METADATA,
+    Call(f"{_EXTENSIONS}.erasure.find:take_first_step", "_require_nothing_else_staged"): (
         "no part of a run: `test_a_commit_takes_nothing_along_that_others_staged`, `test_nor_what_they_stage_meanwhile`"
     ),
-    Call(f"{_COLLECTOR}.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
-    Call(f"{_COLLECTOR}.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
-    Call(f"{_COLLECTOR}.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,
+    Call(f"{_EXTENSIONS}.check.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
+    Call(f"{_EXTENSIONS}.check.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
+    Call(f"{_EXTENSIONS}.check.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),
@@ -61,16 +61,17 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.retention.rules:require_settable", "require_sane"): _UPLOADED,
 }
 """Calls without a seeded bug, and why."""
-NO_PART_OF_A_RUN = ("diagnosis.py",)
-"""Modules whose refusals end nothing: they tell a person what a run would refuse."""
+_FOLDERS = ("collector", *(f"extensions/{name}" for name in ("branches", "check", "erasure", "forecast")))
+NO_PART_OF_A_RUN = ("diagnosis.py", "definitions.py", "*_command.py")
+"""Modules whose refusals concern a command, a launch, or a report about a future run."""
 
 
 def calls() -> Iterator[Call]:
     """Every call of the run and of what belongs to it whose name says that it may refuse."""
-    for file in sorted(Path(collector.__file__).parent.rglob("*.py")):
-        if file.name in NO_PART_OF_A_RUN:
+    for file in sorted(path for folder in _FOLDERS for path in (_PACKAGE / folder).rglob("*.py")):
+        if any(map(file.match, NO_PART_OF_A_RUN)):
             continue
-        module = ".".join(file.relative_to(_ROOT).with_suffix("").parts)
+        module = ".".join(file.relative_to(_PACKAGE.parent).with_suffix("").parts)
         yield from _calls(ast.parse(file.read_text()), f"{module}:", "")
 
 
@@ -104,7 +105,8 @@ def rows() -> Iterator[str]:
     yield "| call | seeded bug | found by |"
     yield "|---|---|---|"
     for call in sorted({*calls()}):
-        place = f"`{call.caller.removeprefix('lakefs_gc_assets.collector.')}` → `{call.callee}`"
+        caller = call.caller.removeprefix("lakefs_gc_assets.").removeprefix("collector.")
+        place = f"`{caller}` → `{call.callee}`"
         if call not in found:
             yield f"| {place} | | {NOT_SEEDED.get(call, 'nothing')} |"
         for each in found[call]:
