@@ -1,1 +1,1 @@
-"""Erasure of what is at paths: finding addresses and holders, erasing versions, and the certificate."""
+"""Erasure of the objects at given paths: finding addresses and holders, erasing versions, and the certificate."""

@@ -1,9 +1,9 @@
-"""The certificate of an erasure: what was asked for, what the store has of each address, and a signature over it.
+"""The certificate of an erasure: the requested paths, every address's state in the store, and a signature.
 
-It is JSON of one object with the members `content`, `public_key` and `signature`. The signature is Ed25519 over the
-content in canonical form: keys sorted, no spaces, UTF-8. The Merkle root is over the receipts of the addresses, in
-their order: a leaf is SHA-256 of a zero byte and the receipt in canonical form, a node that of a one byte and its two
-children; a node without a neighbour moves up unchanged.
+It is a JSON object with the members `content`, `public_key` and `signature`. The signature is Ed25519 over the content
+in canonical form: keys sorted, no spaces, UTF-8. The Merkle root covers the receipts of the addresses, in their order.
+A leaf is SHA-256 of a zero byte and the receipt in canonical form. A node is SHA-256 of a one byte and its two
+children. A node without a sibling moves up unchanged.
 """
 
 import base64
@@ -52,7 +52,7 @@ _MAKE_KEY = "Make one: lakefs-gc erase --new-key erasure.pem"
 _WHERE_PUBLIC_KEY = "`lakefs-gc erase --new-key erasure.pem` writes it beside the key, as erasure.pub"
 _MEMBERS = frozenset(["content", "public_key", "signature"])
 _DELETED = (*receipts.GONE, Outcome.PURGED.value)
-"""Outcomes of receipts that show that the program deleted an object or its copy."""
+"""Outcomes in receipts which prove that the program deleted an object or its copy."""
 _HOW = "neither a request for the object nor a listing finds it: of its folder, of quarantine"
 
 
@@ -94,13 +94,13 @@ def make(
     versions: Collection[VersionOutcome],
     failures: Sequence[str],
 ) -> dict[str, Any]:
-    """The content of a certificate, by a new look at the store. Raises CollectionError.
+    """The content of a certificate, after reading the store again. Raises CollectionError.
 
     Args:
-        finding: what was approved.
-        run_id: the run that deleted what nothing held.
-        versions: outcomes of the versions that were to be erased.
-        failures: parts of the erasure that ended early, and why.
+        finding: the approved finding.
+        run_id: the run that deleted the objects that nothing held.
+        versions: outcomes of the versions to be erased.
+        failures: parts of the erasure that ended early, with the reason.
     """
     store, found = repository.store, {each.address: each for each in finding.addresses}
     of_address: defaultdict[str, list[VersionOutcome]] = defaultdict(list)
@@ -140,13 +140,13 @@ def make(
         "merkle_root": merkle_root(rows),
         "limits": [*LIMITS, *([_NO_VERSIONS] if any(each.versions is None for each in remains) else [])],
     }
-    # A reader sees first what is missing; the signature is over sorted keys.
+    # Gaps come first for the reader; the signature covers sorted keys.
     stated: dict[str, Any] = {"incomplete": [], **json.loads(_canonical(content))}
     return stated
 
 
 def _state(remains: Remains, found: Held, versions: Collection[VersionOutcome]) -> dict[str, Any]:
-    """What a certificate says of an address, and of its versions that were to be erased."""
+    """A certificate's statement about an address and its erased versions."""
     refused = {version.name: version.error for version in versions if version.error is not None}
     return {
         "address": remains.address,
@@ -160,7 +160,7 @@ def _state(remains: Remains, found: Held, versions: Collection[VersionOutcome]) 
 
 
 def _describe(remains: Remains, is_held: bool, refused: Mapping[str, str]) -> str:
-    """How it was found that an address is gone, or why it is not."""
+    """The evidence that an address is gone, or the reason it is not."""
     if remains.is_gone:
         return _HOW if remains.versions is None else f"{_HOW}, and of versions"
     if is_held:
@@ -171,7 +171,7 @@ def _describe(remains: Remains, is_held: bool, refused: Mapping[str, str]) -> st
 
 
 def read_receipts(store: ObjectStore, run_ids: Collection[str], addresses: Collection[str]) -> list[dict[str, Any]]:
-    """The receipts that runs have for addresses, in canonical order, without empty members. Raises CorruptFile."""
+    """The receipts of runs for addresses, in canonical order, without empty members. Raises CorruptFile."""
     return _in_order(row for run_id in run_ids for row in _read_rows(store, run_id, addresses))
 
 
@@ -193,11 +193,12 @@ def _read_rows(
 def _read_all_receipts(
     store: ObjectStore, run_ids: Collection[str], addresses: Collection[str], gone: Collection[str]
 ) -> list[dict[str, Any]]:
-    """The receipts for addresses of these runs, and of earlier ones that deleted objects for which these have none.
+    """The receipts of these runs for the addresses; earlier runs supply receipts of deletions that are missing.
 
-    An erasure without a certificate is such an earlier run. While these are looked for, damaged receipts count as none.
+    An erasure that ended without a certificate is such an earlier run. Damaged receipts of earlier runs are ignored
+    during this search.
 
-    Raises CorruptFile for damaged receipts of runs that are named.
+    Raises CorruptFile for damaged receipts of the given runs.
     """
     rows = [row for run_id in run_ids for row in _read_rows(store, run_id, addresses)]
     missing = {*gone} - _deleted(rows)
@@ -217,13 +218,13 @@ def _deleted(rows: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def list_without_receipt(content: Mapping[str, Any]) -> list[str]:
-    """Addresses that a certificate calls gone, and for whose deletion it has no receipt."""
+    """Addresses that a certificate calls gone, but without a receipt for their deletion."""
     deleted = _deleted(content["receipts"])
     return [each["address"] for each in content["addresses"] if each["is_gone"] and each["address"] not in deleted]
 
 
 def merkle_root(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The root over receipts, as hexadecimal digits."""
+    """The Merkle root of receipts, in hexadecimal."""
     level = [hashlib.sha256(b"\0" + _canonical(row)).digest() for row in rows]
     while len(level) > 1:
         pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
@@ -242,7 +243,10 @@ def sign(content: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
 
 
 def read(data: bytes, file: str, key: Ed25519PublicKey) -> dict[str, Any]:
-    """The content of a certificate whose signature, by this key, and Merkle root hold. Raises CorruptFile."""
+    """The content of a certificate, after checking its signature with this key and its Merkle root.
+
+    Raises CorruptFile.
+    """
     try:
         signed = json.loads(data, object_pairs_hook=_without_duplicates)
         if unknown := {*signed} - _MEMBERS:
@@ -267,7 +271,7 @@ def read(data: bytes, file: str, key: Ed25519PublicKey) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises ValueError if a name occurs twice: readers differ in the one that they take."""
+    """A JSON object. Raises ValueError for a duplicate name: parsers disagree on which value counts."""
     members = dict(pairs)
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
@@ -276,9 +280,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def verify(repository: OpenRepository, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """What no longer holds of a certificate when the store is looked at again; none if all of it does.
+    """Statements of a certificate that the store now contradicts; empty if there are none.
 
-    Raises ConfigurationError for a certificate of another repository, CollectionError if the store cannot be asked.
+    Raises ConfigurationError for a certificate of another repository, CollectionError if the store cannot be read.
     """
     own = (repository.facts.id, repository.namespace.uri)
     if (content["repository"], content["storage_namespace"]) != own:

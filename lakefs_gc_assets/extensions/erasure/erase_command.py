@@ -1,4 +1,4 @@
-"""`lakefs-gc erase`: erases what is at paths, and certifies it."""
+"""`lakefs-gc erase`: erases the objects at paths, and certifies it."""
 
 import io
 import os
@@ -53,11 +53,11 @@ _SHOWN = 50
 _HOLDERS = 5
 _PATHS = 5
 _KEY = Path("erasure.pem")
-"""The key that commands are printed with if none is given."""
+"""Key file in printed commands if none is given."""
 
 
 def _write_new_key(file: Path) -> None:
-    """Writes a new key and its public half. Raises ConfigurationError if any of both files is there."""
+    """Writes a new key and its public half. Raises ConfigurationError if either file exists."""
     public_file, written = _public_half(file), list[Path]()
     if public_file == file:
         raise ConfigurationError(f"{file} has the suffix of the public half: choose another one, such as .pem")
@@ -173,9 +173,9 @@ def erase(
 
 @contextmanager
 def _reserve(file: Path) -> Iterator[Callable[[bytes], None]]:
-    """Makes a temporary file beside `file`; the function writes it, and then gives it its name.
+    """Creates a temporary file beside `file`. The yielded function writes it and renames it to `file`.
 
-    Raises ConfigurationError if it cannot be made. The function raises CollectionError: the erasure is over by then.
+    Raises ConfigurationError if it cannot be created. The function raises CollectionError: the erasure is over by then.
     """
     part = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
@@ -207,7 +207,7 @@ def _reserve(file: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def _prepare(repository: OpenRepository, finding: Finding, look_again: str) -> None:
-    """Takes the steps that a person agrees to; `look_again` is the command without --prepare."""
+    """Takes the steps that the user confirms; `look_again` is the command without --prepare."""
     steps = list_first_steps(finding)
     for step in steps:
         print_result(str(step))
@@ -223,7 +223,7 @@ def _prepare(repository: OpenRepository, finding: Finding, look_again: str) -> N
 
 
 def _read_list(file: IO[bytes]) -> list[str]:
-    """The lines of a list of paths in UTF-8, or in UTF-16 with its byte order mark, without empty ones.
+    """The non-empty lines of a list of paths in UTF-8, or in UTF-16 with a byte order mark.
 
     Raises ConfigurationError if it has another encoding.
     """
@@ -238,7 +238,7 @@ def _read_list(file: IO[bytes]) -> list[str]:
 
 
 def _require_approved(finding: Finding, digest: str) -> None:
-    """Raises CollectionError unless what was found can be erased, and is what was approved."""
+    """Raises CollectionError unless the finding can be erased and is the approved one."""
     if finding.unchecked:
         raise CollectionError(f"nothing was erased, since not everything could be checked: {finding.unchecked[0]}")
     if not finding.erasable:
@@ -253,11 +253,11 @@ def _require_approved(finding: Finding, digest: str) -> None:
 def _erase(
     loaded: Loaded, collector: Collector, finding: Finding, note: LogLine
 ) -> tuple[str, list[VersionOutcome], list[str]]:
-    """Deletes what nothing holds: by a run, then out of quarantine, then versions.
+    """Deletes objects that nothing holds: first in a run, then their copies in quarantine, then their versions.
 
-    Once the run has ended, a failure no longer stops the rest, so that a certificate says what is gone.
+    After the run has ended, a failure no longer stops the rest: the certificate then says which objects are gone.
 
-    Returns the run, the outcomes of versions, and the failures.
+    Returns the run's id, the outcomes of versions, and the failures.
     """
     addresses = tuple(each.address for each in finding.erasable)
     limited = decided_here(loaded, only_addresses=addresses, sweep_mode="delete", quarantine_days=0)
@@ -294,7 +294,7 @@ def _erase_versions(
 
 
 def describe(finding: Finding) -> Iterator[str]:
-    """A finding as lines: each address with what holds it, and what to do first."""
+    """A finding as lines: each address with its holders, and the steps to take first."""
     for each in finding.addresses[:_SHOWN]:
         yield from _describe_address(each)
     if (more := len(finding.addresses) - _SHOWN) > 0:
@@ -313,7 +313,7 @@ def describe(finding: Finding) -> Iterator[str]:
 def _describe_next(
     finding: Finding, again: Callable[..., str], key: Path | None, file_of_certificate: Path | None
 ) -> Iterator[str]:
-    """The commands that go on from a look; `again` adds options to the command that looked."""
+    """The next commands; `again` adds options to the command just run."""
     if list_first_steps(finding):
         yield f"next, do this on branches and tags, which asks before each step: {again('--prepare')}"
     if finding.erasable and not finding.unchecked:
@@ -325,7 +325,7 @@ def _describe_next(
 
 
 def _describe_unmatched(finding: Finding) -> Iterator[str]:
-    """Lines about asked paths at which nothing was found."""
+    """Lines about requested paths without a match."""
     yield from (f"nothing found: {path}" for path in finding.unmatched)
 
 

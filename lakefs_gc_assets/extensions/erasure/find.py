@@ -1,13 +1,11 @@
-"""Finds every address that commits and branches have, or had, at some paths, and what still holds each of them.
+"""Finds every address that commits and branches have, or had, at given paths, and everything that still holds it.
 
-Paths name entries of all commits that the server knows, whether or not they have expired, and what branches show as
-staged. All ranges are then read once more by address, since other paths, branches, tags and repositories may hold the
-same objects. It deletes nothing and needs no lock. What it answers is shown and approved; whether an object is deleted
-is decided by a run, which asks for everything live itself.
+Paths are matched against the entries of all commits that the server knows, expired ones included, and against the
+entries that branches show as staged. All ranges are then read again by address, since other paths, branches, tags and
+repositories may hold the same objects.
 
-What must be done on the server before addresses can be erased is done here, too: resets, deletions at paths, deletions
-of tags. Each step is shown and approved by itself. Right before, the server is asked again: what is not as it was shown
-is left. Rules of retention are changed by `lakefs-gc policy set`.
+The search deletes nothing and needs no lock. Its result is shown and approved. The run that deletes the objects finds
+everything live by itself.
 """
 
 import hashlib
@@ -43,9 +41,9 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 MOST_ADDRESSES = 20_000
-"""Addresses of one erasure: its plan names each."""
+"""Maximum addresses of one erasure: its plan lists every address."""
 _COMMITS_NAMED = 5
-"""Commits of each address and path that are described."""
+"""Maximum commits described for each address and path."""
 _PLACED = pa.schema(
     [
         *PLACED,
@@ -53,24 +51,23 @@ _PLACED = pa.schema(
         pa.field("detail", pa.string()),
     ]
 )
-"""Entries of ranges. Without an address, the entry lies elsewhere, or `detail` says why the range cannot be read."""
+"""Entries of ranges. The address is null if the object lies elsewhere or the range is unreadable; see `detail`."""
 _NAMING = pa.schema([pa.field("metarange", pa.string()), pa.field("range", pa.string())])
 Content = tuple[str, int]
-"""Checksum of an entry, and its size in bytes."""
+"""Checksum and size in bytes of an entry."""
 _HINTS = 100
-"""Possible copies that sentences name; the others are counted."""
+"""Maximum possible copies described in sentences; the rest are counted."""
 _WILD = re.compile(r"\\(.)|(\*\*)|(\*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Paths that somebody asks for.
+    """The paths requested for erasure.
 
     Attributes:
-        asked: as they were given.
-        by_asked: a whole path or a pattern of one, by the text that was given.
-        exact: whole paths.
-        patterns: the beginning of the others without a wildcard, and a pattern of the whole path.
+        by_asked: the parsed path or pattern of each requested text.
+        exact: paths without wildcards.
+        patterns: the literal prefix of each pattern, and a regular expression that matches whole paths.
     """
 
     by_asked: Mapping[str, bytes | re.Pattern[bytes]]
@@ -79,11 +76,11 @@ class Selection:
 
     @classmethod
     def parse(cls, repository: str, asked: Iterable[str]) -> "Selection":
-        """Reads `lakefs://REPOSITORY/PATH`: a path that ends with a slash means everything below it.
+        """Parses `lakefs://REPOSITORY/PATH`. A path that ends with a slash selects everything below it.
 
-        `*` stands for any text without a slash, `**` for any text; a backslash takes the meaning from what follows it.
+        `*` stands for any text without a slash, `**` for any text. A backslash escapes the next character.
 
-        Raises ConfigurationError: one names another repository, or no path.
+        Raises ConfigurationError: no path is given, or a path names another repository or is empty.
         """
         by_asked: dict[str, bytes | re.Pattern[bytes]] = {}
         patterns = list[tuple[bytes, re.Pattern[bytes]]]()
@@ -114,11 +111,11 @@ class Selection:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The paths as they were given."""
+        """The paths as requested."""
         return tuple(self.by_asked)
 
     def list_unmatched(self, found: Iterable[str], branches: Collection[str]) -> Iterator[str]:
-        """Asked paths that none of the paths found matches, each with a hint if there is one."""
+        """Requested paths that match no found path, each with a hint if there is one."""
         paths = {path.encode() for path in found}
         for asked, path in self.by_asked.items():
             if path in paths if isinstance(path, bytes) else any(map(path.fullmatch, paths)):
@@ -135,7 +132,7 @@ class Selection:
                 yield asked
 
     def may_be_among(self, records: RangeRecords) -> RangeRecords:
-        """The ranges that may have such a path, by their first and last one."""
+        """The ranges that may contain a selected path, judged by their first and last path."""
         exact = sorted(self.exact)
 
         def may_have(first: bytes, last: bytes) -> bool:
@@ -148,7 +145,7 @@ class Selection:
         return RangeRecords(records.rows.filter(pa.array([may_have(*each) for each in bounds], pa.bool_())))
 
     def chooses(self, paths: pa.BinaryArray) -> pa.BooleanArray:
-        """True for paths that are asked for."""
+        """True for selected paths."""
         chosen = pc.is_in(paths, value_set=pa.array(sorted(self.exact), pa.binary()))
         for begin, pattern in self.patterns:
             at = pc.indices_nonzero(pc.starts_with(paths, begin))
@@ -185,10 +182,12 @@ _COUNTED_AS_A_WHOLE = (
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Something that holds an address at a path, which is empty where it is not known; `why` says why a commit counts.
+    """A branch, tag, commit or range that holds an address.
 
     Attributes:
-        name: of the branch, tag, commit or range.
+        name: name or id of the branch, tag, commit or range; empty for uncommitted data.
+        path: path of the address; empty if unknown.
+        why: reason a commit counts as live.
     """
 
     repository: str
@@ -198,7 +197,7 @@ class Holder:
     why: str = ""
 
     def remedies(self, own: str) -> Iterator[str]:
-        """What must be done before the address of the repository `own` can be erased."""
+        """Steps that must be taken before the repository `own` can erase the address."""
         is_other = self.repository != own
         if self.by is HolderKind.COMMIT and not is_other:
             remedy = _WITHOUT_RULES if self.why == NO_RULES else _REMEDIES[self.by]
@@ -216,12 +215,12 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An address that is, or was, at a path that is asked for.
+    """An address that is, or was, at a requested path.
 
     Attributes:
-        paths: those that are asked for.
-        holders: what holds it still; of many commits the newest.
-        remains: what the store has of it.
+        paths: the requested paths at which it is or was.
+        holders: everything that still holds it; of commits only the newest.
+        remains: the object, copies and versions in the store.
     """
 
     address: str
@@ -232,11 +231,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class SameContent:
-    """An entry at another path and address with the checksum and the size of what is to be erased.
+    """An entry at another path and address whose checksum and size equal those of an object to be erased.
 
     Attributes:
-        of: one of the addresses that are to be erased.
-        address: as stored, if it lies outside of the storage namespace.
+        of: an address to be erased that has the same content.
+        address: as stored, if it lies outside the storage namespace.
     """
 
     of: str
@@ -253,16 +252,16 @@ class SameContent:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Addresses at paths that are asked for. Times UTC.
+    """Addresses at the requested paths. Times are in UTC.
 
     Attributes:
-        asked: the paths, as they were given.
-        commits, ranges, entries: what was read, of all repositories that count.
-        elsewhere: paths whose objects lie outside of the storage namespace, or whose address may mean several objects.
-        unmatched: asked paths at which there is no object and never was one, each perhaps with a hint.
-        unread: files of metadata that could not be read, and why: what they name is not known.
-        unchecked: what else could not be looked at. Nothing is erased then.
-        same_content: entries of commits and of staging areas that may be copies: hints, which no digest is about.
+        asked: the paths as requested.
+        commits, ranges, entries: numbers read, in all repositories that count.
+        elsewhere: paths whose objects lie outside the storage namespace, or whose address is ambiguous.
+        unmatched: requested paths that never had an object, some with a hint.
+        unread: metadata files that could not be read, with the reason. Their entries are unknown.
+        unchecked: other checks that failed. Nothing is erased if there are any.
+        same_content: committed or staged entries that may be copies. They are hints; the digest does not cover them.
     """
 
     repository: str
@@ -282,7 +281,7 @@ class Finding:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Sentences about data at the paths that may exist although every address found is gone."""
+        """Sentences about data at the paths that may remain even if every address found is gone."""
         return (
             *(
                 f"not erased: {path} has an object outside of the storage namespace, such as an import, or its address "
@@ -302,34 +301,34 @@ class Finding:
 
     @property
     def erasable(self) -> tuple[Held, ...]:
-        """Addresses that nothing is known to hold."""
+        """Addresses without a known holder."""
         return tuple(each for each in self.addresses if not each.holders)
 
     @property
     def quarantined_by(self) -> tuple[str, ...]:
-        """Runs that have copies of what is erasable in quarantine."""
+        """Runs that have copies of erasable objects in quarantine."""
         copies = (copy for each in self.erasable for copy in each.remains.copies)
         return tuple(sorted({layout.parse_copy(copy)[0] for copy in copies}))
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """What must be done first, each once."""
+        """Distinct steps that must be taken first."""
         holders = dict.fromkeys(holder for each in self.addresses for holder in each.holders)
         return tuple(dict.fromkeys(remedy for holder in holders for remedy in holder.remedies(self.repository)))
 
     @property
     def digest(self) -> str:
-        """Names exactly what an approval is about: the addresses at the paths, and which of them nothing holds."""
+        """Digest of the approved facts: the addresses, their paths, and whether anything holds each address."""
         found = [[each.address, each.paths, not each.holders] for each in self.addresses]
         content = json.dumps([self.repository, self.storage_namespace, self.asked, found], separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
 
 
 def find(repository: OpenRepository, engine: Engine[R], selection: Selection, note: LogLine) -> Finding:
-    """Looks at all commits, at what is staged, at ranges that no commit names, and into quarantine.
+    """Searches all commits, staged entries, ranges that no commit names, and quarantine.
 
     Args:
-        note: receives lines about the progress.
+        note: receives progress lines.
     Raises:
         ConfigurationError: there are more than MOST_ADDRESSES addresses.
         CollectionError: the server or the store fails, or a file that no commit names cannot be read.
@@ -340,7 +339,7 @@ def find(repository: OpenRepository, engine: Engine[R], selection: Selection, no
 
 
 def _holders(every: Commits, retained: Retention | None, metarange_id: str) -> Iterator[Holder]:
-    """The holders of the entries of a metarange, with an empty path. Commits that have expired hold nothing."""
+    """The holders of a metarange's entries, with an empty path. Expired commits hold nothing."""
     repository, commits_named = every.repository.facts.id, 0
     for by, name, at in every.named_by(metarange_id):
         if by is not HolderKind.COMMIT:
@@ -356,16 +355,16 @@ def _holders(every: Commits, retained: Retention | None, metarange_id: str) -> I
 
 @dataclass
 class _Search(Generic[R]):
-    """Looks for paths, and then for the addresses that they have.
+    """Finds the addresses at the paths, then the holders of these addresses.
 
     Attributes:
-        paths: asked paths of each address.
-        holders: of each address; a dict for its order.
+        paths: requested paths of each address.
+        holders: holders of each address; a dict keeps their order.
         elsewhere: see Finding.
-        branches: names of the branches of the repository.
-        unread: files that cannot be read, and why.
-        contents: an address of each content at the paths, without empty ones.
-        same_content: by repository and address, for its order.
+        branches: names of the repository's branches.
+        unread: files that cannot be read, with the reason.
+        contents: one address for each non-empty content at the paths.
+        same_content: possible copies by repository and address, in the order found.
     """
 
     step: Step[R]
@@ -380,9 +379,9 @@ class _Search(Generic[R]):
     same_content: dict[tuple[str, str], SameContent] = field(default_factory=dict)
 
     def run(self, files: Sequence[str]) -> Finding:
-        """The whole search; `files` are those of uncommitted data."""
+        """Runs the whole search; `files` are those of uncommitted data."""
         step, repository = self.step, self.step.repository
-        # Staging is asked first: what is committed meanwhile is in the commits.
+        # Staging is read first: an entry that is committed meanwhile is then found in the commits.
         staged = [*self._find_staged()]
         every = [self._find_commits(each) for each in (repository, *repository.others)]
         own, _ = every[0]
@@ -440,9 +439,9 @@ class _Search(Generic[R]):
             self.same_content.setdefault((repository, address), same)
 
     def _find_staged(self) -> Iterator[tuple[Content, str, Holder]]:
-        """What branches show as staged; notes the addresses of asked paths.
+        """Yields the entries that branches show as staged, and records the addresses at requested paths.
 
-        An error at one branch ends the search: what it holds must not be erased, and nobody else can tell.
+        An error at one branch ends the search: objects staged there must not be erased, and only the branch lists them.
         """
         namespace = self.step.repository.namespace
         for repository in (self.step.repository, *self.step.repository.others):
@@ -453,7 +452,7 @@ class _Search(Generic[R]):
                     keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
                     holder = Holder(repository.facts.id, HolderKind.STAGED, branch.id, stats.path)
                     content = (stats.checksum or "", stats.size or 0)
-                    # An address outside of the namespace is no key, and may be that of a copy.
+                    # An address outside the namespace is no key, but may be that of a copy.
                     yield from ((content, key, holder) for key in keys or (stats.physical_address,))
                     is_own = repository is self.step.repository
                     if is_own and self.selection.chooses(pa.array([stats.path.encode()], pa.binary()))[0].as_py():
@@ -464,7 +463,7 @@ class _Search(Generic[R]):
                             self.elsewhere.add(stats.path)
 
     def _find_commits(self, repository: OpenRepository) -> tuple[Commits, Retention | None]:
-        """All commits of a repository, expired ones too; records metaranges that cannot be read."""
+        """Reads all commits of a repository, expired ones too; records metaranges that cannot be read."""
         dump, retained = read_commits(self.step, repository)
         late, count = retained.late if retained else {}, len(dump.commits)
         named = [*commits.distinct_metaranges(dump.commits).to_pylist(), *dump.compacted, *late.values()]
@@ -476,7 +475,7 @@ class _Search(Generic[R]):
         return every, retained
 
     def _find_paths(self, own: Commits) -> None:
-        """Notes the addresses that commits have, or had, at the paths."""
+        """Records the addresses that commits have, or had, at the paths."""
         records = self.selection.may_be_among(own.records)
         self.step.log(f"ranges that may have such a path: {len(records):,} of {len(own.records):,}")
         for row in self._rows(own.repository, records, partial(_asked_entries, self.selection)):
@@ -496,7 +495,7 @@ class _Search(Generic[R]):
         return rows
 
     def _find_entries(self, repository: OpenRepository, records: RangeRecords) -> dict[str, list[tuple[str, str]]]:
-        """Addresses, and paths at which a range has them, by the id of the range."""
+        """Addresses and their paths in each range, by the range's id."""
         entries: dict[str, list[tuple[str, str]]] = {}
         addresses = pa.array(sorted(self.paths), pa.string())
         for row in self._rows(repository, records, partial(_held_entries, addresses, frozenset(self.contents))):
@@ -510,7 +509,7 @@ class _Search(Generic[R]):
         return entries
 
     def _find_holders(self, own: Commits, retained: Retention | None) -> None:
-        """Notes which branches, tags and commits of a repository hold the addresses."""
+        """Records the branches, tags and commits of a repository that hold the addresses."""
         if not self.paths:
             return
         entries = self._find_entries(own.repository, own.records)
@@ -535,7 +534,7 @@ class _Search(Generic[R]):
                     self._add(address, Holder(holder.repository, holder.by, holder.name, path, holder.why))
 
     def _find_unnamed(self, own: Commits) -> None:
-        """Notes ranges that hold the addresses and that no commit names, where the settings say that they count."""
+        """Records ranges that hold the addresses and that no commit names, if the settings keep such ranges."""
         settings = self.step.repository.settings
         if not settings.keep_unnamed_ranges or not self.paths:
             return
@@ -548,7 +547,7 @@ class _Search(Generic[R]):
                 self._add(address, Holder(own.repository.facts.id, HolderKind.RANGE, range_id, path))
 
     def _find_uncommitted(self, files: Sequence[str]) -> None:
-        """Notes addresses of uncommitted data that no branch shows."""
+        """Records addresses of uncommitted data that no branch shows."""
         if not files or not self.paths:
             return
         engine, name = self.step.engine, self.step.repository.facts.id
@@ -560,7 +559,7 @@ class _Search(Generic[R]):
 
 
 def _asked_entries(selection: Selection, files: LiveFiles, record: RangeRecord) -> pa.Table:
-    """Entries of a range (_PLACED) at paths that are asked for; none if it cannot be read, which is told later."""
+    """Entries of a range (_PLACED) at selected paths. Empty if the range is unreadable: a later read reports that."""
     try:
         entries, others = files.placed(record)
     except CorruptFile:
@@ -578,9 +577,9 @@ def _with_range(rows: pa.Table, record: RangeRecord) -> pa.Table:
 def _held_entries(
     addresses: pa.StringArray, contents: Collection[Content], files: LiveFiles, record: RangeRecord
 ) -> pa.Table:
-    """Entries of a range (_PLACED) that may have one of these addresses, or why the range cannot be read.
+    """Entries of a range (_PLACED) that may have one of these addresses, or the reason the range cannot be read.
 
-    Entries with other addresses and one of these contents are among them.
+    Entries with another address and one of these contents are included.
     """
     try:
         rows, others = files.placed(record, only_certain=False)
@@ -604,13 +603,13 @@ def _text(path: bytes) -> str:
 
 
 _PATHS_SHOWN = 20
-# What is staged is reset first, since a commit takes along all that is staged on its branch.
+# Staged entries are reset first, since a commit includes everything staged on its branch.
 _ORDER = (HolderKind.STAGED, HolderKind.BRANCH, HolderKind.TAG)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:
-    """One change of a branch or tag, after which it holds some addresses no more.
+    """A change of one branch or tag that releases some addresses.
 
     Attributes:
         paths: the address at each path; empty for a tag.
@@ -633,7 +632,10 @@ class FirstStep:
 
 
 def list_first_steps(finding: Finding) -> tuple[FirstStep, ...]:
-    """The steps for what holds the addresses, each branch and tag once; none for paths that are no text."""
+    """The steps that release the addresses, at most one per tag, and per branch one reset and one deletion.
+
+    Paths that are not valid UTF-8 are skipped.
+    """
     steps: dict[tuple[str, HolderKind, str], dict[str, str]] = {}
     for held in finding.addresses:
         for holder in held.holders:
@@ -646,12 +648,14 @@ def list_first_steps(finding: Finding) -> tuple[FirstStep, ...]:
 
 
 def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
-    """Does it; returns what was done. `repository` is the one whose addresses are to be erased.
+    """Takes the step and describes the result. `repository` is the repository whose addresses are to be erased.
+
+    The server is asked again right before each change: a path that shows nothing any more is skipped.
 
     Raises:
-        CollectionError: something else is at a path by now, a commit would take along what others staged, or the
-            server refuses.
-        ValueError: what is to change is no staging area, branch or tag.
+        CollectionError: a path has another object by now, a commit would include other staged changes, or the server
+            refuses.
+        ValueError: the step concerns neither a staging area nor a branch nor a tag.
     """
     if step.by not in _ORDER:
         raise ValueError(f"there is no first step for what is held by a {step.by.value}")
@@ -670,7 +674,7 @@ def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
         (api.reset_path if step.by is HolderKind.STAGED else api.delete_path)(step.name, path)
     if step.by is HolderKind.STAGED:
         return f"reset {counted(len(there), 'paths')} on branch {step.name}"
-    # Somebody may have staged something meanwhile.
+    # Other changes may have been staged meanwhile.
     _require_nothing_else_staged(opened, step)
     api.commit_changes(step.name, f"Delete {counted(len(step.paths), 'paths')} that are to be erased")
     return f"deleted {counted(len(step.paths), 'paths')} on branch {step.name}, and committed"
@@ -686,9 +690,9 @@ def _require_nothing_else_staged(opened: OpenRepository, step: FirstStep) -> Non
 
 
 def _is_there(repository: OpenRepository, opened: OpenRepository, branch: str, path: str, address: str) -> bool:
-    """True if the branch shows the address at the path; false where it shows nothing.
+    """True if the branch shows the address at the path; False if it shows nothing.
 
-    Raises CollectionError where it shows another object.
+    Raises CollectionError if it shows another object.
     """
     stats = opened.api.stat(branch, path)
     if stats is None:

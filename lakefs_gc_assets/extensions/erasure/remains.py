@@ -1,7 +1,8 @@
-"""What the store still has of an address: the object, copies in quarantine, and versions; and erasing the versions.
+"""The remains of an address in the store: the object, copies in quarantine, and versions; also erases versions.
 
-Versions below a delete marker go for good under the repository's lock, each batch within the time for which a recheck
-of everything live is believed, as a purge deletes copies. A key whose newest version is an object keeps all of them.
+Versions below a delete marker are erased permanently under the repository's lock. As in a purge, a recheck of
+everything live is valid for a limited time, and each batch is erased within it. If the newest version of a key is an
+object, the key keeps all of its versions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,18 +31,18 @@ from lakefs_gc_assets.storage.interface import (
 
 _AT_ONCE = 16
 _BATCH = 100
-"""Addresses whose versions are erased between two looks at the lock and the time."""
+"""Addresses whose versions are erased between two checks of the lock and the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What the store has of an address.
+    """The object, copies and versions of an address in the store.
 
     Attributes:
-        seen_at: when the store was asked last, UTC.
-        size: of the object; None where neither a request for it nor a listing finds it.
+        seen_at: time of the last request to the store, UTC.
+        size: size of the object in bytes; None if neither a request for it nor a listing finds it.
         copies: keys of copies in quarantine.
-        versions: older versions and delete markers of these keys, as `KEY VERSION`; None if the store tells of none.
+        versions: older versions and delete markers of these keys, as `KEY VERSION`; None if the store lists none.
     """
 
     address: str
@@ -52,7 +53,7 @@ class Remains:
 
     @property
     def is_gone(self) -> bool:
-        """True if nothing is left that the store tells of."""
+        """True if the store shows no remains."""
         return self.size is None and not self.copies and not self.versions
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class Remains:
 
 
 def look(repository: OpenRepository, addresses: Iterable[str]) -> tuple[Remains, ...]:
-    """Asks the store for each address, lists it, and looks into quarantine and at versions. Raises StorageError."""
+    """Requests and lists each address, and searches quarantine and versions for it. Raises StorageError."""
     store, ordered = repository.store, sorted(addresses)
     wanted = frozenset(ordered)
     copies = _find_copies(store, wanted)
@@ -83,7 +84,7 @@ def look(repository: OpenRepository, addresses: Iterable[str]) -> tuple[Remains,
 
 
 def _find_sizes(store: ObjectStore, ordered: Sequence[str], wanted: Collection[str]) -> Iterator[int | None]:
-    """The size of each object that a request or a listing of its folder finds."""
+    """The size of each object, by a request for it or by a listing of its folder."""
     folders = {address[: address.rfind("/") + 1] for address in ordered}
     levels = work_ahead(store.list_level, sorted(folders), _AT_ONCE)
     listed = {each.key: each.size for level in levels for each in level.objects if each.key in wanted}
@@ -92,12 +93,12 @@ def _find_sizes(store: ObjectStore, ordered: Sequence[str], wanted: Collection[s
 
 
 def _is_hidden(version: Version) -> bool:
-    """True unless it is the object itself, or a delete marker that has no version of its own: that holds no content."""
+    """True unless the version is the current object, or a marker without a version id, which holds no content."""
     return version.version_id != NULL_VERSION if version.is_marker else not version.is_latest
 
 
 def address_of(key: str) -> str:
-    """The address of an object, or of the object that a copy in quarantine was made from."""
+    """The address of an object, or of the original of a copy in quarantine."""
     return layout.parse_copy(key)[1] if key.startswith(layout.QUARANTINE_PREFIX) else key
 
 
@@ -117,7 +118,7 @@ def _find_copies(store: ObjectStore, addresses: Collection[str]) -> dict[str, li
 
 
 def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, list[Version]] | None:
-    """All versions of objects and of their copies in quarantine, by address; None if the store lists none."""
+    """All versions of objects and of their copies in quarantine, by address; None if the store lists no versions."""
     if not isinstance(store, ListsVersions):
         return None
     versions: dict[str, list[Version]] = {}
@@ -135,14 +136,14 @@ def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, li
 
 @dataclass(frozen=True, slots=True)
 class VersionOutcome:
-    """A version, as `KEY VERSION`, that was erased, or that the store refused to erase and why."""
+    """A version, as `KEY VERSION`, that was erased or that the store refused to erase, with the error."""
 
     name: str
     error: str | None = None
 
     @property
     def address(self) -> str:
-        """The address whose object, or copy in quarantine, it is a version of."""
+        """The address of the version's object, or of the original of a copy in quarantine."""
         return address_of(self.name.rpartition(" ")[0])
 
 
@@ -151,16 +152,16 @@ def erase_versions(
 ) -> Iterator[VersionOutcome]:
     """Erases versions below delete markers, and then the markers; yields the outcome of each.
 
-    Addresses that are live by then, or may be, keep all of theirs, and so does a key whose newest version is an object.
-    If the store refuses a version, the other ones go, but for the markers of its key.
+    Addresses that are live by then, or may be, keep all of their versions. So does a key whose newest version is an
+    object. If the store refuses a version, the others are still erased, except the markers of its key.
 
     Args:
-        plan: of the run that deleted the objects.
-        lock: the repository's lock, which is held.
-        check: finds out what is live.
+        plan: plan of the run that deleted the objects.
+        lock: the repository's lock, held by the caller.
+        check: determines the live addresses.
     Raises:
         LockLost: the lock is no longer held.
-        CollectionError: what is live cannot be found out, or not fast enough.
+        CollectionError: live addresses cannot be determined, or not fast enough.
     """
     store, clock = repository.store, repository.clock
     versions = _find_versions(store, sorted(addresses))
@@ -189,7 +190,7 @@ def erase_versions(
 
 
 def _erase(store: ListsVersions, versions: list[Version], is_over: Callable[[], bool]) -> list[VersionOutcome]:
-    """Erases versions in their order until the time is over; takes those out of the list, and returns outcomes."""
+    """Erases versions in order until the time is over; removes them from the list, and returns outcomes."""
     outcomes = []
     with deletes_until(is_over):
         while versions and not is_over():
@@ -200,7 +201,7 @@ def _erase(store: ListsVersions, versions: list[Version], is_over: Callable[[], 
                 break
             except StorageError as error:
                 outcomes.append(VersionOutcome(_name(version), one_line(str(error))))
-                # Without its markers, the version that stays would be seen as an object again.
+                # Without its markers, the version that stays would be visible as an object again.
                 versions[1:] = [each for each in versions[1:] if each.key != version.key or not each.is_marker]
             else:
                 outcomes.append(VersionOutcome(_name(version)))
@@ -209,21 +210,24 @@ def _erase(store: ListsVersions, versions: list[Version], is_over: Callable[[], 
 
 
 def _erasable(versions: Sequence[Version]) -> list[Version]:
-    """The versions of keys whose newest one is a delete marker, objects first: without its marker one would be seen."""
+    """The versions of keys whose newest version is a delete marker.
+
+    Objects come before markers: an object without its marker would be visible again.
+    """
     newest = {version.key: version for version in versions if version.is_latest}
     going = [
         version
         for version in versions
         if (top := newest.get(version.key)) is not None
         and top.is_marker
-        # While versioning is suspended, whatever is written next has this version.
+        # While versioning is suspended, the next write gets this version id.
         and not (version.version_id == top.version_id == NULL_VERSION)
     ]
     return sorted(going, key=lambda version: (version.key, version.is_marker, version.is_latest))
 
 
 def _as_copies(erasable: Mapping[str, Sequence[Version]], plan: Plan) -> pa.Table:
-    """The addresses as a purge has its copies (COPIES), each with size and ETag of an object below the marker."""
+    """The addresses in the form of a purge's copies (COPIES), with size and ETag of an object below the marker."""
     addresses = pa.array(sorted(erasable), pa.string())
     contents = [
         next((version for version in erasable[address] if not version.is_marker), erasable[address][0])

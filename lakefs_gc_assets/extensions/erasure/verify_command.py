@@ -1,4 +1,4 @@
-"""`lakefs-gc verify`: checks the certificate of an erasure, and looks again."""
+"""`lakefs-gc verify`: checks the certificate of an erasure against the store."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -52,12 +52,12 @@ def verify(target: Target, key: Path, as_json: bool, certificate_file: Path) -> 
 
 
 def is_complete(content: Mapping[str, Any]) -> bool:
-    """True if a certificate says that everything is gone and that nothing was left out."""
+    """True if a certificate says that everything is gone and nothing was left out."""
     return all(each["is_gone"] for each in content["addresses"]) and not content.get("incomplete")
 
 
 def describe_certificate(content: Mapping[str, Any]) -> Iterator[str]:
-    """A certificate as lines: what is missing, hints, what is not gone, what has no receipt, and the verdict."""
+    """A certificate as lines: gaps, hints, addresses that are not gone or have no receipt, and the verdict."""
     addresses = content["addresses"]
     yield from (f"incomplete: {what}" for what in content.get("incomplete", ()))
     yield from (f"nothing found: {path}" for path in content.get("unmatched", ()))
