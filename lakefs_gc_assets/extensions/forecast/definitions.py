@@ -1,7 +1,7 @@
 """The asset `retention_forecast`: bytes that other retention rules would free, and bytes of each branch and tag.
 
-It has no partitions, so Dagster plots its numbers over time. It is no part of a run: it takes no lock, deletes nothing,
-and need not wait for a run.
+It has no partitions, so Dagster plots its numbers over time. It is independent of runs: it takes no lock, deletes
+nothing, and need not wait for a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from lakefs_gc_assets.spark.faults import errors_of_spark
 
 JOB = "forecast"
 _UNLIMITED = -1
-# Maximum scenarios of one launch; each entry is a scenario.
+# Maximum retention periods, and maximum policies, of one launch: each is a scenario.
 _MOST_SCENARIOS = 100
 _BARS = 6
 _ROWS = 200
@@ -64,15 +64,15 @@ def forecast_now(
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,
 ) -> tuple[str, Forecast]:
-    """Makes a forecast on Spark, and its page; without waits, since nothing will be deleted.
+    """Makes a forecast on Spark and stores its page. Does not wait, since nothing will be deleted.
 
     Args:
-        note: called with each line for the log.
+        note: receives log lines.
         ages, policies, depth: as for `forecast.make`.
     Returns:
         The URI of the storage namespace, and the forecast.
     Raises:
-        CollectionError: as `forecast.make`, also if a worker of Spark raised it.
+        CollectionError: as `forecast.make`, also if a Spark worker raised it.
     """
     opened = collector.open().dumping_at_once()
     with errors_of_spark():
@@ -86,14 +86,14 @@ def forecast_now(
 
 
 def define(names: Names, loaded: Loaded) -> Additions:
-    """The definitions that forecasts add to those of a repository."""
+    """Definitions of forecasts for a repository."""
     return Additions(assets=[forecast_asset(names)], jobs=[forecast_job(names)])
 
 
 def forecast_asset(names: Names) -> dg.AssetSpec:
-    """The asset of one repository, which the job forecast reports.
+    """The forecast asset of one repository, which the job `forecast` reports.
 
-    Nothing materializes it by itself: "Materialize all" in the lineage of all assets would make a forecast with a run.
+    It is not materializable: otherwise "Materialize all" in the global lineage would make a forecast with every run.
     """
     return dg.AssetSpec(
         key=names.asset(NAME),
@@ -111,7 +111,7 @@ def forecast_job(names: Names) -> dg.JobDefinition:
 
     @collector_op(names, NAME, "Makes a forecast, and its page.", ForecastConfig, in_pool=False)
     def retention_forecast(context: dg.OpExecutionContext, collector: Collector, config: ForecastConfig) -> None:
-        # Dagster would show a limit of a field as a list of errors, and the configuration whole.
+        # Dagster would report a limit on the field as a list of errors with the whole configuration.
         for name, scenarios in (("days", config.days), ("policies", config.policies)):
             if len(scenarios) > _MOST_SCENARIOS:
                 raise ConfigurationError(
@@ -131,9 +131,9 @@ def forecast_job(names: Names) -> dg.JobDefinition:
 
 
 def described(result: Forecast) -> dict[str, Any]:
-    """Metadata of a forecast for the UI: numbers, which are plotted, both tables, and charts of them.
+    """Metadata of a forecast for the UI: numbers, which are plotted, both tables, and charts.
 
-    What the rules in force free has short names, and tables have few columns: the UI cuts what is wider than its page.
+    The UI truncates content that is wider than its page, so names are short and tables have few columns.
     """
     in_force = result.in_force
     notes = [result.when_freed] if result.when_freed else []
@@ -188,7 +188,7 @@ def _rules(result: Forecast) -> dg.TableMetadataValue:
 
 
 def _holdings(result: Forecast) -> dg.TableMetadataValue:
-    """A table of branches and tags, most bytes held alone first, cut to the rows of a page."""
+    """A table of branches and tags, most bytes held alone first, limited to a page of rows."""
     rows = []
     for holding in sorted(result.holdings, key=lambda holding: -holding.alone.bytes)[:_ROWS]:
         holder, more = holding.holder, result.more_if_deleted(holding)
@@ -200,7 +200,7 @@ def _holdings(result: Forecast) -> dg.TableMetadataValue:
 
 
 def _folders(result: Forecast) -> dg.TableMetadataValue:
-    """A table of the largest folders, and the branch or tag that holds most of each."""
+    """A table of the largest folders, with the branch or tag that holds most bytes of each."""
     assert result.by_folder is not None
     rows = []
     for folder in result.by_folder.largest:

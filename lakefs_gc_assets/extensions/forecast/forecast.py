@@ -1,8 +1,8 @@
-"""A forecast: bytes that each scenario would free at this moment, and those that each branch, tag and folder holds.
+"""A forecast: bytes that each scenario would free at this moment, and bytes that each branch, tag and folder holds.
 
-It reads what a dry run by retention rules reads, in the same order. It stores only its answer, in a folder beside those
-of runs that has no plan, and what such a run leaves of its readings: sizes of ranges, and the server's own preparation.
-It takes no lock and deletes nothing, so it may run beside a collection.
+It reads the same data as a dry run by retention rules, in the same order. It stores its answer in a folder beside those
+of runs, without a plan. Besides that it stores only cached sizes of ranges and the server's own preparation, as such a
+dry run does. It takes no lock and deletes nothing, so it may run beside a collection.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 LARGEST = 100
-"""Folders of which a forecast says each one's figures; it adds up all others."""
+"""Maximum folders that a forecast describes one by one; it adds up all others."""
 _RUNS_LOOKED_AT = 50
 _ALONE = "lakefs-gc forecast"
 
@@ -63,29 +63,29 @@ FOLDERS = pa.schema(
         pa.field("alone_bytes", pa.int64()),
     ]
 )
-"""Contents of folders: for each a row of kind `all`, and one for each branch and tag that has objects there.
+"""Contents of folders: one row of kind `all` for each folder, and one for each branch and tag with objects there.
 
-The top level is an empty text. All folders that are not among the largest are null."""
+The top level is an empty text. Folders that are not among the largest share a null folder."""
 _SUMS = (
     pa.field("held_there", pa.binary()),
     pa.field("alone", pa.bool_()),
     pa.field("objects", pa.int64()),
     pa.field("bytes", pa.int64()),
 )
-# The engine brings together what has one address: here these are folders.
+# The engine groups rows by address; here the address column holds folders.
 _BY_FOLDER = pa.schema([pa.field("address", pa.string()), *_SUMS])
 _LARGEST = pa.schema([FOLDER, *_SUMS, pa.field("others", pa.int64())])
-"""Sums of the largest folders; those of all others have none, and one row says how many these are."""
+"""Sums of the largest folders. All other folders share a null folder, and `others` of one row counts them."""
 _GROUPS = ["address", "held_there", "alone"]
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Objects that a holder has in a folder.
+    """A holder's objects in a folder.
 
     Attributes:
-        in_all: objects that it has there.
-        alone: those of them that no other holder has, there or elsewhere.
+        in_all: all of the holder's objects in the folder.
+        alone: objects among them that no other holder has, there or elsewhere.
     """
 
     in_all: Amount
@@ -94,12 +94,12 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class FolderHolding:
-    """Objects in a folder, or in all others together; an object in several folders counts in each of them.
+    """Objects in one folder, or in all remaining folders together. An object in several folders counts in every one.
 
     Attributes:
-        folder: with a slash at its end; empty at the top, None for all others.
-        stored: objects that commits hold there, expired commits too.
-        portions: of each holder, in their order.
+        folder: ends with a slash; empty for the top level, None for the remaining folders.
+        stored: objects that commits hold there, expired commits included.
+        portions: the portion of each holder, in the order of holders.
     """
 
     folder: str | None
@@ -117,10 +117,10 @@ class ByFolder:
     """Objects by folder.
 
     Attributes:
-        depth: number of components of a path that make its folder.
-        largest: the folders that hold most bytes, the largest first.
-        others: all other folders together; None where there are none.
-        other_folders: number of these.
+        depth: number of leading path components that make up a folder.
+        largest: the folders that hold most bytes, largest first.
+        others: all other folders together; None if there are none.
+        other_folders: number of other folders.
     """
 
     depth: int
@@ -131,7 +131,7 @@ class ByFolder:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Objects that a run `committed` would mark in a scenario."""
+    """Objects that a run of flow `committed` would mark in a scenario."""
 
     scenario: Scenario
     amount: Amount
@@ -139,11 +139,11 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Objects that a holder's commits hold by the rules in force.
+    """Objects that a holder's commits hold under the rules in force.
 
     Attributes:
-        in_all: objects that it has.
-        alone: those of them that no other holder has.
+        in_all: all of the holder's objects.
+        alone: objects among them that no other holder has.
         if_deleted: objects that a run would mark if the branch or tag was deleted now; None if it cannot be deleted.
     """
 
@@ -166,7 +166,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class ListedClasses:
-    """Objects by storage class, as the newest run listed them that looked at everything: a forecast lists nothing."""
+    """Objects by storage class, as listed by the newest run that listed everything: a forecast lists nothing."""
 
     run_id: str
     ended_at: datetime
@@ -178,19 +178,19 @@ class Forecast:
     """Objects that every scenario would free.
 
     Attributes:
-        forecast_id: names the folder that it is stored in.
-        now: the moment that ages count back from, UTC.
+        forecast_id: name of the folder that stores the forecast.
+        now: the moment from which ages count back, UTC.
         cutoff: objects written later stay in every scenario, UTC.
-        commits, ranges: numbers of those read.
+        commits, ranges: numbers read.
         stored: all objects that commits hold.
-        rules: the rules in force, then other ones in the order that they were asked for.
-        holdings: branches and tags by name, last all else.
+        rules: the rules in force, then the other requested rules in order.
+        holdings: branches and tags by name, then everything else.
         undecided: True if deletions of branches and tags may free more than reported, because there are more entries to
             check than `collection.hidden_suspect_limit`.
         by_folder: objects by folder; None unless requested.
-        listed: classes that a run listed; None if no report names any.
+        listed: storage classes that a run listed; None if no report names any.
         prices: prices of storage.
-        quarantine_days: days for which sweeps keep what they move to quarantine; None if they delete.
+        quarantine_days: days for which sweeps keep objects in quarantine; None if they delete at once.
     """
 
     repository: str
@@ -210,7 +210,7 @@ class Forecast:
 
     @property
     def when_freed(self) -> str:
-        """When bytes are freed, in a sentence; empty if a sweep frees them at once."""
+        """A sentence about when bytes are freed; empty if a sweep frees them at once."""
         if self.quarantine_days is None:
             return ""
         return (
@@ -220,17 +220,17 @@ class Forecast:
 
     @property
     def in_force(self) -> Freed:
-        """By the rules as they are."""
+        """The result for the rules in force."""
         return self.rules[0]
 
     def more_if_deleted(self, holding: Holding) -> Amount | None:
-        """Objects that would go in addition; negative if the default rule keeps longer than the branch's own."""
+        """Additional objects freed by the deletion; negative if the default rule keeps more than the branch's own."""
         return None if holding.if_deleted is None else holding.if_deleted.amount - self.in_force.amount
 
 
 @dataclass(frozen=True)
 class Asked(Generic[R]):
-    """A forecast under way: what was asked, and the rows that answer it; of use while `ask` has not ended."""
+    """A forecast in progress: the questions, and the rows that answer them. Valid only within `ask`."""
 
     step: Step[R]
     questions: Questions
@@ -250,15 +250,15 @@ def make(
     """Makes a forecast and stores it (FORECAST, FOLDERS) in a folder of its own.
 
     Args:
-        note: receives lines about the progress.
+        note: receives progress lines.
         ages, policies: as for `scenarios.ask`.
-        depth: number of components of paths that make the folders to count by; 0 leaves folders out.
+        depth: number of leading path components that make up a folder; 0 for no figures by folder.
     Raises:
-        ConfigurationError: rules or ages cannot be meant.
+        ConfigurationError: rules or ages are invalid.
         LakeFSError: the server refuses a refs dump, or fails.
         CorruptFile: a file cannot be read.
         GuardTripped: the clocks disagree.
-        StorageError: the store cannot be read, or written to.
+        StorageError: the store cannot be read or written.
     """
     with ask(repository, engine, note, ages, policies, depth) as asked:
         forecast = replace(_summed(asked), listed=find_listed_classes(repository.store))
@@ -269,7 +269,7 @@ def make(
 
 
 def find_listed_classes(store: ObjectStore) -> ListedClasses | None:
-    """Classes that the newest run listed, of those that listed everything; None if no newer one names any."""
+    """Storage classes in the newest report of a run that listed everything; None if no recent report names any."""
     for run_id in islice(run_folder.newest_runs(store), _RUNS_LOOKED_AT):
         try:
             found = report.read(store, run_id)
@@ -290,7 +290,7 @@ def ask(
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,
 ) -> Iterator[Asked[R]]:
-    """Reads everything that a forecast is made of. Args and Raises as for `make`."""
+    """Reads all input of a forecast. Args and Raises as for `make`."""
     step = begin(repository, engine, note)
     uncommitted = prepare_uncommitted(step)
     try:
@@ -305,24 +305,24 @@ def ask(
 
 
 def begin(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Step[R]:
-    """A step without a lock, with the plan that a dry run by retention rules would have now.
+    """Begins a step without a lock, with the plan of a dry run by retention rules.
 
-    Raises what `planning.make_plan` raises.
+    Raises the errors of `planning.make_plan`.
     """
     forecast_id = layout.issue_run_id(repository.clock.now())
-    # Written first: its time is the store's clock.
+    # Written first: its modification time is the store's clock.
     begun = begun_key(forecast_id)
     repository.store.put(begun, b"")
     store_clock = repository.store.head(begun).last_modified
     windows, _ = planning.windows_to_collect(repository, Flow.COMMITTED)
     plan = planning.make_plan(repository, forecast_id, windows, _ALONE, store_clock, Flow.COMMITTED)
-    # A forecast looks at everything, whatever an earlier run has looked at.
+    # A forecast examines everything, even if an earlier run could serve as its base.
     alone = replace(plan, base_run=None, base_run_attempt=None, why_clean=None)
     return Step(note, note, repository, engine, alone, None)
 
 
 def _summed(asked: Asked[R]) -> Forecast:
-    """Adds up what is the same by all bits: there are few such sets."""
+    """Adds up objects by their set of bits: there are few distinct sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
     engine, width = step.engine, questions.width
     held = _Sums.count(engine, engine.select(marked.objects, "held", "size", "objects"), width)
@@ -367,10 +367,10 @@ def _summed(asked: Asked[R]) -> Forecast:
 
 
 def _foresee(step: Step[R], scenario: Scenario, candidates: int, known: int) -> Scenario:
-    """The scenario with a note about each guard that so many candidates would trip.
+    """Adds to the scenario a note about each guard that this number of candidates would trip.
 
     Args:
-        known: objects that a run by these rules would know, as `guards.Mark` counts it.
+        known: number of objects that a run by these rules would know, as `guards.Mark` counts it.
     """
     if scenario.kind not in (ScenarioKind.IN_FORCE, ScenarioKind.POLICY):
         return scenario
@@ -380,11 +380,11 @@ def _foresee(step: Step[R], scenario: Scenario, candidates: int, known: int) -> 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Objects and bytes by their bits.
+    """Objects and bytes by set of bits.
 
     Attributes:
-        bits: a row for each set of bits, a column for each bit.
-        objects, bytes: of each row.
+        bits: a row for each set, a column for each bit.
+        objects, bytes: totals of each row.
     """
 
     bits: npt.NDArray[np.bool_]
@@ -403,7 +403,7 @@ class _Sums:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], held: str, width: int) -> "_Sums":
-        """Rows that have objects and bytes, and a set of bits in the column `held`."""
+        """Reads rows with objects and bytes, and with a set of bits in the column `held`."""
         packed = np.frombuffer(b"".join(row[held] for row in rows), np.uint8).reshape(len(rows), width)
         bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
         objects, sizes = (np.array([row[name] for row in rows], np.int64) for name in ("objects", "bytes"))
@@ -411,11 +411,11 @@ class _Sums:
 
     @property
     def all(self) -> Amount:
-        """Everything."""
+        """All objects."""
         return self._of(np.ones(len(self.objects), np.bool_))
 
     def having(self, bit: int, among: npt.NDArray[np.bool_] | bool = True) -> Amount:
-        """Objects with a bit, of some rows."""
+        """Objects with a bit, among the selected rows."""
         return self._of(self.bits[:, bit] & among)
 
     def without(self, bit: int) -> Amount:
@@ -423,7 +423,7 @@ class _Sums:
         return self._of(~self.bits[:, bit])
 
     def alone(self, bits: range) -> list[Amount]:
-        """For each of these bits, the objects that have it and none of the others."""
+        """For each of these bits, the objects that have it and no other of these bits."""
         among = self.bits[:, bits.start : bits.stop]
         single = among.sum(axis=1) == 1
         return [self.having(bit, single) for bit in bits]
@@ -476,7 +476,7 @@ def folders_table(forecast: Forecast) -> pa.Table:
 
 
 def portions(forecast: Forecast, folder: FolderHolding) -> list[tuple[Holding, Portion]]:
-    """The holders with objects in a folder and their amounts, most bytes first."""
+    """The holders with objects in a folder, and their portions, most bytes first."""
     pairs = zip(forecast.holdings, folder.portions, strict=True)
     return sorted(
         (pair for pair in pairs if pair[1].in_all.objects),
@@ -493,13 +493,13 @@ def _columns(name: str, amount: Amount) -> dict[str, object]:
 
 
 def add_up(engine: Engine[R], placed: R, depth: int, holders: range, width: int, count: int) -> ByFolder:
-    """Adds up what each folder holds.
+    """Adds up the contents of each folder.
 
     Args:
         placed: addresses (PLACED).
         holders: the bits that stand for holders.
         width: bytes of a set of bits.
-        count: how many rows there are, about.
+        count: approximate number of rows.
     """
     mask = sum(1 << bit for bit in holders).to_bytes(width, "little")
     sums = engine.map_batches(placed, partial(_count, mask), _BY_FOLDER)
@@ -538,7 +538,7 @@ def _count(mask: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
     def by_folder(certain: pa.RecordBatch) -> pa.Table:
         everywhere = words_of(certain.column("held")) & wanted
-        # One word has bits, and of these only one.
+        # Exactly one word is non-zero, and this word has exactly one bit.
         single = (np.count_nonzero(everywhere, axis=1) == 1) & ~(everywhere & (everywhere - np.uint64(1))).any(axis=1)
         held_there = binary_of(words_of(certain.column("held_there")) & wanted)
         ones = pa.repeat(pa.scalar(1, pa.int64()), certain.num_rows)
@@ -550,7 +550,7 @@ def _count(mask: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _keep_largest(sums: pa.Table) -> pa.Table:
-    """The sums of whole folders with those of small ones put together (_LARGEST)."""
+    """The sums of the largest folders, with all smaller folders merged (_LARGEST)."""
     added = sum_by(sums, _GROUPS)
     totals = added.group_by("address").aggregate([("bytes", "sum")])
     largest = pc.select_k_unstable(totals, LARGEST, [("bytes_sum", "descending"), ("address", "ascending")])

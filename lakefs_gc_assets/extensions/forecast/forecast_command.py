@@ -21,7 +21,7 @@ _UNLIMITED = "unlimited"
 _WIDEST_NAME = 60
 _DEEPEST = 16
 _FOLDERS, _HOLDERS = 20, 5
-"""Maximum folders, and holders of each, that are printed; `--json` and the stored frame have more."""
+"""Maximum folders, and maximum holders per folder, in printed lines; `--json` and the stored frame have more."""
 
 
 def _read_ages(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[int | None, ...]:

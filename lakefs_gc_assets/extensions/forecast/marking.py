@@ -1,10 +1,12 @@
-"""Marks for many scenarios at once: which scenarios keep each object, and what a run by their rules would delete.
+"""Marks for many scenarios at once: the scenarios that keep each object, and the objects a run would delete in each.
 
-Bit k of a set of bits says that something stays in scenario k, or that holder k has it. A set is whole words of 64
-bits, the first bit the lowest one of the first byte. Bits go from commits to metaranges, to their ranges, and to
-addresses: a range has the union of the metaranges that name it, an address the union of the ranges that hold it. So
-each range is read once, however many scenarios there are. The rest is the run's own: what else is live, the
-subtraction, the choice of candidates. The universe is that of flow `committed`, which lists nothing.
+Bit k of a set says that scenario k keeps an item, or that holder k has it. A set consists of whole 64-bit words; the
+first bit is the lowest bit of the first byte. Bits pass from commits to metaranges, to ranges, and to addresses. A
+range has the union of the bits of the metaranges that name it, an address that of the ranges that hold it. So each
+range is read once, however many scenarios there are.
+
+Everything else is code of the run: other live data, the subtraction, and the choice of candidates. The universe is that
+of flow `committed`, which lists nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,37 +43,37 @@ Words = npt.NDArray[np.uint64]
 
 _ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at")
 _AT_ONCE = 262_144
-"""Rows that a task unites together."""
+"""Rows that a task merges at once."""
 _HELD = pa.field("held", pa.binary())
 HELD = pa.schema([*HELD_ENTRIES, _HELD])
-"""Addresses that commits hold, as objects, with their bits; of an uncertain one, only that it is not `certain`."""
+"""Addresses that commits hold, as objects, with their bits. For an uncertain address only `certain` is meaningful."""
 HELD_IN = pa.schema([*HELD_ENTRIES, FOLDER, _HELD])
-"""The same for each folder that an address is in: there by these bits."""
+"""The same for each folder of an address, with the bits by which it is held there."""
 PLACED = pa.schema([*HELD, FOLDER, pa.field("held_there", pa.binary()), pa.field("first", pa.bool_())])
-"""Rows as HELD has them, one for each folder: by which bits an object is held there, and one of its rows is `first`."""
+"""HELD with a row for each folder, and the bits by which the object is held there. One row per object is `first`."""
 SETTLED = pa.schema([*HELD, pa.field("objects", pa.int64())])
-"""Objects that some scenario lets go, as far as commits say, each a row.
+"""One row for each object that some scenario releases, as far as commits tell.
 
-Of those that stay in all scenarios there are sums by bits: such a row has no address, and `size` is all their bytes."""
+Objects that stay in all scenarios are summed by bits: such a row has no address, and `size` is their total."""
 SUMS = pa.schema([_HELD, pa.field("objects", pa.int64()), pa.field("bytes", pa.int64())])
-"""Objects with the same bits, counted."""
+"""Number and size of objects with the same bits."""
 HELD_RANGES = pa.schema([*RANGES, _HELD])
-"""Ranges, and the bits of the metaranges that name each."""
+"""Ranges with the bits of the metaranges that name them."""
 
 
 def as_bytes(bits: int, width: int) -> bytes:
-    """A set of bits in so many bytes."""
+    """A set of bits as bytes of the given width."""
     return bits.to_bytes(width, "little")
 
 
 def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> pa.Table:
-    """The distinct ranges of metaranges (HELD_RANGES), each with the bits of all that name it, in order of their keys.
+    """The distinct ranges of metaranges (HELD_RANGES), with the bits of all metaranges that name each, by key.
 
-    Two counts for one id give two records, and the reading fails. Neighbours are read by one task, which hands on once
-    what they both name.
+    Two counts for one id yield two records, and reading them fails later. A task reads neighbouring metaranges, and
+    returns their shared ranges once.
 
     Args:
-        metaranges: the bits of each.
+        metaranges: the bits of each metarange.
         width: bytes of a set of bits.
     """
     items = [(metarange_id, as_bytes(bits, width)) for metarange_id, bits in metaranges.items()]
@@ -100,7 +102,7 @@ def add_bits_where(ranges: pa.Table, ids: pa.ChunkedArray, bits: bytes) -> pa.Ta
     """Adds bits to some ranges (HELD_RANGES), and returns all ranges.
 
     Args:
-        ids: of these ranges, and perhaps of others.
+        ids: ids of the ranges to change; unknown ids are ignored.
     """
     among = pc.is_in(ranges.column("id"), value_set=ids.combine_chunks()).to_numpy()
     held = words_of(ranges.column("held"))
@@ -114,13 +116,13 @@ def entries_of(ranges: pa.Table) -> int:
 
 
 def read_addresses(step: Step[R], ranges: pa.Table, every: int, width: int, depth: int = 0) -> R:
-    """The objects of ranges, each once (SETTLED); the sizes of entries are recorded.
+    """The distinct objects of ranges (SETTLED); records the sizes of entries.
 
     Args:
         ranges: HELD_RANGES, in order of their keys.
         every: the bits of all scenarios.
         width: bytes of a set of bits.
-        depth: with so many components of paths, an address has a row for each of its folders instead (PLACED).
+        depth: number of leading path components of a folder. If set, rows are PLACED: one for each folder.
     """
     engine, united, stays = step.engine, unite_in_folders if depth else unite, as_bytes(every, width)
 
@@ -141,7 +143,7 @@ def read_addresses(step: Step[R], ranges: pa.Table, every: int, width: int, dept
 
 
 def _needed(table: pa.Table, every: bytes, held: bytes) -> pa.Table:
-    """A table without what nobody asks of objects that stay in all scenarios, as those of a range do that stays."""
+    """Clears columns that only candidates need, if the range stays in all scenarios: its objects stay, too."""
     wanted = np.frombuffer(every, np.uint64)
     if ((np.frombuffer(held, np.uint64) & wanted) != wanted).any():
         return table
@@ -152,7 +154,7 @@ def _needed(table: pa.Table, every: bytes, held: bytes) -> pa.Table:
 
 
 def settle(every: bytes, rows: pa.Table) -> pa.Table:
-    """Addresses (HELD) as SETTLED: what is not certain stays, and is nobody's.
+    """Addresses (HELD) as SETTLED, without uncertain ones: these stay in every scenario, and have no holder.
 
     Args:
         every: the bits of all scenarios.
@@ -173,18 +175,18 @@ def _with_bits(table: pa.Table, held: bytes) -> pa.Table:
 
 
 def _united(tables: Iterable[pa.Table], united: ChangePart) -> Iterator[pa.Table]:
-    """The rows of tables, those of one address mostly once: neighbouring ranges hold many of the same."""
+    """Merges rows of the same address within a batch: neighbouring ranges share many addresses."""
     for batch in gather((batch for table in tables for batch in table.to_batches()), _AT_ONCE):
         yield united(pa.Table.from_batches([batch]))
 
 
 def unite(rows: pa.Table) -> pa.Table:
-    """One row (HELD) for each address, with all bits of its rows: of those that are certain the youngest."""
+    """One row (HELD) for each address, with the bits of all its rows and the facts of its youngest certain row."""
     return _unite(rows, *_numbered(rows, "address")).cast(HELD)
 
 
 def unite_in_folders(rows: pa.Table) -> pa.Table:
-    """One row (HELD_IN) for each folder that an address is in."""
+    """One row (HELD_IN) for each folder of an address."""
     addresses, _ = _numbered(rows, "address")
     folders, count = _numbered(rows, "folder")
     pairs = addresses.astype(np.int64) * count + folders
@@ -192,7 +194,7 @@ def unite_in_folders(rows: pa.Table) -> pa.Table:
 
 
 def place(rows: pa.Table) -> pa.Table:
-    """The rows of addresses (HELD_IN) as PLACED: every row of an address has what is true of it in all folders."""
+    """The rows of addresses (HELD_IN) as PLACED: every row has the object's facts across all of its folders."""
     there = unite_in_folders(rows)
     whole = unite(there.select(HELD.names))
     of_row = pc.index_in(there.column("address"), value_set=whole.column("address").combine_chunks())
@@ -203,16 +205,16 @@ def place(rows: pa.Table) -> pa.Table:
 
 
 def _numbered(rows: pa.Table, column: str) -> tuple[npt.NDArray[Any], int]:
-    """For each row the number of its text among the distinct texts of a column, and how many texts there are."""
+    """The index of each row's text among the column's distinct texts, and the number of distinct texts."""
     named = rows.column(column).combine_chunks().dictionary_encode()
     return named.indices.to_numpy(), len(named.dictionary)
 
 
 def _unite(rows: pa.Table, groups: npt.NDArray[Any], count: int) -> pa.Table:
-    """One row of each group of rows, with the bits of all.
+    """One row for each group of rows, with the bits of the whole group.
 
     Args:
-        count: how many groups there are.
+        count: number of groups.
     """
     if count == rows.num_rows:
         return rows
@@ -225,13 +227,13 @@ def _unite(rows: pa.Table, groups: npt.NDArray[Any], count: int) -> pa.Table:
 
 
 def _numbers(rows: pa.Table, column: str) -> npt.NDArray[np.int64]:
-    """A column of whole numbers or times; null comes before all of them."""
+    """A column of integers or times; null sorts first."""
     numbers: npt.NDArray[np.int64] = rows.column(column).cast(pa.int64()).fill_null(np.iinfo(np.int64).min).to_numpy()
     return numbers
 
 
 def words_of(column: pa.ChunkedArray | pa.BinaryArray) -> Words:
-    """The words of each row's bits, a row of an array for each; all rows have as many. Raises ArrowInvalid else."""
+    """The bits of each row as words, one array row each. Raises ArrowInvalid if rows differ in width."""
     bits = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if not len(bits):
         return np.empty((0, 1), np.uint64)
@@ -242,20 +244,20 @@ def words_of(column: pa.ChunkedArray | pa.BinaryArray) -> Words:
 
 
 def binary_of(words: Words) -> pa.BinaryArray:
-    """The reverse: each row's words as bytes."""
+    """The inverse of `words_of`: each row's words as bytes."""
     data = pa.py_buffer(np.ascontiguousarray(words))
     kind = pa.binary(words.shape[1] * WORD)
     return pa.FixedSizeBinaryArray.from_buffers(kind, len(words), [None, data]).cast(pa.binary())
 
 
 def lacks_some(bits: bytes, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
-    """True for rows that lack one of these bits."""
+    """True for rows that lack any of these bits."""
     wanted = np.frombuffer(bits, np.uint64)
     return pa.array(((words_of(rows.column("held")) & wanted) != wanted).any(axis=1))
 
 
 def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows with these bits besides."""
+    """The same rows with these bits added."""
     added = np.frombuffer(bits, np.uint64)
     for batch in batches:
         if batch.num_rows:
@@ -264,7 +266,7 @@ def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The objects of a task by their bits (SUMS); rows have `held` and `size`, and `objects` where they are sums."""
+    """The objects of a task by their bits (SUMS). Rows have `held` and `size`; rows with `objects` are sums."""
     tables = (pa.table([batch.column("held"), _objects(batch), batch.column("size")], schema=SUMS) for batch in batches)
     return sum_in_task(tables, ("held",), SUMS)
 
@@ -276,7 +278,7 @@ def _objects(rows: pa.RecordBatch) -> pa.Array:
 
 
 MARKED = pa.schema([*(column.with_nullable(True) for column in LISTED), HELD.field("held")])
-"""Objects that some scenario would mark: each scenario whose bit is not set would, by this row."""
+"""Objects that some scenario would mark, namely every scenario whose bit is not set in the row."""
 
 
 @dataclass(frozen=True)
@@ -285,10 +287,10 @@ class Marked(Generic[R]):
 
     Attributes:
         objects: objects that commits hold (SETTLED), with the bits of scenarios and holders.
-        placed: every address that commits hold, for each of its folders (PLACED); None where nobody asks.
+        placed: every address that commits hold, for each of its folders (PLACED); None unless requested.
         entries: number of entries in the ranges.
-        unreferenced: objects that in some scenario no live commit holds, and nothing else references (MARKED).
-        candidates: MARKED. Where not everything could be asked, an object may be there once for each scenario.
+        unreferenced: objects that no live commit holds in some scenario, and nothing else references (MARKED).
+        candidates: MARKED. If not every path could be checked, an object may occur once for each scenario.
         ranges: number of ranges read.
         undecided: True if objects count as staying when branches and tags are deleted, because there are more entries
             to check than `hidden_suspect_limit`.
@@ -305,11 +307,11 @@ class Marked(Generic[R]):
 
 @contextmanager
 def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth: int = 0) -> Iterator[Marked[R]]:
-    """Reads each range once, and subtracts; what it yields is of use until the exit.
+    """Reads each range once and subtracts live addresses. The result is valid until the exit.
 
     Args:
         uncommitted: prepared before the commits were read.
-        depth: number of components of paths that make the folders to count by; 0 for no folders.
+        depth: number of leading path components that make up a folder; 0 for no folders.
     Raises:
         CollectionError: a file cannot be read, or the server fails.
     """
@@ -332,7 +334,7 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
         objects = engine.map_batches(cached, partial(_settle_first, every), SETTLED) if depth else cached
         expiring = engine.where(objects, partial(lacks_some, every))
         universe = engine.without_exactly(engine.select(expiring, *MARKED.names), deleted_before(step))
-        # Nothing was listed, so no object is known to be uploaded in parts: sightings do not matter.
+        # Nothing was listed, so no object is known to be a multipart upload: sightings do not matter.
         rows = subtract(step, universe, live, engine.table(SIGHTINGS.empty_table()), count)
         clear = partial(_clear, step, questions)
         unreferenced, _, cleared = stack.enter_context(choose_candidates(engine, rows, promised, MARKED, clear))
@@ -352,12 +354,12 @@ def _settle_first(every: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 def _find_kept_by_any_rules(
     step: Step[R], questions: Questions, known: IdSet, prepared_until: datetime
 ) -> tuple[pa.ChunkedArray, list[Unread]]:
-    """Finds what keeps objects whatever the rules of this repository say, as a run does; of its commits none counts.
+    """Finds live data that does not depend on this repository's rules, as a run does; its own commits are excluded.
 
     Args:
         known: ids of the ranges of this repository's commits.
     Returns:
-        Ids of ranges of this repository that stay in every scenario, and what is read beside the known ranges.
+        Ids of this repository's ranges that stay in every scenario, and data to read beside the known ranges.
     """
     no_commit = replace(questions.definition.live, metarange_ids=())
     committed = find_committed(
@@ -372,11 +374,13 @@ def _find_kept_by_any_rules(
 
 @contextmanager
 def _clear(step: Step[R], questions: Questions, eligible: R) -> Iterator[Cleared[R]]:
-    """Leaves out what is staged with the content of a committed object, asked for once for all scenarios.
+    """Excludes objects that a staged entry may hide: staged with the content of a committed object.
 
-    What only the deletion of a branch lets go may be in that branch's head, which has it at every path that would be
-    asked for: nothing is asked of it. Where there is more to ask for than may be, rules are asked for one after the
-    other, as their runs would, and candidates (MARKED) that deletions would free are kept.
+    All scenarios share one set of requests. Objects that only the deletion of a branch releases need no request: they
+    may be in that branch's head, at every path that would be requested.
+
+    If there are too many paths, each scenario by rules makes its own requests, as its run would. Candidates (MARKED)
+    that only deletions would free are then kept.
     """
     engine, width, heads = step.engine, questions.width, questions.definition.live.heads
     all_heads = as_bytes(questions.with_all_heads, width)

@@ -14,8 +14,8 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 _HOLDERS = 5
 _TICK_GAP, _LABEL_GAP, _LABEL_ROOM = 0.0567, 0.0905, 0.1167
-"""Minimum distances of two ticks, of two labelled dots, and of a label that ends on the right from that edge, as shares
-of the drawing's width or height."""
+"""Minimum distances, as shares of the drawing's width or height: between two ticks, between two labelled dots, and from
+the right edge to a label that starts at its dot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Dot:
     Attributes:
         x, y: shares of the drawing's width and height, from the left and from the top.
         is_ticked: True if there is room for the days below the drawing.
-        label_anchor: end of the dot's label that is at the dot, `start` or `end`; None if there is no room for it.
+        label_anchor: the end of the label that touches the dot, `start` or `end`; None if there is no room for it.
     """
 
     freed: Freed
@@ -57,7 +57,7 @@ def render(forecast: Forecast) -> bytes:
 
 
 def cost(forecast: Forecast, count: int) -> str:
-    """The cost of bytes for a month, as if they were of the classes that a run listed; empty without prices."""
+    """Monthly cost of bytes, distributed over storage classes as a run listed them; empty without prices."""
     by_class = {name: amount.bytes for name, amount in forecast.listed.amounts.items()} if forecast.listed else {}
     total = sum(by_class.values())
     return markup.cost(forecast.prices, total or count, by_class, count / total if total else 1)
@@ -71,7 +71,7 @@ def _held_by(forecast: Forecast, folder: FolderHolding) -> str:
 
 
 def curve(ages: Sequence[Freed], most: int) -> list[Dot]:
-    """A curve of the bytes that a retention period would free, over its days.
+    """Draws the bytes freed against the retention period in days.
 
     Args:
         ages: results for at least two different ages, in order.

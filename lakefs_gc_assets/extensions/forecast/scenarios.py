@@ -1,6 +1,6 @@
-"""Scenarios: commits that would stay by other rules, without a branch or without a tag, and who keeps each commit.
+"""Scenarios: commits that stay under other rules, or without a branch or tag, and the holders of each commit.
 
-All answers come from one reading of refs, rules and the server's own list, by the functions that a run uses.
+All answers use one reading of refs, rules and the server's own list, and the functions of a run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 
 AGES: tuple[int | None, ...] = (0, 1, 3, 7, 14, 30, 60, 90, 180, 365, None)
-"""Days of retention that are asked for by default; None for unlimited."""
+"""Default retention periods in days; None for unlimited."""
 
 WORD = 8
 """Bytes of a word."""
@@ -32,13 +32,13 @@ WORD = 8
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Rules, or a deletion of a branch or tag under the rules in force.
+    """Retention rules, or the deletion of a branch or tag under the rules in force.
 
     Attributes:
-        name: of the policy, branch or tag, or a number of days.
-        days: of an age; None for unlimited.
-        commits_expired: how many commits would be.
-        notes: what a person must know, such as why a sweep would be refused.
+        name: name of the policy, branch or tag, or a number of days.
+        days: retention of a scenario by age; None for unlimited.
+        commits_expired: number of commits that would be expired.
+        notes: warnings for users, such as why a sweep would be refused.
     """
 
     kind: ScenarioKind
@@ -50,14 +50,14 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A branch or tag, by the rules in force, or all else that keeps commits.
+    """A branch or tag under the rules in force, or everything else that keeps commits.
 
     Attributes:
-        kind: None for all else: dangling commits, pins, merged commits that no main ancestry has where there are no
-            rules, and the server's own list.
-        commits: how many it keeps.
-        head_made_at: when the commit was made that it points to, UTC; None for all else.
-        stale: whether the policy calls the branch stale.
+        kind: None for everything else: dangling commits, pins, the server's own list and, without rules, merged commits
+            on no main ancestry.
+        commits: number of commits it keeps.
+        head_made_at: creation time of the commit it points to, UTC; None for everything else.
+        stale: True if the policy calls the branch stale.
     """
 
     kind: ScenarioKind | None
@@ -69,14 +69,14 @@ class Holder:
 
 @dataclass(frozen=True)
 class Questions:
-    """Everything that is asked, and for each metarange in which scenarios it stays, and who has it.
+    """All questions of a forecast, and for each metarange the scenarios that keep it and its holders.
 
     Attributes:
-        scenarios: scenario k is bit k; those by rules come first, of these the rules in force.
-        holders: holder k is the bit after those of the scenarios and of the holders before it.
+        scenarios: scenario k is bit k. Scenarios by rules come first, starting with the rules in force.
+        holders: bits of holders follow those of scenarios, in order.
         metaranges: the bits of each metarange of the repository's commits.
         width: bytes of a set of bits.
-        definition: what the rules in force keep.
+        definition: the live commits and ranges under the rules in force.
     """
 
     scenarios: tuple[Scenario, ...]
@@ -108,17 +108,17 @@ def ask(
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
 ) -> Questions:
-    """Computes what stays in each scenario, and who keeps what by the rules in force.
+    """Computes the commits that stay in each scenario, and the commits of each holder under the rules in force.
 
     Args:
-        readings: of the rules in force.
-        now: the moment that ages count back from; of several clocks the earliest.
-        ages: retention in days of every branch and of dangling commits, in place of all rules; tags and pins stay as
-            they are. None is unlimited.
-        policies: further policies by their names, each in place of the one in force.
+        readings: read under the rules in force.
+        now: the moment from which ages count back; the earliest of several clocks.
+        ages: retention in days for every branch and dangling commits, replacing all rules; tags and pins stay as they
+            are. None is unlimited.
+        policies: other policies by name, each replacing the policy in force.
     Raises:
-        ConfigurationError: rules or ages cannot be meant.
-        LakeFSError: the graph of commits is not whole.
+        ConfigurationError: rules or ages are invalid.
+        LakeFSError: the graph of commits is incomplete.
     """
     asked = _Asked(repository, readings, now)
     scenarios, holders = [], []
@@ -135,7 +135,7 @@ def ask(
         holders.append(holder)
         bits.add(has)
     metaranges = bits.of_metaranges(readings.dump.commits)
-    # The server listed these after the dump was made: they stay by any rules.
+    # The server listed these commits after the dump was made: they stay under any rules.
     late = (1 << len(scenarios)) - 1 | 1 << bits.count - 1
     for metarange_id in {*asked.retained.late.values()} - {""}:
         metaranges[metarange_id] = metaranges.get(metarange_id, 0) | late
@@ -143,7 +143,7 @@ def ask(
 
 
 class _Bits:
-    """Bits of each commit, eight flags in a byte as they come."""
+    """Bits of each commit, eight flags to a byte in the order they are added."""
 
     def __init__(self, commits: int) -> None:
         self.count = 0
@@ -152,18 +152,18 @@ class _Bits:
 
     @property
     def width(self) -> int:
-        """Bytes of whole words."""
+        """Bytes of a set, rounded up to whole words."""
         return -(-self.count // (8 * WORD)) * WORD
 
     def add(self, flags: Flags) -> None:
-        """One bit more."""
+        """Adds one bit."""
         if self.count % 8 == 0:
             self._bytes.append(np.zeros(self._commits, np.uint8))
         self._bytes[-1] |= flags.astype(np.uint8) << self.count % 8
         self.count += 1
 
     def of_metaranges(self, commits: CommitColumns) -> dict[str, int]:
-        """The bits of each metarange, those of all commits that have it, in the order of `distinct_metaranges`."""
+        """The bits of each metarange, united over its commits, in the order of `distinct_metaranges`."""
         ids = distinct_metaranges(commits)
         places = pc.index_in(commits.metarange_ids, value_set=ids)
         has_one, at = places.is_valid().to_numpy(zero_copy_only=False), places.drop_null().to_numpy()
@@ -177,7 +177,7 @@ class _Bits:
 
 
 class _Asked:
-    """One reading, and what each scenario makes of it."""
+    """Computes each scenario from one reading."""
 
     def __init__(self, repository: OpenRepository, readings: Readings, now: datetime) -> None:
         self.repository, self.readings, self.now = repository, readings, now
@@ -188,14 +188,14 @@ class _Asked:
         return retention.retention(self.repository, readings, self.now)
 
     def in_force(self) -> Iterator[tuple[Scenario, Flags]]:
-        """The rules as they are."""
+        """The rules in force."""
         yield (
             self._scenario(ScenarioKind.IN_FORCE, "rules in force", self.retained, _notes(self.definition)),
             self.retained.flags,
         )
 
     def by_age(self, ages: Sequence[int | None]) -> Iterator[tuple[Scenario, Flags]]:
-        """One retention for everything, in place of all rules."""
+        """One retention period for everything, replacing all rules."""
         for days in ages:
             if days is None:
                 stays = np.ones(len(self.readings.dump.commits), np.bool_)
@@ -219,10 +219,10 @@ class _Asked:
         return Scenario(kind, name, int((~retained.flags).sum()), days, notes)
 
     def deletions(self) -> Iterator[tuple[Scenario, Flags]]:
-        """Each branch gone but the default one, which cannot be deleted, and each tag gone, under the rules in force.
+        """Deletion of each tag, and of each branch except the default branch, under the rules in force.
 
-        What is the head of a deleted branch is dangling then. The server's own list is a function of branches, too:
-        what it has beyond the definition counts as if it had that then as well.
+        The head of a deleted branch becomes a dangling commit. The server's own list depends on branches, too: commits
+        that it lists beyond the definition are assumed to stay listed after the deletion.
         """
         graph, active = self.retained.graph, self.retained.active
         listed_alone = self._listed_alone()
@@ -248,7 +248,7 @@ class _Asked:
                 yield Scenario(ScenarioKind.TAG, tag, int((~flags).sum())), flags
 
     def _listed_alone(self) -> Flags:
-        """The commits that the server's list has and the definition by the server's rules has not."""
+        """The commits in the server's list that the definition by the server's rules does not include."""
         alone = np.zeros(len(self.retained.graph.commits), np.bool_)
         alone[self.retained.listed] = True
         rules = retention_rules.effective(self.readings.rules, Policy(), self.readings.dump.branches)
@@ -257,7 +257,7 @@ class _Asked:
         return alone
 
     def holders(self) -> Iterator[tuple[Holder, Flags]]:
-        """Each branch with what its walk keeps, each tag with its commit, and last all else that stays."""
+        """Each branch with the commits its walk keeps, each tag with its commit, and everything else that stays."""
         graph, active = self.retained.graph, self.retained.active
         stale = {each.branch for each in self.definition.stale}
         rest = self.retained.flags.copy()
@@ -277,7 +277,7 @@ class _Asked:
 
 
 def of_age(policy: Policy, days: int) -> Policy:
-    """A policy by which everything has one retention, with the tags and pins of another one."""
+    """A policy with one retention period for everything, and with the tags and pins of the given policy."""
     return replace(policy, default=timedelta(days=days), rules=(), stale=(), stale_after=None, replace=True)
 
 
