@@ -1,1 +1,1 @@
-"""Stale branches: lists them by the policy, deletes those that are approved, and makes them again."""
+"""Stale branches: lists them by the policy, deletes approved ones, and recreates them."""

@@ -1,4 +1,4 @@
-"""`lakefs-gc branches`: branches that the policy calls stale, their deletion, and making them again."""
+"""`lakefs-gc branches`: lists branches that the policy calls stale, deletes them, and recreates them."""
 
 import sys
 import uuid
@@ -28,7 +28,7 @@ from lakefs_gc_assets.extensions.branches import stale_branches
 from lakefs_gc_assets.extensions.branches.stale_branches import Fate, Listing, Standing
 
 _SHOWN = 20
-"""Maximum branches that lines name which stay although a rule fits them."""
+"""Maximum branches printed as kept although a rule matches them."""
 
 
 @click.group(cls=TargetGroup, invoke_without_command=True)
@@ -108,11 +108,11 @@ def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
 
 
 def describe(listing: Listing) -> Iterator[str]:
-    """A listing as lines: stale branches, others that a rule fits, and how to approve."""
+    """A listing as lines: stale branches, other branches that a rule matches, and how to approve."""
     for standing in listing.stale:
         yield from _describe(standing, listing)
     kept = [each for each in listing.standings if each.kept and each.rule]
-    # Undecided branches first: only so many lines are shown.
+    # Undecided branches come first: the number of lines is limited.
     kept.sort(key=lambda each: not each.is_unknown)
     yield from (f"kept: {each.identity.branch}: {each.kept}" for each in kept[:_SHOWN])
     if len(kept) > _SHOWN:

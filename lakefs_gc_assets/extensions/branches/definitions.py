@@ -1,7 +1,6 @@
-"""The asset and job `stale_branches`, and the schedule that looks at stale branches.
+"""The asset and job `stale_branches`, and the schedule that lists stale branches.
 
-The job shows which branches are stale, and deletes those whose listing was approved. The schedule, which is off until
-turned on, only shows.
+The job lists stale branches, and deletes those of an approved listing. The schedule only lists, and is off by default.
 """
 
 from typing import Any
@@ -28,7 +27,7 @@ _BRANCHES_SHOWN = 100
 
 
 def define(names: Names, loaded: Loaded) -> Additions:
-    """The definitions that stale branches add to those of a repository."""
+    """Definitions of stale branches for a repository."""
     job = stale_branches_job(names, loaded.configuration.launch)
     return Additions(
         assets=[stale_branches_asset(names)],
@@ -38,7 +37,7 @@ def define(names: Names, loaded: Loaded) -> Additions:
 
 
 def find_stale_branches(names: Names, settings: AutomationSettings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """The schedule that shows stale branches, off until turned on."""
+    """The schedule that lists stale branches; off by default."""
     return dg.ScheduleDefinition(
         name=names.qualified("find_stale_branches"),
         cron_schedule=settings.stale_branches_cron,
@@ -63,7 +62,7 @@ class StaleBranchesConfig(dg.Config):
 
 
 def stale_branches_asset(names: Names) -> dg.AssetSpec:
-    """The asset of one repository, which the job stale_branches reports.
+    """The asset of one repository, which the job `stale_branches` reports.
 
     It has no partitions, so Dagster plots its numbers over time.
     """
@@ -76,10 +75,9 @@ def stale_branches_asset(names: Names) -> dg.AssetSpec:
 
 
 def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
-    """The job stale_branches: one op, which takes the repository's lock if it deletes.
+    """The job `stale_branches`: one op, which takes the repository's lock if it deletes.
 
-    It shows; with the digest of what it showed, a second launch deletes exactly that. The schedule, which is off, only
-    shows.
+    It lists stale branches. A second launch with the digest of that listing deletes exactly the listed branches.
     """
 
     @collector_op(names, _RETIRE_OP, "Shows stale branches, or deletes those that were shown.", StaleBranchesConfig)
@@ -113,7 +111,7 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
 
 
 def require_approvable(policy: LaunchSettings, digest: str) -> None:
-    """Raises ConfigurationError where the file does not let one launch delete."""
+    """Raises ConfigurationError if the configuration does not let a single launch delete."""
     if policy.sweep == "never" or policy.approvers == 2:
         setting = "launch.sweep never" if policy.sweep == "never" else "launch.approvers 2"
         raise ConfigurationError(

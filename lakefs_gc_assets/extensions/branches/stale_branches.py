@@ -1,19 +1,16 @@
-"""Stale branches: which ones a policy lets go, their deletion once somebody has approved it, and making them again.
+"""Stale branches: finds branches that a policy calls stale, deletes them after approval, and recreates them.
 
-The server tells when commits were made, and not when branches were. So a branch is as old as the first commit of its
-own: one that no other branch has on its line of first parents. Where it has none, nobody can tell its age or its last
-use, and it stays. So does the default branch, a protected one, one that an open pull request names, one with a commit
-under way, and, unless the policy says otherwise, one with uncommitted changes. The server lists neither imports nor
-uploads under way.
+The server reports when commits were made, but not when branches were. So a branch is as old as its first own commit: a
+commit on its line of first parents, and on no other branch's. A branch without one has no known age or last use, and
+stays. See `_why_kept` and `_stand` for the other reasons to keep a branch. The server does not list imports and uploads
+in progress, so these do not keep a branch.
 
-What is deleted is what was shown: a digest names branches with their commits, staging tokens and uncommitted changes.
-With the digest, everything is computed anew, and a branch goes only if it is stale still and nothing of it has changed.
-Right before each deletion, its head, its uncommitted changes, the default branch, the protection rules and the open
-pull requests are read once more. The server has no conditional deletion, so a write between that answer and the
-deletion is not noticed.
+A deletion removes exactly the branches that were shown. An approval names a digest of the branches, their commits and
+their uncommitted changes. With the digest, everything is computed anew, and a branch is deleted only if it is still
+stale and unchanged.
 
-A record of each branch is stored before its deletion, by which it can be made again. Its commits stay in the server's
-history. Their objects are those of dangling commits from then on, and uncommitted changes are garbage at once.
+A record is stored before each deletion, so that the branch can be recreated. Its commits stay in the server's history.
+From then on, retention treats them as dangling commits. Uncommitted changes become garbage at once.
 """
 
 import hashlib
@@ -70,7 +67,7 @@ FORMAT_VERSION = 1
 _WORK = "stale_branches"
 _SHOWN = f"{BRANCHES}shown.json"
 _MOST_CHANGES = 1000
-"""A branch with more uncommitted changes stays: each of them is looked at, and once more before the deletion."""
+"""Maximum uncommitted changes of a stale branch: all are read, and read again before the deletion."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -80,8 +77,9 @@ class Staged:
     """Uncommitted changes of a branch.
 
     Attributes:
-        digest: of all of them; empty for none.
-        last_write: when the last one was written; None where the server does not tell, as of a deletion.
+        digest: digest of all changes; empty for none.
+        last_write: time of the newest change; None if the server does not report it for every change: a deletion has
+            none.
     """
 
     changes: int = 0
@@ -91,7 +89,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class BranchIdentity:
-    """A branch as it was shown: nothing of it changes without changing this."""
+    """A branch as it was shown: any relevant change of the branch changes this value."""
 
     branch: str
     commit_id: str
@@ -100,16 +98,16 @@ class BranchIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A branch and the decision about it. Times UTC.
+    """A branch and the decision about it. Times are in UTC.
 
     Attributes:
-        rule: the rule that fits, in words; empty for none.
-        kept: why it stays; empty for a stale one.
-        first_own_commit: None where it has no commit of its own.
-        undo: how long its commits surely keep their objects after the deletion, in words.
-        alone, freed: what it holds alone, and what its deletion frees at once, by the newest forecast; None without one
-            of this commit.
-        is_unknown: true if it stays because the server failed at it.
+        rule: the matching rule, in words; empty for none.
+        kept: reason the branch stays; empty for a stale branch.
+        first_own_commit: None if it has no commit of its own.
+        undo: how long its commits certainly keep their objects after the deletion, in words.
+        alone, freed: objects that only this branch holds, and objects that its deletion frees at once, by the newest
+            forecast; None if no forecast saw this commit.
+        is_unknown: True if it stays because the server failed at it.
     """
 
     identity: BranchIdentity
@@ -127,11 +125,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The decision about every branch of a repository.
+    """The decisions about all branches of a repository.
 
     Attributes:
-        forecast_made_at: when the forecast was made that says what branches hold; None without one.
-        refused_by: the guard by which the deletion would be refused, in words; empty for none.
+        forecast_made_at: time of the forecast that supplies the branches' holdings, UTC; None without one.
+        refused_by: the guard that would refuse the deletion, in words; empty for none.
     """
 
     repository: str
@@ -152,7 +150,7 @@ class Listing:
 
     @property
     def digest(self) -> str:
-        """Names the branches that would be deleted, as they are; empty for none."""
+        """Digest of the branches that would be deleted, in their present state; empty for none."""
         return _digest(each.identity for each in self.stale)
 
 
@@ -161,7 +159,7 @@ class _Shown:
     """A listing as it is stored.
 
     Attributes:
-        branches: how many there were in all.
+        branches: number of branches in all.
     """
 
     repository: str
@@ -184,7 +182,7 @@ class Fate(BaseFate):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome for one branch, and why; `why` is empty where there is nothing to say."""
+    """Outcome for one branch, and its reason; `why` is empty if there is nothing to say."""
 
     branch: str
     commit_id: str
@@ -198,10 +196,10 @@ def _digest(identities: Iterable[BranchIdentity]) -> str:
 
 
 def list_branches(repository: OpenRepository, note: LogLine) -> Listing:
-    """Decides about every branch, and stores what would go, so that it can be approved.
+    """Decides about every branch, and stores the stale ones for an approval.
 
     Raises:
-        ConfigurationError: the policy cannot be read, or has no rules of stale branches.
+        ConfigurationError: the policy cannot be read, or has no rules for stale branches.
         CollectionError: the server or the store fails, or the server refuses a refs dump or its protection rules.
     """
     listing = _decide(repository, note)
@@ -218,7 +216,7 @@ def list_branches(repository: OpenRepository, note: LogLine) -> Listing:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the decision about a branch goes by; see `_decide`."""
+    """The input of the decision about a branch; see `_decide`."""
 
     repository: OpenRepository
     dump: commits.Dump
@@ -275,11 +273,11 @@ def _decide(repository: OpenRepository, note: LogLine) -> Listing:
 def _one_by_one(
     branches: Iterable[Item], act: Callable[[Item], Result], failed: Callable[[Item, CollectionError], Result]
 ) -> Iterator[Result]:
-    """The result for each branch: an error at one of them is its result, and the others go on.
+    """Yields the result for each branch. An error at one branch is its result, and the others continue.
 
     Raises:
         LockLost: nothing more may be changed.
-        ServerUnavailable: the server failed at two branches in a row. Every other one would wait for it as long.
+        ServerUnavailable: the server failed at two branches in a row: each further branch would wait as long.
     """
     was_away = False
     for branch in branches:
@@ -296,9 +294,9 @@ def _one_by_one(
 
 
 def first_own_commits(graph: Graph) -> dict[str, int]:
-    """The first commit of each branch's own: the last on its line of first parents that is on no other branch's.
+    """The first own commit of each branch: the oldest on its line of first parents that no other branch's line has.
 
-    Branches without one are left out. Lines that meet are the same from there on.
+    Branches without one are left out. Lines that meet are identical from there on.
     """
     parents: list[int] = graph.main_parents.tolist()
     owners: dict[int, str | None] = {}
@@ -317,7 +315,7 @@ def first_own_commits(graph: Graph) -> dict[str, int]:
 
 
 def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
-    """Facts about one branch from the refs dump, before anything is decided."""
+    """Facts about one branch from the refs dump, before the decision."""
     head, own = facts.graph.heads[branch], facts.own.get(branch)
     return Standing(
         BranchIdentity(branch, facts.dump.branches[branch], ""),
@@ -330,7 +328,7 @@ def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> Stand
 
 
 def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
-    """The decision about one branch. The server is asked for uncommitted changes only if nothing else keeps it."""
+    """Decides about one branch. Reads its uncommitted changes only if nothing else keeps it."""
     standing = _first_standing(facts, branch, rule)
     identity, made_at = standing.identity, standing.head_made_at
     if kept := _why_kept(facts, standing, rule):
@@ -350,7 +348,7 @@ def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
 
 
 def _why_kept(facts: _Facts, standing: Standing, rule: StaleRule | None) -> str:
-    """Why a branch stays whatever is uncommitted; empty if nothing keeps it."""
+    """Reason a branch stays regardless of its uncommitted changes; empty if nothing keeps it."""
     branch = standing.identity.branch
     if branch == facts.repository.facts.default_branch:
         return "it is the default branch"
@@ -374,19 +372,19 @@ def _why_kept(facts: _Facts, standing: Standing, rule: StaleRule | None) -> str:
 
 
 def _is_younger(now: datetime, moment: datetime, limit: timedelta | None, what: str) -> str:
-    """Why a branch stays whose moment lies within a limit; empty if it does not, or without a limit."""
+    """Reason a branch stays because a moment lies within a limit; empty if it does not, or without a limit."""
     if limit is None or now - moment > limit:
         return ""
     return f"{what} is of {moment:%F %T}Z, within {in_units(limit)}"
 
 
 def protecting(branch: str, patterns: Collection[str]) -> str | None:
-    """The first pattern of the protection rules that fits a branch, or is written in a way that is not known."""
+    """The first protection pattern that matches a branch, or whose syntax is unknown and so may match it."""
     return next((pattern for pattern in patterns if rules.may_fit(pattern, branch)), None)
 
 
 def describe_merge(branch: str, pull_requests: Iterable[PullRequest]) -> str:
-    """The first of these open pull requests that names a branch, in words; empty if none does."""
+    """The first of these open pull requests that names the branch, in words; empty if none does."""
     for pull in pull_requests:
         if pull.source == branch:
             return f"the open pull request {pull.id} would merge it into {pull.destination}"
@@ -396,10 +394,10 @@ def describe_merge(branch: str, pull_requests: Iterable[PullRequest]) -> str:
 
 
 def read_staged(api: LakeFSApi, branch: str, allowed: bool) -> Staged | None:
-    """Uncommitted changes of a branch; None if there are more than allowed, or more than can be looked at.
+    """Reads the uncommitted changes of a branch; None if there are more than allowed, or more than can be compared.
 
     Args:
-        allowed: False if none are allowed.
+        allowed: False if the branch must have no uncommitted changes.
     """
     if not allowed:
         return None if api.first_change(branch) else Staged()
@@ -419,7 +417,7 @@ def read_staged(api: LakeFSApi, branch: str, allowed: bool) -> Staged | None:
 
 
 def _undo(facts: _Facts, identity: BranchIdentity, made_at: datetime) -> str:
-    """How long a dangling commit surely keeps its objects: by the default rule, from when the commit was made."""
+    """How long a dangling commit certainly keeps its objects: by the default rule, counted from its creation."""
     if facts.effective is None:
         return "as long as there are no retention rules"
     if tag := facts.tags.get(identity.commit_id):
@@ -429,7 +427,7 @@ def _undo(facts: _Facts, identity: BranchIdentity, made_at: datetime) -> str:
 
 
 def _with_holdings(store: ObjectStore, listing: Listing) -> Listing:
-    """The listing with what stale branches hold by the newest forecast, where that saw the same commit."""
+    """Adds the holdings of stale branches by the newest forecast, if that saw the same commit."""
     newest = stored_forecasts.read_newest(store) if listing.stale else None
     if newest is None:
         return listing
@@ -449,18 +447,18 @@ def _with_holdings(store: ObjectStore, listing: Listing) -> Listing:
 
 
 def delete(repository: OpenRepository, digest: str, owner: str, note: LogLine, warn: LogLine) -> Iterator[Outcome]:
-    """Deletes the branches of a listing that was shown, during iteration; yields the outcome of each.
+    """Deletes the branches of an approved listing, during iteration; yields the outcome of each.
 
-    It may be repeated: what was deleted before stays so, and the others are tried again.
+    May be repeated: branches deleted before stay deleted, and the others are tried again.
 
     Args:
-        digest: names the listing.
-        owner: who takes the repository's lock.
-        note, warn: receive lines for the log.
+        digest: digest of the listing.
+        owner: owner of the repository's lock.
+        note, warn: receive log lines.
     Raises:
-        OrderViolation: what was shown last is not this.
-        GuardTripped: too many branches would go.
-        ServerUnavailable: the server fails at two branches in a row; the others are as they were, or are deleted.
+        OrderViolation: the digest is not that of the last listing.
+        GuardTripped: too many branches would be deleted.
+        ServerUnavailable: the server fails at two branches in a row. These may be deleted; later ones are untouched.
         CollectionError: see `list_branches`.
     """
     with locked(repository, _WORK, owner, warn) as lock:
@@ -520,7 +518,7 @@ def _delete_one(
             lock.check()
             repository.branches_api.delete_branch(branch)
     except ServerUnavailable as error:
-        # Its record stays as it is, by which the next attempt sees whether it is deleted.
+        # The record keeps its state, so that the next attempt can tell whether the branch is deleted.
         raise ServerUnavailable(f"{error}; it may be deleted all the same: approve again to see") from error
     except LakeFSError as refusal:
         outcome = Outcome(branch, commit_id, Fate.FAILED, str(refusal))
@@ -529,7 +527,10 @@ def _delete_one(
 
 
 def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
-    """Why a branch that was stale a moment ago stays; empty if nothing of it has changed."""
+    """Reason to keep a branch that was stale a moment ago; empty if nothing of it has changed.
+
+    The server has no conditional deletion: a write between these reads and the deletion goes unnoticed.
+    """
     api, branch = repository.branches_api, identity.branch
     if repository.api.repository().default_branch == branch:
         return "it is the default branch by now"
@@ -538,7 +539,7 @@ def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
     if merge := describe_merge(branch, api.open_pull_requests()):
         return f"{merge} by now"
     staged = read_staged(repository.api, branch, bool(identity.staged))
-    # Last, since what it reads is what most writes change.
+    # Last, since most writes change the branch's head.
     current = api.branch(branch)
     if current is None or current.commit_id != identity.commit_id:
         return "its head is another commit by now"
@@ -552,7 +553,7 @@ def _put(repository: OpenRepository, record: DeletedBranch, state: BranchState) 
 
 
 def _read_approved(repository: OpenRepository, digest: str) -> _Shown:
-    """What the digest names. Raises OrderViolation."""
+    """The listing with this digest. Raises OrderViolation."""
     if digest.isalnum():
         for key in (_approved_key(digest), _SHOWN):
             shown = records_json.read(repository.store, _Shown, key)
@@ -566,12 +567,12 @@ def _approved_key(digest: str) -> str:
 
 
 def list_deleted(repository: OpenRepository, branches: Collection[str], warn: LogLine) -> tuple[DeletedBranch, ...]:
-    """The newest record of each branch that can be made again.
+    """The newest record of each branch that can be recreated.
 
     Args:
-        branches: names of those that are asked for; empty for all.
+        branches: requested names; empty for all.
     Raises:
-        ConfigurationError: one that is asked for is not among them.
+        ConfigurationError: a requested branch has no such record.
     """
     records = {each.branch: each for each in read_deleted_branches(repository.store, repository.facts.id, warn)}
     deleted = {name: each for name, each in sorted(records.items()) if each.state is not BranchState.KEPT}
@@ -583,7 +584,7 @@ def list_deleted(repository: OpenRepository, branches: Collection[str], warn: Lo
 
 
 def restore(repository: OpenRepository, branches: Collection[str], owner: str, warn: LogLine) -> Iterator[Outcome]:
-    """Makes deleted branches again on their commits, during iteration; yields the outcome of each. May be repeated.
+    """Recreates deleted branches on their commits, during iteration; yields the outcome of each. May be repeated.
 
     Args:
         branches: as for `list_deleted`.
@@ -606,7 +607,7 @@ def restore(repository: OpenRepository, branches: Collection[str], owner: str, w
 
 @dataclass(frozen=True)
 class _CommittedData:
-    """What earlier runs deleted of commits. Their receipts are read once, and only if a branch is made again."""
+    """Committed data that earlier runs deleted. Receipts are read once, and only if a branch is recreated."""
 
     repository: OpenRepository
     lock: Lock
@@ -624,7 +625,7 @@ class _CommittedData:
         return engine.collect(engine.distinct(deleted_before(self._step)))
 
     def describe_gone(self, commit_id: str) -> str:
-        """How many objects of a commit earlier runs deleted, or why that is not known; empty for none."""
+        """Number of the commit's objects that earlier runs deleted, or why it is unknown, in words; empty for none."""
         try:
             if not self._deleted.num_rows:
                 return ""
