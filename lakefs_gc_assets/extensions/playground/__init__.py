@@ -1,1 +1,1 @@
-"""An embedded lakeFS with a sample repository, the demo on it, and the Dagster UI of one machine."""
+"""An embedded lakeFS with a sample repository, a demonstration, and the Dagster UI for one machine."""

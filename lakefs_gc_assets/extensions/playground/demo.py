@@ -1,8 +1,8 @@
-"""The demonstration on an embedded lakeFS server, and a place to try the collector.
+"""The demonstration on an embedded lakeFS server, and a playground for the collector.
 
-Garbage and live objects of every kind are collected before your eyes: a dry run, what would go and why, the sweep,
-what an optimized run looks at. Afterwards every live object is read back through the API, byte for byte. Objects lie
-in a folder, or in a bucket or container that exists, reached by the cloud's usual configuration.
+The demonstration collects garbage among live objects of every kind: a dry run, the reasons for each deletion, the
+sweep, and an optimized run. Then it reads every live object through the API and compares it byte for byte. Objects are
+in a folder, or in an existing bucket or container, reached by the cloud's usual configuration.
 """
 
 import logging
@@ -57,15 +57,15 @@ from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSS
 from lakefs_gc_assets.storage.opening import open_store
 
 BUCKET_GRACE = timedelta(seconds=5)
-"""Lifetime of an issued address. It is short, since objects in a bucket cannot be made to look old."""
+"""Lifetime of an issued address. It is short, since objects in a bucket cannot be backdated."""
 BUCKET_SKEW = timedelta(seconds=12)
-"""Allowance for clocks that differ, small for the same reason; they must agree within half of it."""
+"""Allowed clock skew, small for the same reason; clocks must agree within half of it."""
 BUCKET_AGING = BUCKET_GRACE + BUCKET_SKEW + timedelta(seconds=2)
-"""After this time an object may be collected."""
+"""Age at which an object may be collected."""
 
 
 def store_from_environment(url: str) -> StoreSettings:
-    """Credentials and region by the cloud's usual chain; an endpoint of S3 in the environment is used in path style."""
+    """Settings for the cloud's usual credential chain; an S3 endpoint in the environment is used in path style."""
     if not url.startswith("s3"):
         return StoreSettings()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
@@ -73,9 +73,9 @@ def store_from_environment(url: str) -> StoreSettings:
 
 
 def in_bucket(url: str, settings: StoreSettings) -> RemoteBlockstore:
-    """Objects below an address such as `s3://bucket/prefix`, where each repository gets a folder.
+    """A blockstore below an address such as `s3://bucket/prefix`, with a folder for each repository.
 
-    Raises ConfigurationError where it cannot be opened.
+    Raises ConfigurationError if it cannot be opened.
     """
     root = Namespace.parse(url)
     if root.location.kind == "local":
@@ -92,7 +92,7 @@ def open_server(
     port: int = 0,
     credentials: tuple[str, str] = ("", ""),
 ) -> EmbeddedServer:
-    """A server with its metadata in a folder and its objects there too or, with settings of a store, below the url."""
+    """A server with its metadata in a folder. Objects are there too or, with settings of a store, below the URL."""
     access_key_id, secret_access_key = credentials
     return EmbeddedServer(
         folder,
@@ -106,7 +106,7 @@ def open_server(
 
 @dataclass(frozen=True)
 class Shown:
-    """Results of a demonstration: addresses that the dry run named, how many went, and the flows of the sweeps."""
+    """Results of a demonstration: candidates of the dry run, objects deleted and failed, and flows of the sweeps."""
 
     candidates: frozenset[str]
     deleted: int
@@ -121,13 +121,13 @@ def demonstrate(
     meanwhile: Callable[[str], None] = lambda step: None,
     then: Sequence[Flow] = (),
 ) -> Shown:
-    """Makes a dry run and a sweep in one process and one Spark session, and shows both.
+    """Makes a dry run and a sweep in one process and one Spark session, and prints both.
 
     Args:
-        meanwhile: called with the name of each step of the sweep when it ends, to work on the repository meanwhile.
-        then: flows of further sweeps, to compare what each looks at.
+        meanwhile: called with the name of each finished step of the sweep, to change the repository during the run.
+        then: flows of further sweeps, to compare how much each one reads.
     Raises:
-        CollectionError: where one of the runs fails.
+        CollectionError: a run fails.
     """
 
     def say(line: str) -> None:
@@ -185,7 +185,7 @@ def _run(
 
 
 class _StepLines:
-    """Prints a line for each step when it ends, then calls `meanwhile` with its name."""
+    """Prints a line for each finished step, then calls `meanwhile` with its name."""
 
     def __init__(self, say: LogLine, meanwhile: Callable[[str], None]) -> None:
         self._say, self._meanwhile = say, meanwhile
@@ -203,7 +203,7 @@ class _StepLines:
 
 
 def _table(candidates: pa.Table) -> Table:
-    """Objects and bytes by reason and by what wrote them, with an example of each."""
+    """Objects and bytes by reason and writer, with an example of each."""
     table = Table(
         "why it is garbage", "written by", "objects", "bytes", "for example", title="what a sweep would delete"
     )
@@ -218,7 +218,7 @@ def _table(candidates: pa.Table) -> Table:
 
 
 def _compared(reports: Sequence[Report]) -> Table:
-    """Slices, objects and ranges that each run looked at."""
+    """Slices, objects and ranges examined by each run."""
     table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="what each run looked at")
     for run_report in reports:
         figures = run_report.statistics
@@ -229,7 +229,7 @@ def _compared(reports: Sequence[Report]) -> Table:
 
 @contextmanager
 def months(folder: Path) -> Iterator[Loaded]:
-    """Serves the sample repository with commits of a year from a folder; yields settings of the collector for it."""
+    """Serves the sample repository with a year of commits from a folder; yields collector settings for it."""
     with EmbeddedServer(folder / "lakefs") as server:
         make_repository_of_months(server)
         policy = folder / "policy.yaml"
@@ -243,7 +243,7 @@ def configuration(server: EmbeddedServer, repository: str, store: StoreSettings 
     """Settings that collect a repository of an embedded server, without waits.
 
     Args:
-        store: of the bucket that the server's objects lie in; there they count as old soon.
+        store: settings of the bucket with the server's objects. Objects there count as old after seconds.
     """
     waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
     ages = {"min_age_hours": 0, "clock_skew_minutes": BUCKET_SKEW / timedelta(minutes=1)} if store else {}
@@ -258,17 +258,17 @@ def configuration(server: EmbeddedServer, repository: str, store: StoreSettings 
 
 
 def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url: str = "") -> bool:
-    """Makes the repository in a folder, collects it, and says what is left; returns whether all is as it must be.
+    """Makes the repository in a folder, collects it, and prints the result; returns True if everything is as expected.
 
-    With a `store_url` such as s3://bucket/prefix, objects lie there.
+    With a `store_url` such as s3://bucket/prefix, objects are stored there.
 
-    Raises CollectionError where a run fails.
+    Raises CollectionError if a run fails.
     """
     began = time.monotonic()
     store = store_from_environment(store_url) if store_url else None
     with open_server(folder, rules, store_url, store) as server:
         console.print(f"making a repository of about {objects:,} objects, call by call")
-        # A bucket may hold an earlier one.
+        # A bucket may hold the repository of an earlier demonstration.
         repository = f"sample-{uuid4().hex[:8]}" if store_url else "sample"
         sample = make_sample_repository(server, objects=objects, repository=repository)
         console.print(
@@ -302,21 +302,21 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
 
 
 def still_stored(server: EmbeddedServer, sample: Sample) -> list[GarbageObject]:
-    """Objects of garbage that the store still has."""
+    """Garbage objects that are still in the store."""
     store = server.core.blockstore.open(f"{server.core.blockstore.scheme}{sample.repository}")
     stored = {key for batch in store.list("data/") for key in batch.column("key").to_pylist()}
     return [garbage for garbage in sample.garbage if garbage.address in stored]
 
 
 class _Users:
-    """People who go on working while the collection runs: they copy and rename staged objects, link uploaded ones."""
+    """Users who keep working during the collection: they copy and rename staged objects, and link uploads."""
 
     def __init__(self, server: EmbeddedServer, sample: Sample, console: Console) -> None:
         self._server, self._sample, self._console = server, sample, console
         self.worked = False
 
     def work(self, step: str) -> None:
-        """Does their work right after the collector has read what is staged."""
+        """Makes the users' changes right after the collector has read uncommitted data."""
         if step != UNCOMMITTED_DF.name:
             return
         moved, linked = list(self._sample.to_rename), len(self._sample.pending)
@@ -334,7 +334,7 @@ class _Users:
 REPOSITORY = "sample"
 ACCESS_KEY_ID = "AKIAEMBEDDEDPLAYGROUND"
 SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"  # noqa: S105
-# Everybody knows it: the server that takes it listens on this machine alone.
+# A public secret: the server that accepts it listens only on this machine.
 _SECRET = "embedded-playground-secret"  # noqa: S105
 CONFIGURATION_FILE = "lakefs-gc.yaml"
 _POLICY_FILE = "policy.yaml"
@@ -344,9 +344,9 @@ stale_branches:
   - {branches: release}
   - {branches: "*", max_inactivity: 90d}
 """
-"""By it, the branch that nobody has worked on for months is stale; the release stays."""
+"""Under this policy, the branch without commits for months is stale; the release stays."""
 _SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
-"""With the sensor on, an optimized run starts minutes later."""
+"""With the sensor on, an optimized run starts within minutes."""
 
 
 @contextmanager
@@ -359,27 +359,27 @@ def playground(
     store_url: str = "",
     say: LogLine = click.echo,
 ) -> Iterator[dict[str, str]]:
-    """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
+    """Serves a sample repository from a folder, created on first use; yields environment variables that point to it.
 
-    The configuration file lies in the folder; it names the secret's environment variable, not the secret.
-    With a `store_url` such as s3://bucket/prefix, objects lie there.
+    The configuration file is in the folder. It names the secret's environment variable instead of the secret.
+    With a `store_url` such as s3://bucket/prefix, objects are stored there.
 
     Args:
-        say: called with each line that a person should read.
+        say: receives lines for the user.
     """
     store = store_from_environment(store_url) if store_url else None
     server = open_server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))
     with server:
         if not _exists(server, REPOSITORY):
             sample = make_sample_repository(server, objects=objects, repository=REPOSITORY, with_months=store is None)
-            # Nobody links the pending uploads, so they become garbage some seconds after they were made.
+            # The pending uploads are never linked, so they become garbage seconds after they were made.
             garbage = len(sample.garbage) + len(sample.pending)
             made = f"{len(sample.live)} live objects, {garbage} of garbage"
             say(f"made repository {REPOSITORY}: {made}{'' if store else ', and the commits of a year'}")
         policy = folder / _POLICY_FILE
         policy.write_text(_POLICY, encoding="utf-8")
         base = configuration(server, REPOSITORY, store)
-        # In quarantine, so that there is something to undo.
+        # Objects go to quarantine, so that users can try a restore.
         changes = {"sweep_mode": "quarantine", "retention_policy": str(policy.resolve())}
         settings = base.model_copy(update={"collection": base.collection.model_copy(update=changes)})
         file = folder / CONFIGURATION_FILE
@@ -391,10 +391,10 @@ def playground(
 
 
 def write_configuration(file: Path, settings: Configuration, **sections: object) -> None:
-    """Writes a configuration file that names the secret's environment variable, not the secret.
+    """Writes a configuration file that names the secret's environment variable instead of the secret.
 
     Args:
-        sections: further sections of the file.
+        sections: additional sections of the file.
     """
     content = settings.model_dump(exclude_defaults=True) | sections
     content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}

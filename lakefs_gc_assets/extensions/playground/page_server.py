@@ -1,6 +1,7 @@
 """A web server for the pages of runs and forecasts, beside the Dagster UI of `lakefs-gc ui`.
 
-A browser follows no link from the UI to a file, and signs no request to a store. So this server reads the stored page.
+A browser does not follow links from the UI to files, and does not sign requests to a store. So this server reads the
+stored pages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from lakefs_gc_assets.errors import CollectionError, ObjectNotFound
 HOST = "127.0.0.1"
 _KEYS = MappingProxyType({"report.html": run_folder.page, "forecast.html": stored_forecasts.page_key})
 _HEADERS = {
-    # Whoever can write to the bucket decides what a stored page has: it runs nothing and loads nothing.
+    # Any writer to the bucket controls a stored page's content, so the page may run and load nothing.
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -34,7 +35,7 @@ def serve_pages(repositories: Sequence[Loaded], port: int) -> Iterator[str]:
     """Serves pages as /REPOSITORY/ID/report.html or forecast.html to this machine; yields the URL.
 
     Args:
-        port: preferred port; another one if it is taken.
+        port: preferred port; if it is taken, any free port is used.
     """
     by_label = {loaded.configuration.label: loaded for loaded in repositories}
     handler = type("_Pages", (_Pages,), {"repositories": by_label})
@@ -51,7 +52,7 @@ def serve_pages(repositories: Sequence[Loaded], port: int) -> Iterator[str]:
 
 
 class _Pages(BaseHTTPRequestHandler):
-    """Answers GET; a page is read from its store for each request.
+    """Answers GET requests; reads the page from its store for each request.
 
     Attributes:
         repositories: configurations by label.
@@ -61,7 +62,7 @@ class _Pages(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Sends a page, or a text that says why there is none."""
-        # A page of another site that has its own name point here would be of the same origin as ours.
+        # Another site could point its own host name here, and its page would share our origin (DNS rebinding).
         server = cast("ThreadingHTTPServer", self.server)
         if self.headers.get("Host") != f"{HOST}:{server.server_port}":
             self._send(HTTPStatus.FORBIDDEN, b"open this page by the link in the Dagster UI\n")
@@ -91,4 +92,4 @@ class _Pages(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing: standard output and error are for the person who started the UI."""
+        """Logs nothing: standard output and error belong to the user who started the UI."""

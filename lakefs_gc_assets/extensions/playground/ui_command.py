@@ -1,7 +1,7 @@
 """`lakefs-gc ui`: the Dagster UI on your own repositories or on an embedded lakeFS server.
 
-The UI is a child process: started, perhaps with a dry run made to look at, and ended with this process. Its log goes to
-a file; the URL is printed once there is something to see.
+The UI is a child process that ends with this process. Its log goes to a file. The URL is printed once there is
+something to see, such as a first dry run.
 """
 
 import os
@@ -60,11 +60,11 @@ _INSTANCE = {
     "telemetry": {"enabled": False},
     "nux": {"enabled": False},
 }
-"""Settings of the project's own dagster.yaml for one machine, whose queue is looked at more often."""
+"""Settings of the project's dagster.yaml for one machine; the run queue is polled more often."""
 LINEAGE = "/asset-groups~+key:*deleted_report"
-"""Path of the lineage of each repository's five assets: its `deleted_report` and all that this is made of.
+"""Path of the lineage of each repository's five assets: its `deleted_report` with everything upstream.
 
-The root of the UI shows runs. The whole lineage also has the assets of checks and forecasts, which nothing joins.
+The root of the UI shows runs. The global lineage also includes unconnected assets, of checks and forecasts.
 """
 _INSTANCE_INFO = "query { instance { info } }"
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
@@ -77,11 +77,11 @@ _LAUNCH = """mutation($parameters: ExecutionParams!) { launchRun(executionParams
 
 @dataclass(frozen=True)
 class DagsterUI:
-    """The webserver and daemon that `dagster dev` has started.
+    """The webserver and daemon started by `dagster dev`.
 
     Attributes:
-        home: the folder of Dagster's runs, its DAGSTER_HOME.
-        log: their output.
+        home: Dagster's home folder (DAGSTER_HOME), which holds its runs.
+        log: file with the output of both.
     """
 
     url: str
@@ -90,7 +90,7 @@ class DagsterUI:
     log: Path
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """The data of a GraphQL answer. Raises urllib3's HTTPError while nobody answers."""
+        """The data of a GraphQL answer. Raises urllib3's HTTPError while the UI does not answer."""
         body = {"query": query, "variables": variables}
         answer = urllib3.request("POST", f"{self.url}/graphql", json=body, timeout=_ANSWER_SECONDS, retries=False)
         data: dict[str, Any] = answer.json()["data"]
@@ -99,7 +99,7 @@ class DagsterUI:
     def wait_until_loaded(self) -> str:
         """Waits for the code location; returns its name.
 
-        Raises CollectionError where it cannot be loaded, or where another Dagster answers at the URL.
+        Raises CollectionError if it cannot be loaded, or if another Dagster instance answers at the URL.
         """
         for _ in self._waiting(_START_SECONDS, "start"):
             try:
@@ -116,9 +116,9 @@ class DagsterUI:
         raise AssertionError
 
     def _require_own_instance(self) -> None:
-        """Raises CollectionError where another Dagster answers, in which nothing may be launched.
+        """Raises CollectionError if another Dagster instance answers, on which nothing may be launched.
 
-        Two instances differ in the folder of their artifacts, which is their home unless dagster.yaml names another.
+        Instances are told apart by the folder of their artifacts: their home, unless dagster.yaml names another.
         """
         answered = yaml.safe_load(self.ask(_INSTANCE_INFO)["instance"]["info"] or "") or {}
         own = yaml.safe_load((self.home / "dagster.yaml").read_text(encoding="utf-8")) or {}
@@ -128,9 +128,9 @@ class DagsterUI:
             raise CollectionError(f"another Dagster answers at {self.url}: {_OTHER_PORT}")
 
     def make_first_run(self, location: str, say: LogLine = print_result) -> None:
-        """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
+        """Makes a dry run by launching the job `open_run`, unless there is any run.
 
-        Raises CollectionError where it is not made; one that fails can be looked at as well.
+        Raises CollectionError if it is not made. A dry run that fails is no error: users can view it as well.
         """
         if self._newest_run() is not None:
             return
@@ -150,7 +150,7 @@ class DagsterUI:
         return str(runs[0]["status"]) if runs else None
 
     def _waiting(self, seconds: float, what: str) -> Iterator[None]:
-        """Once a second, until somebody has what they wait for. Raises CollectionError with the end of the log."""
+        """Yields once a second until the caller stops. Raises CollectionError with the end of the log."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.process.poll() is not None:
@@ -165,7 +165,7 @@ class DagsterUI:
 
 
 def require_free_port(port: int) -> None:
-    """Raises CollectionError where something listens on this port of the machine, or it may not be used."""
+    """Raises CollectionError if the port is in use on this machine, or not permitted."""
     try:
         socket.create_server((HOST, port)).close()
     except OSError as error:
@@ -174,11 +174,11 @@ def require_free_port(port: int) -> None:
 
 @contextmanager
 def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[DagsterUI]:
-    """Starts webserver and daemon, and ends them with everything that they have started."""
+    """Starts webserver and daemon; ends them and all of their child processes."""
     log = home / "ui.log"
     command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", HOST, "-p", str(port)]
     command += ["--log-level", "warning", "--code-server-log-level", "warning"]
-    # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
+    # Python warnings here concern Dagster's own deprecations, and mean nothing to users.
     fixed = {"DAGSTER_HOME": str(home), **FEW_WRITES}
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment, **fixed}
     with log.open("wb") as output:
@@ -196,7 +196,7 @@ def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[D
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
-            # Runs that are under way have processes of their own in its group.
+            # Runs in progress have their own processes in its process group.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -204,9 +204,9 @@ def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[D
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """INT and TERM raise KeyboardInterrupt; also where a script that put us into the background has INT ignored.
+    """Makes INT and TERM raise KeyboardInterrupt, even if a background script made this process ignore INT.
 
-    A child that is started meanwhile has them as by default, whatever this process inherited.
+    Child processes started within the context have the default handlers, whatever this process inherited.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -221,9 +221,9 @@ def ending_on_signals() -> Iterator[None]:
 
 
 def prepare_home(home: Path) -> Path:
-    """Makes a folder for Dagster's runs, for this user alone, with a dagster.yaml where it has none.
+    """Creates a private folder for Dagster's runs, and a dagster.yaml if it has none.
 
-    Returns its whole path. A folder that exists keeps its mode.
+    Returns its absolute path. An existing folder keeps its mode.
     """
     home.parent.mkdir(parents=True, exist_ok=True)
     home.mkdir(mode=0o700, exist_ok=True)
@@ -241,21 +241,21 @@ def serve(
     *,
     first_run: bool = True,
 ) -> int:
-    """Serves the UI until it ends, and returns its status.
+    """Serves the UI until it ends, and returns its exit status.
 
     Args:
-        home: what `prepare_home` has returned. What the UI logs goes there.
-        say: called with each line that a person should read.
-        first_run: whether to make a dry run first, unless there is any run.
-        tell: called with the URL, once there is something to see.
+        home: a result of `prepare_home`; receives the UI's log.
+        say: receives lines for the user.
+        first_run: True to make a dry run first, unless there is any run.
+        tell: receives the URL, once there is something to see.
 
     Raises:
         CollectionError: it does not start.
     """
-    # The environment has the secrets of the sample repository, which nothing else sets.
+    # The environment has the secret of the sample repository, which is set nowhere else.
     os.environ.update(environment)
     repositories = load_all(Path(environment[CONFIGURATION_VARIABLE]))
-    # On the same port each time, so that links of earlier runs lead here as well.
+    # The same port each time, so that links of earlier runs keep working.
     with serve_pages(repositories, port + 1) as pages, started({PAGES_VARIABLE: pages}, port, home) as ui:
         location = ui.wait_until_loaded()
         if first_run:

@@ -1,5 +1,5 @@
-"""A lakeFS small enough for a laptop: the same API, the same files. It is no production server.
+"""A lakeFS small enough for a laptop, with the same API and the same files. Not a production server.
 
-It is what newcomers try the collector on and what tests age, break and replay. One process, one lock, one user by
-default; nothing here was made to keep data that matters.
+Newcomers try the collector on it; tests age, break and replay its repositories. It has one process, one lock, and one
+user by default. Do not use it for data that matters.
 """

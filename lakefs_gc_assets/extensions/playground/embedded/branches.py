@@ -1,9 +1,7 @@
-"""Branches, the objects staged on them, tags; commits of what is staged, merges, reverts, imports and differences.
+"""Branches with their staged entries, and tags; commits, merges, reverts and imports.
 
-Each branch has a staging token, under which its uncommitted entries lie, and tombstones for deleted committed paths.
-
-Merges and reverts are one three-way comparison of entries by identity. An import makes objects outside the storage
-namespace entries with full addresses, in a commit of their own.
+Each branch has a staging token. Its uncommitted entries are stored under the token, with tombstones for deletions of
+committed paths.
 """
 
 import hashlib
@@ -27,18 +25,18 @@ _StagedRow = tuple[bytes, bytes | None, bytes | None]
 
 
 def encode_path(path: str) -> bytes:
-    """A path as it is stored and ordered."""
+    """A path in its stored form, which also defines the order."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def decode_path(path: bytes) -> str:
-    """A path out of its stored form, which `encode_path` makes."""
+    """The inverse of `encode_path`."""
     return path.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A path that differs: what is there now, None where it was removed, and what was there before."""
+    """A changed path: its present record, None if it was removed, and its previous record."""
 
     type: str
     path: bytes
@@ -46,7 +44,7 @@ class Change:
     before: Record | None
 
     def as_json(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """The form that the API returns."""
         record = self.record or self.before
         size = decode_entry(record[2]).size if record else 0
         return {"type": self.type, "path": decode_path(self.path), "path_type": "object", "size_bytes": size}
@@ -61,7 +59,7 @@ def stage_entry(database: sqlite3.Connection, token: str, path: str, entry: Entr
 
 
 def stage_deletion(core: Core, database: sqlite3.Connection, token: str, metarange_id: str, path: str) -> None:
-    """Stages a deletion: a tombstone where the branch's metarange has the path, else nothing stays."""
+    """Stages a deletion: writes a tombstone if the path is committed, otherwise only drops the staged entry."""
     key = encode_path(path)
     if commits.find_record(core, metarange_id, key) is None:
         drop_staged_path(database, token, path)
@@ -70,7 +68,7 @@ def stage_deletion(core: Core, database: sqlite3.Connection, token: str, metaran
 
 
 def drop_staged(database: sqlite3.Connection, token: str) -> None:
-    """Forgets everything staged."""
+    """Drops all staged entries."""
     database.execute("DELETE FROM staged WHERE token = ?", (token,))
 
 
@@ -80,7 +78,7 @@ def drop_staged_path(database: sqlite3.Connection, token: str, path: str) -> Non
 
 
 def find_staged(database: sqlite3.Connection, token: str, path: str) -> tuple[bool, bytes | None]:
-    """True if anything is staged at a path, and the entry's data; None for a tombstone."""
+    """True if a path has a staged entry, and the entry's data; None for a tombstone."""
     row = database.execute(
         "SELECT data FROM staged WHERE token = ? AND path = ?", (token, encode_path(path))
     ).fetchone()
@@ -97,9 +95,9 @@ def scan_staged(database: sqlite3.Connection, token: str, start: bytes = b"") ->
 def staged_changes(
     core: Core, database: sqlite3.Connection, repository: Repository, branch: "Branch", start: bytes = b""
 ) -> Iterator[Change]:
-    """Staged differences from the commit, in order of path. To be used up inside the transaction it began in.
+    """Staged differences from the commit, by path. Consume it within the transaction in which it began.
 
-    As in lakeFS, a staged entry whose identity equals the committed one at its path is no difference.
+    As in lakeFS, a staged entry whose identity equals that of the committed entry at its path is no difference.
     """
     metarange_id = commits.get(core, repository, branch.commit_id).metarange_id
     following = commits.next_record(core, metarange_id, start)
@@ -118,7 +116,7 @@ def staged_changes(
 
 _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
 _NO_TAG = re.compile(r"^@$|\.$|\.lock$|\.\.|@\{|[/^:?*\[\\\x00-\x20\x7f]")
-"""Found in what cannot be a tag's name, as git has it; unlike git, lakeFS allows `~`."""
+"""Matches in invalid names of tags, by git's rules; unlike git, lakeFS allows `~`."""
 _NAME_RULE = ": branch id must consist of letters, digits, underscores and dashes, and cannot start with a dash"
 
 
@@ -132,14 +130,14 @@ class Branch:
     hidden: bool
 
     def as_json(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """The form that the API returns."""
         return {"id": self.id, "commit_id": self.commit_id}
 
 
 def insert(
     database: sqlite3.Connection, repository: Repository, branch_id: str, commit_id: str, *, hidden: bool
 ) -> None:
-    """Adds a branch that is known not to exist."""
+    """Inserts a branch that is known not to exist."""
     database.execute(
         "INSERT INTO branches (repository, id, commit_id, staging_token, hidden) VALUES (?, ?, ?, ?, ?)",
         (repository.id, branch_id, commit_id, new_token(repository, branch_id), int(hidden)),
@@ -147,18 +145,18 @@ def insert(
 
 
 def new_token(repository: Repository, branch_id: str) -> str:
-    """A staging token under which nothing is staged."""
+    """A new staging token, without staged entries."""
     return f"{repository.id}-{branch_id}:{secrets.token_hex(8)}"
 
 
 def check_name(branch_id: str, rule: str = "") -> None:
-    """Raises ApiFailure 400 for what cannot be a branch's name; its message ends with the rule."""
+    """Raises ApiFailure 400 if the name is invalid; the message ends with the rule."""
     if not _NAME.fullmatch(branch_id):
         raise bad_request(f"argument branch: branch id: invalid value: validation error{rule}")
 
 
 def create(core: Core, repository: Repository, branch_id: str, source: str, *, hidden: bool) -> str:
-    """Makes a branch from a reference; returns its commit. Raises ApiFailure 400, 404, 409."""
+    """Creates a branch from a reference; returns its commit. Raises ApiFailure 400, 404, 409."""
     check_name(branch_id, _NAME_RULE)
     commit = commits.resolve(core, repository, source, f"source reference '{source}':")
     with core.database.transaction() as database:
@@ -169,7 +167,7 @@ def create(core: Core, repository: Repository, branch_id: str, source: str, *, h
 
 
 def find(core: Core, repository: Repository, branch_id: str) -> Branch | None:
-    """The branch of this name, None where there is none."""
+    """The branch of this name; None if there is none."""
     with core.database.transaction() as database:
         row = database.execute(
             "SELECT id, commit_id, staging_token, hidden FROM branches WHERE repository = ? AND id = ?",
@@ -187,7 +185,7 @@ def get(core: Core, repository: Repository, branch_id: str) -> Branch:
 
 
 def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
-    """Branches by name."""
+    """Branches by name, hidden ones only on request."""
     with core.database.transaction() as database:
         rows = database.execute(
             "SELECT id, commit_id, staging_token, hidden FROM branches WHERE repository = ? AND hidden <= ? "
@@ -198,7 +196,7 @@ def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
 
 
 def delete(core: Core, repository: Repository, branch_id: str) -> None:
-    """Removes a branch and its staged entries; its commits stay, perhaps dangling."""
+    """Deletes a branch and its staged entries. Its commits stay, perhaps dangling. Raises ApiFailure 403, 404."""
     if branch_id == repository.default_branch:
         raise ApiFailure(403, "cannot delete repository default branch")
     with core.database.transaction() as database:
@@ -208,7 +206,7 @@ def delete(core: Core, repository: Repository, branch_id: str) -> None:
 
 
 def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> None:
-    """Points a branch to a commit; what was staged is dropped, under a new token nothing is."""
+    """Points a branch to a commit, drops its staged entries, and gives it a new staging token."""
     with core.database.transaction() as database:
         drop_staged(database, branch.staging_token)
         database.execute(
@@ -218,7 +216,7 @@ def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> 
 
 
 def require_clean(core: Core, repository: Repository, branch: Branch) -> None:
-    """Raises ApiFailure 400 where the branch has uncommitted changes."""
+    """Raises ApiFailure 400 if the branch has uncommitted changes."""
     with core.database.transaction() as database:
         if next(staged_changes(core, database, repository, branch), None) is not None:
             raise bad_request("uncommitted changes (dirty branch)")
@@ -245,7 +243,7 @@ def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: s
 
 
 def create_tag(core: Core, repository: Repository, tag_id: str, reference: str) -> dict[str, Any]:
-    """Makes a tag. Raises ApiFailure 404 for an unknown reference, 409 where the tag exists."""
+    """Creates a tag. Raises ApiFailure 400 for an invalid name, 404 for an unknown reference, 409 if the tag exists."""
     if not tag_id or _NO_TAG.search(tag_id):
         raise bad_request("argument tagID: tag id: invalid value: validation error")
     commit = commits.resolve(core, repository, reference)
@@ -260,7 +258,7 @@ def create_tag(core: Core, repository: Repository, tag_id: str, reference: str) 
 
 
 def every_tag(core: Core, repository: Repository) -> list[dict[str, Any]]:
-    """Tags by name, as the API shows them."""
+    """Tags by name, in the API's form."""
     with core.database.transaction() as database:
         rows = database.execute(
             "SELECT id, commit_id FROM tags WHERE repository = ? ORDER BY id", (repository.id,)
@@ -269,7 +267,7 @@ def every_tag(core: Core, repository: Repository) -> list[dict[str, Any]]:
 
 
 def delete_tag(core: Core, repository: Repository, tag_id: str) -> None:
-    """Removes a tag. Raises ApiFailure 404."""
+    """Deletes a tag. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         deleted = database.execute("DELETE FROM tags WHERE repository = ? AND id = ?", (repository.id, tag_id))
         if not deleted.rowcount:
@@ -279,9 +277,9 @@ def delete_tag(core: Core, repository: Repository, tag_id: str) -> None:
 def commit_staged(
     core: Core, repository: Repository, branch_id: str, described: Description, *, allow_empty: bool = False
 ) -> Commit:
-    """Commits a branch. Raises ApiFailure 400 where nothing changed and `allow_empty` is not set.
+    """Commits a branch. Raises ApiFailure 400 if there are no changes, unless `allow_empty` is set.
 
-    An entry staged again with the committed identity changes nothing: the commit keeps the committed entry.
+    An entry staged again with the committed identity is no change: the commit keeps the committed entry.
     """
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
@@ -304,7 +302,7 @@ def commit_staged(
 def add_to(
     core: Core, repository: Repository, branch: Branch, head: Commit, described: Description, metarange_id: str
 ) -> Commit:
-    """Adds a commit whose one parent is the branch's head, and points the branch to it; what was staged is dropped."""
+    """Adds a commit on top of the branch's head, points the branch to it, and drops staged entries."""
     commit = commits.add(core, repository, described, metarange_id, (head.id,), head.generation + 1)
     move(core, repository, branch, commit.id)
     return commit
@@ -317,10 +315,12 @@ _SOURCE_WINS, _DEST_WINS = "source-wins", "dest-wins"
 def combine(
     core: Core, repository: Repository, change: tuple[str, str], destination: str, strategy: str, doing: str
 ) -> str:
-    """The metarange of `destination` with what changed from one metarange, `change[0]`, to another, `change[1]`.
+    """Applies the changes between two metaranges, `change[0]` and `change[1]`, to `destination`; returns the new id.
 
-    Raises ApiFailure 400 where the source changed nothing, 409 where both changed a path differently and no strategy
-    says who wins.
+    This is the three-way comparison of entries by identity for merges and reverts.
+
+    Raises ApiFailure 400 if the source changed nothing, 409 if both sides changed a path differently and no strategy
+    resolves that.
     """
     base, source = change
     if source == base:
@@ -353,7 +353,7 @@ def _identity(record: Record | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class MergeOptions:
-    """Options of a merge: who wins a conflict, one parent only, and no changes allowed."""
+    """Options of a merge: conflict strategy, a single parent, and whether an empty merge is allowed."""
 
     strategy: str = ""
     squash: bool = False
@@ -368,9 +368,9 @@ def merge(
     described: Description,
     options: MergeOptions,
 ) -> Commit:
-    """Merges a reference into a branch; without a message the commit has one that says so.
+    """Merges a reference into a branch; without a message, the commit has a default one.
 
-    Raises ApiFailure 400 where the source changed nothing and `allow_empty` is not set, 409 for a conflict.
+    Raises ApiFailure 400 if the source changed nothing and `allow_empty` is not set, 409 for a conflict.
     """
     doing, strategy = f"update branch {destination_branch}", options.strategy
     if strategy not in ("", _SOURCE_WINS, _DEST_WINS):
@@ -403,7 +403,7 @@ def merge(
 def revert(
     core: Core, repository: Repository, branch_id: str, reference: str, parent_number: int, committer: str
 ) -> None:
-    """Takes back what one commit changed, in a new commit on the branch."""
+    """Reverts the changes of one commit, in a new commit on the branch."""
     with core.database.transaction():
         branch = get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
@@ -419,7 +419,7 @@ def revert(
 
 
 def parent_of(core: Core, repository: Repository, commit: Commit, number: int) -> Commit:
-    """The parent of this number, counted from 1. Raises ApiFailure 400 where there is none."""
+    """The parent with this number, counted from 1. Raises ApiFailure 400 if there is none."""
     if number > len(commit.parents):
         raise bad_request(f"parent {number}: given commit does not have the given parent number")
     return commits.get(core, repository, commit.parents[number - 1])
@@ -431,7 +431,10 @@ _LAST_IMPORT = ".lakefs.last.import.timestamp"
 def run_import(
     core: Core, repository: Repository, branch_id: str, committer: str, body: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Imports what the body's paths name; returns the commit, its metarange and the number of objects."""
+    """Imports the body's paths; returns the commit, its metarange and the number of objects.
+
+    Objects outside the storage namespace become entries with full addresses, in a commit of their own.
+    """
     imported: dict[bytes, Entry] = {}
     for source in body.get("paths", ()):
         for path, entry in _imported_entries(core, source):
@@ -471,6 +474,6 @@ def _imported_entries(core: Core, source: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def _imported_entry(store: ObjectStore, address: str, facts: ObjectFacts) -> Entry:
-    # A folder has no ETags that say something of the content: take what an upload would have had.
+    # A local folder has no content-based ETags: use the one that an upload would have had.
     etag = facts.etag or hashlib.md5(store.get(facts.key), usedforsecurity=False).hexdigest()
     return Entry(address, AddressType.FULL, facts.size, etag, int(facts.last_modified.timestamp()), content_type="")

@@ -1,14 +1,7 @@
-"""Data for garbage collection: retention rules, the commits they keep, dumps of refs, uncommitted data.
+"""Data for garbage collection: retention rules, the commits that they keep, refs dumps, and uncommitted data.
 
-Rules are days by default and by branch, kept as a file in the storage namespace as well.
-
-The list of commits that retention keeps is as the reference server computes it, its known hole included: the walk from
-a starting point stops at a commit that another walk passed with the same or a longer retention, before it asks whether
-this walk would keep that commit. A commit that was head of a young branch can so be lost. A collector must not trust
-this list alone; a server that hid the hole could not show that.
-
-A dump has commits, branches and tags as tables of their own. It is no snapshot: one is read after the other.
-Uncommitted data are parquet files: address and time of every staged entry, page by page.
+A refs dump stores commits, branches and tags as three tables. It is not a snapshot: they are read one after the other.
+Uncommitted data are parquet files with address and time of every staged entry, page by page.
 """
 
 import base64
@@ -34,24 +27,24 @@ from lakefs_gc_assets.extensions.playground.embedded.repositories import Reposit
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
 RULES_KEY = "_lakefs/retention/gc/rules/config.json"
-"""Binary in spite of its name; empty where there are no rules."""
+"""A protobuf file in spite of its name; empty if there are no rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Days that replaced commits stay, by default and by branch."""
+    """Days of retention, by default and by branch."""
 
     default_days: int
     branches: dict[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        """As the API shows them: `branches` is null where there are none."""
+        """The form that the API returns: `branches` is null if there are none."""
         branches = [{"branch_id": branch, "retention_days": days} for branch, days in self.branches.items()]
         return {"default_retention_days": self.default_days, "branches": branches or None}
 
 
 def get_rules(core: Core, repository: Repository) -> Rules:
-    """The rules of a repository. Raises ApiFailure 404 where it has none."""
+    """The rules of a repository. Raises ApiFailure 404 if it has none."""
     with core.database.transaction() as database:
         row = database.execute(
             "SELECT default_days, branches FROM retention_rules WHERE repository = ?", (repository.id,)
@@ -62,7 +55,7 @@ def get_rules(core: Core, repository: Repository) -> Rules:
 
 
 def put_rules(core: Core, repository: Repository, body: Any) -> None:
-    """Sets the rules; all zero means none. Raises ApiFailure 400 where a part is missing or of another kind."""
+    """Stores the rules, also as a file; all zero removes them. Raises ApiFailure 400 for invalid rules."""
     for name in ("default_retention_days", "branches"):
         if not isinstance(body, dict) or name not in body:
             raise bad_request(
@@ -93,7 +86,7 @@ COMMITS_HEADER = ("commit_id", "expired", "metarange_id")
 
 
 def starting_points(heads: Mapping[str, str], all_commits: Iterable[Commit]) -> list[tuple[str, str | None]]:
-    """Commit and branch of each head, commit and None of each leaf that is no head; by commit, then branch."""
+    """Commit and branch of each head, and commit and None of each other leaf; sorted by commit, then branch."""
     commits = list(all_commits)
     parents = {commit.main_parent for commit in commits}
     leaves = {commit.id for commit in commits} - parents - set(heads.values())
@@ -103,7 +96,11 @@ def starting_points(heads: Mapping[str, str], all_commits: Iterable[Commit]) -> 
 
 
 def active_commits(heads: Mapping[str, str], all_commits: Iterable[Commit], rules: Rules, now: datetime) -> set[str]:
-    """Ids of the commits that the reference server keeps.
+    """Ids of the commits that the reference server keeps, including its known defect.
+
+    The walk from a starting point stops at a commit that another walk passed with the same or a longer retention. It
+    stops before it asks whether this walk would keep that commit. So the server can lose a commit that was head of a
+    young branch. A collector must not rely on this list alone; without the defect, this server could not test that.
 
     Args:
         heads: commit by branch, hidden branches included.
@@ -130,7 +127,7 @@ def active_commits(heads: Mapping[str, str], all_commits: Iterable[Commit], rule
 
 
 def prepare_commits(core: Core, repository: Repository) -> dict[str, Any]:
-    """Writes the list; returns where. Raises ApiFailure 404 where there are no rules."""
+    """Writes the list of retained commits; returns its location. Raises ApiFailure 404 if there are no rules."""
     try:
         rules = get_rules(core, repository)
     except ApiFailure as failure:
@@ -193,14 +190,14 @@ UNCOMMITTED_SCHEMA = pa.schema(
         pa.field("creation_date", pa.int64(), nullable=False),
     ]
 )
-"""Address relative to the storage namespace; last modification in seconds since 1970 UTC."""
+"""Address relative to the storage namespace, and last modification in seconds since 1970 UTC."""
 
 _ROWS_READ_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """Start of the next page; `key` is always empty."""
+    """Start of the next page; its encoded `key` is always empty."""
 
     branch: str
     path: str
@@ -225,7 +222,7 @@ def _decode_token(token: str) -> _Token:
 
 @dataclass(slots=True)
 class _Page:
-    """The file being written: a row group for each `check_rows` rows."""
+    """The file being written, with a row group for every `check_rows` rows."""
 
     check_rows: int
     rows: int = 0
@@ -247,7 +244,7 @@ class _Page:
         return self._writer
 
     def add(self, address: str, date: int) -> bool:
-        """Adds a row; tells whether a row group was written, that is, whether to look at the size."""
+        """Adds a row; returns True if it completed a row group, so that the size should be checked."""
         self._addresses.append(address)
         self._dates.append(date)
         self.rows += 1
@@ -272,9 +269,9 @@ class _Page:
 
 
 def prepare_uncommitted(core: Core, repository: Repository, continuation_token: str | None) -> dict[str, Any]:
-    """Writes the next page; returns run id, location and, unless it was the last one, a continuation token.
+    """Writes the next page; returns run id, location and, except for the last page, a continuation token.
 
-    The location is empty where no file was written. Raises ApiFailure 400 for a token that is not ours.
+    The location is empty if no file was written. Raises ApiFailure 400 for an invalid token.
     """
     start = _decode_token(continuation_token) if continuation_token else None
     run_id = start.run_id if start else core.writer.new_run_id()
@@ -295,7 +292,7 @@ def prepare_uncommitted(core: Core, repository: Repository, continuation_token: 
 
 
 def _fill(core: Core, repository: Repository, page: _Page, start: _Token | None, run_id: str) -> _Token | None:
-    """Adds rows until the page is full; returns where the next one begins, None after the last row."""
+    """Adds rows until the page is full; returns the start of the next page, or None after the last row."""
     ends_at = time.monotonic() + core.settings.page_seconds
     full = False
     for branch in branches.every(core, repository, hidden=True):
@@ -310,7 +307,7 @@ def _fill(core: Core, repository: Repository, page: _Page, start: _Token | None,
 
 
 def _rows(core: Core, repository: Repository, branch_id: str, start: str) -> Iterator[tuple[str, str, int]]:
-    """Path, relative address and time of the staged entries of a branch from this path on."""
+    """Path, relative address and time of a branch's staged entries, from this path on."""
     position = branches.encode_path(start)
     while True:
         with core.database.transaction() as database:

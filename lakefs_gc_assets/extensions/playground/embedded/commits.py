@@ -1,8 +1,8 @@
-"""Committed entries as ranges and metaranges, commits of them, and the references that name commits.
+"""Committed entries as ranges and metaranges, commits, and the references that name commits.
 
-Ranges are written as files and kept in the database. A range ends where the hash of a path says so, about each
-`range_entries` entries, or at `range_bytes`: where content is equal, ranges are, and a commit that changes little
-writes little. Ids are SHA-256 over records and properties.
+Ranges are written as files and stored in the database. Their ids are SHA-256 over records and properties. A range ends
+at a path whose hash is divisible by `range_entries`, or at `range_bytes`. So equal content gives equal ranges, and a
+commit with few changes writes few files.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def _signed_varint(number: int) -> bytes:
 
 
 def record_value(identity: bytes, data: bytes) -> bytes:
-    """Identity and data as one value, each behind its length as Go writes signed numbers."""
+    """Identity and data as one value, each after its length as a signed varint of Go."""
     return _signed_varint(len(identity)) + identity + _signed_varint(len(data)) + data
 
 
@@ -62,7 +62,7 @@ def _split(records: Iterable[Record], entry_target: int, byte_limit: int) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A range or metarange about to be written; `records` are keys and whole values."""
+    """A range or metarange to be written; `records` are keys and whole values."""
 
     id: str
     records: list[tuple[bytes, bytes]]
@@ -98,7 +98,7 @@ def write_metarange(
     *,
     more_properties: Mapping[str, str] | None = None,
 ) -> str:
-    """Writes records, in order of path, as ranges and a metarange; returns the metarange's id."""
+    """Writes records, which are sorted by path, as ranges and a metarange; returns the metarange's id."""
     more = more_properties or {}
     range_records: list[Record] = []
     metarange_rows: list[tuple[int, str, bytes, bytes]] = []
@@ -127,10 +127,10 @@ def write_metarange(
 
 
 def _write_file(core: Core, repository: Repository, file: TableFile, *, anew: bool = False) -> bool:
-    """Writes a file that the namespace does not have; tells whether it is new there.
+    """Writes a file unless the namespace has it; returns True if it is new there.
 
     Args:
-        anew: write one that it has once more, as lakeFS does with each metarange that it puts together.
+        anew: write an existing file again, as lakeFS does with each metarange that it assembles.
     """
     with core.database.transaction() as database:
         inserted = database.execute(
@@ -143,7 +143,7 @@ def _write_file(core: Core, repository: Repository, file: TableFile, *, anew: bo
 
 
 def scan_records(database: sqlite3.Connection, metarange_id: str, start: bytes = b"") -> Iterator[Record]:
-    """Records of a metarange from this path on, in order. To be used up inside the transaction it began in."""
+    """Records of a metarange from this path on, in order. Consume it within the transaction in which it began."""
     ranges = database.execute(
         "SELECT range_id FROM metaranges WHERE id = ? AND max_path >= ? ORDER BY position", (metarange_id, start)
     )
@@ -155,19 +155,19 @@ def scan_records(database: sqlite3.Connection, metarange_id: str, start: bytes =
 
 
 def all_records(core: Core, metarange_id: str) -> list[Record]:
-    """Every record of a metarange, in order of path."""
+    """All records of a metarange, by path."""
     with core.database.transaction() as database:
         return list(scan_records(database, metarange_id))
 
 
 def next_record(core: Core, metarange_id: str, path: bytes) -> Record | None:
-    """The first record of a metarange at this path or behind it, None where there is none."""
+    """The first record of a metarange at or after this path; None if there is none."""
     with core.database.transaction() as database:
         return next(scan_records(database, metarange_id, path), None)
 
 
 def find_record(core: Core, metarange_id: str, path: bytes) -> Record | None:
-    """The record of one path, None where the metarange has none."""
+    """The record of one path; None if the metarange has none."""
     record = next_record(core, metarange_id, path)
     return record if record is not None and record[0] == path else None
 
@@ -194,13 +194,13 @@ class Commit:
 
     @property
     def main_parent(self) -> str | None:
-        """The parent that retention follows: the first, in very old commits the last."""
+        """The parent that retention follows: the first, or the last in commits of version 0."""
         if not self.parents:
             return None
         return self.parents[-1 if self.version == 0 else 0]
 
     def encode(self) -> bytes:
-        """The record of a dump of refs."""
+        """The commit as a record of a refs dump."""
         return (
             text_field(1, self.id)
             + text_field(2, self.committer)
@@ -214,7 +214,7 @@ class Commit:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """The form that the API returns."""
         return {
             "id": self.id,
             "parents": list(self.parents),
@@ -246,7 +246,7 @@ def add(
     parents: tuple[str, ...],
     generation: int,
 ) -> Commit:
-    """Stores a commit. One with the same content has the same id, so it is there once."""
+    """Stores a commit. Equal content gives an equal id, so a repeated commit is stored once."""
     committer, message, metadata = described.committer, described.message, described.metadata
     date = core.clock.seconds() if described.date is None else described.date
     commit_id = formats.commit_id(committer, message, metarange_id, date, metadata, parents)
@@ -256,7 +256,7 @@ def add(
 
 
 def store_record(core: Core, repository: Repository, commit: Commit) -> None:
-    """Stores a commit under the id it has."""
+    """Stores a commit under its id."""
     with core.database.transaction() as database:
         database.execute(
             "INSERT OR REPLACE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -276,7 +276,7 @@ def store_record(core: Core, repository: Repository, commit: Commit) -> None:
 
 
 def get(core: Core, repository: Repository, commit_id: str) -> Commit:
-    """The commit of exactly this id. Raises ApiFailure 404."""
+    """The commit with exactly this id. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         row = database.execute(
             "SELECT * FROM commits WHERE repository = ? AND id = ?", (repository.id, commit_id)
@@ -296,8 +296,8 @@ def every(core: Core, repository: Repository) -> list[Commit]:
 def resolve(core: Core, repository: Repository, reference: str, doing: str = "") -> Commit:
     """The commit that a reference names. Raises ApiFailure 400, or 404 with a message that begins with `doing`.
 
-    A reference is a branch, tag, commit id or unambiguous beginning of one. Behind it, `~2` goes back twice over first
-    parents, `^2` to the second parent; `@` says that what is staged on a branch is not meant.
+    A reference is a branch, a tag, a commit id or an unambiguous prefix of one. After it, `~2` goes back two first
+    parents, `^2` goes to the second parent, and `@` excludes staged changes of a branch.
     """
     match = _REFERENCE.fullmatch(reference)
     name, steps = (match[1], match[2]) if match else (reference, "")
@@ -334,12 +334,12 @@ def _named(core: Core, repository: Repository, reference: str, doing: str) -> Co
 
 
 def log(core: Core, repository: Repository, start: Commit) -> Iterator[Commit]:
-    """A commit and all its ancestors, of those reached so far the newest first."""
+    """A commit and all of its ancestors: always the newest of those reached so far."""
     return _ancestry(core, repository, start, lambda commit: (commit.creation_date, commit.generation))
 
 
 def merge_base(core: Core, repository: Repository, left: Commit, right: Commit) -> Commit | None:
-    """The common ancestor of the highest generation."""
+    """The common ancestor with the highest generation."""
     ancestors = {commit.id for commit in log(core, repository, left)}
     by_generation = _ancestry(core, repository, right, lambda commit: (commit.generation, commit.creation_date))
     return next((commit for commit in by_generation if commit.id in ancestors), None)

@@ -1,8 +1,4 @@
-"""Shared by every part of the server: settings, tasks, users, names of new objects, failures.
-
-New objects are named `data/<slice>/<xid>`, slices by time and size, each written by one writer. As lakeFS's
-`pkg/upload/path_provider.go`: a slice ends an hour after it began or with its 50,000th name.
-"""
+"""Settings, tasks, users, addresses of new objects, and failures: shared by all parts of the server."""
 
 import base64
 import binascii
@@ -23,7 +19,7 @@ from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
 
 
 class ApiFailure(Exception):
-    """Answered as `{"message": …}` with this status."""
+    """A failure that is answered as `{"message": …}` with this status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -32,18 +28,18 @@ class ApiFailure(Exception):
 
 
 def not_found(what: str = "") -> ApiFailure:
-    """404."""
+    """An answer with status 404."""
     return ApiFailure(404, f"{what} not found".strip())
 
 
 def bad_request(message: str) -> ApiFailure:
-    """400."""
+    """An answer with status 400."""
     return ApiFailure(400, message)
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Credentials and refusals; `denied` holds actions, with `*` for any part of one."""
+    """Credentials and denied actions; `denied` holds patterns, in which `*` matches any part of an action."""
 
     name: str
     access_key_id: str
@@ -52,12 +48,12 @@ class User:
 
     @property
     def basic_authorization(self) -> str:
-        """Value of the header Authorization."""
+        """Value of the Authorization header."""
         pair = f"{self.access_key_id}:{self.secret_access_key}".encode()
         return "Basic " + base64.b64encode(pair).decode()
 
     def require(self, action: str) -> None:
-        """Raises ApiFailure 403 where the user may not do this."""
+        """Raises ApiFailure 403 if the action is denied."""
         if any(fnmatch.fnmatchcase(action, pattern) for pattern in self.denied):
             raise ApiFailure(403, "insufficient permissions")
 
@@ -68,7 +64,7 @@ def new_user(name: str, denied: tuple[str, ...] = ()) -> User:
 
 
 def authenticate(users: Mapping[str, User], headers: Mapping[str, str]) -> User:
-    """The user of HTTP basic authentication. Raises ApiFailure 401."""
+    """The user authenticated by HTTP basic authentication. Raises ApiFailure 401."""
     scheme, _, encoded = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "basic":
         try:
@@ -86,7 +82,11 @@ _CLOCK_STEP = timedelta(minutes=1)
 
 
 class Writer:
-    """One lakeFS server process: its own slices, its own machine bytes, a clock that may be off."""
+    """One lakeFS server process, with its own slices, its own machine bytes, and a clock that may be off.
+
+    New objects are named `data/<slice>/<xid>`; only one writer writes to a slice. A slice ends an hour after it began,
+    or with its 50,000th name, as in lakeFS's `pkg/upload/path_provider.go`.
+    """
 
     def __init__(
         self,
@@ -106,15 +106,15 @@ class Writer:
         self._names_in_slice = 0
 
     def now(self) -> datetime:
-        """This writer's idea of the time."""
+        """The time by this writer's clock."""
         return self._clock.now() + self._offset
 
     def new_address(self) -> str:
-        """A relative address that no object has yet."""
+        """A new relative address."""
         with self._lock:
             now = self.now()
             began = self._slice_began
-            # A clock set back also opens a new slice, so that a slice holds no names much older than itself.
+            # A clock that was set back also starts a new slice, so that a slice has no names much older than itself.
             if (
                 began is None
                 or not -_CLOCK_STEP <= now - began <= timedelta(seconds=SLICE_SPAN_SECONDS)
@@ -126,11 +126,11 @@ class Writer:
             return f"{DATA_PREFIX}{self._slice}/{self._ids.ascending(now)}"
 
     def new_run_id(self) -> str:
-        """A descending id, the newest first."""
+        """A new id that sorts before older ones."""
         return self._ids.descending(self.now())
 
     def new_file_id(self) -> str:
-        """An ascending id."""
+        """A new id that sorts behind older ones."""
         return self._ids.ascending(self.now())
 
 
@@ -141,19 +141,20 @@ RuleSet = Literal["oss", "seed"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Behaviour of the server; defaults are those of lakeFS.
+    """Behavior of the server; defaults are those of lakeFS.
 
     Attributes:
-        rules: `oss` as recorded servers behave; `seed` as the design of uncommitted collection asks: addresses to link
-            once only, shallow copies in a branch's staging area, staging only outside the namespace.
-        range_entries: a range ends at about each so many entries, where the path's hash says so.
-        range_bytes: a range ends at this size at the latest.
-        max_slice_size: names in one slice.
-        page_seconds: a page of prepare_uncommited ends after so long.
-        page_bytes: a page ends once so many bytes of its file were written; looked at every `page_check_rows` rows.
-        link_seconds: how long an issued address may be linked.
+        rules: `oss` behaves like recorded servers. `seed` follows the design of uncommitted collection: an issued
+            address can be linked once, copies within a branch's staging area are shallow, and only addresses outside
+            the namespace can be staged.
+        range_entries: average entries of a range: it ends at a path whose hash is divisible by this number.
+        range_bytes: maximum bytes of a range.
+        max_slice_size: maximum names in one slice.
+        page_seconds: maximum duration of a page of prepare_uncommited.
+        page_bytes: a page ends once its file exceeds this size; checked every `page_check_rows` rows.
+        link_seconds: lifetime of an issued address.
         copy_seconds: how long shallow copies are remembered (rule set `seed`).
-        dump_pause_seconds: pause of a refs dump between commits, branches and tags: the dump is no snapshot.
+        dump_pause_seconds: pause of a refs dump between commits, branches and tags: the dump is not a snapshot.
     """
 
     rules: RuleSet = "oss"
@@ -169,7 +170,7 @@ class Settings:
 
 
 class Tasks:
-    """Work done after its answer was given; states are kept for ever."""
+    """Background tasks; their states are never deleted."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -177,7 +178,7 @@ class Tasks:
         self._lock = threading.Lock()
 
     def start(self, prefix: str, work: Callable[[], dict[str, Any]]) -> str:
-        """Runs `work` in a thread of its own; returns the task's id."""
+        """Runs `work` in a new thread; returns the task's id."""
         task_id = prefix + hashlib.sha256(os.urandom(16)).hexdigest()[:20]
         state = TaskState(self._clock.now())
         with self._lock:
@@ -195,12 +196,12 @@ class Tasks:
         return task_id
 
     def state(self, task_id: str) -> "TaskState | None":
-        """The task of this id, None where there is none."""
+        """The state of a task; None if it is unknown."""
         with self._lock:
             return self._states.get(task_id)
 
     def wait_for_all(self, seconds: float) -> None:
-        """Waits for running tasks, each at most so long."""
+        """Waits for running tasks, at most this long for each."""
         with self._lock:
             states = list(self._states.values())
         for state in states:
@@ -209,7 +210,7 @@ class Tasks:
 
 @dataclass(slots=True)
 class TaskState:
-    """Progress of a task; `result` or `error` once it is done."""
+    """State of a task; has a `result` or an `error` once it is done."""
 
     updated_at: datetime
     result: dict[str, Any] | None = None
@@ -230,9 +231,9 @@ class Core:
     signing_key: bytes
     public_url: str = ""
     interrupted_writes: int = 0
-    """Number of next uploads and full copies that end between writing the object and staging it."""
+    """Number of upcoming uploads and full copies that fail after writing the object, before staging it."""
 
 
 def timestamp(moment: datetime) -> str:
-    """A moment as lakeFS writes it into JSON."""
+    """A time in the format of lakeFS's JSON."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,12 +1,12 @@
-"""The formats that lakeFS keeps commits in: table files, identities of entries and commits, records in protobuf.
+"""The formats in which lakeFS stores commits: table files, identities of entries and commits, records in protobuf.
 
-Tables are RocksDB's block-based format, version 2: data blocks, index blocks, properties, metaindex, footer of 53
+Tables are RocksDB's block-based format, version 2: data blocks, index blocks, properties, metaindex, and a footer of 53
 bytes. Each block is followed by its compression type and a masked CRC32C. Above `INDEX_BLOCK_SIZE` the index has two
 levels.
 
-Identities are the SHA-256 that tells lakeFS whether two entries are the same content. Each field is hashed behind a
-byte for its type and, but for numbers, its length, so that no two lists of fields collide. An entry's identity leaves
-out its address: the same bytes uploaded twice are the same entry (lakeFS `pkg/ident`). All was checked against real
+An identity is a SHA-256: lakeFS compares the content of two entries by it. Each field is hashed after a type byte and,
+except for numbers, its length, so that different lists of fields cannot collide. An entry's identity excludes its
+address: the same bytes uploaded twice are the same entry (lakeFS `pkg/ident`). All of this was checked against real
 servers.
 """
 
@@ -37,7 +37,7 @@ _SINGLE_LEVEL, _TWO_LEVEL = 0, 2
 
 
 class _Block:
-    """Prefix-compressed entries, then the offsets of the entries that restart compression."""
+    """Prefix-compressed entries, followed by the offsets of the restart points."""
 
     def __init__(self, restart_interval: int) -> None:
         self._interval = restart_interval
@@ -50,7 +50,7 @@ class _Block:
         return self._entries
 
     def size_with(self, key: bytes, value: bytes) -> int:
-        """At most how many bytes the block has once this entry is in it."""
+        """Upper bound of the block's size in bytes with this entry added."""
         return len(self._buffer) + len(key) + len(value) + 12 + 4 * len(self._restarts) + 8
 
     def add(self, key: bytes, value: bytes) -> None:
@@ -85,7 +85,7 @@ def _shared_prefix(left: bytes, right: bytes) -> int:
 
 
 def _separator(key: bytes, following: bytes | None) -> bytes:
-    """A short index key, not before `key` and before `following`, with its trailer."""
+    """A short index key with its trailer, at or after `key` and before `following`."""
     position = 0 if following is None else _shared_prefix(key, following)
     if position < len(key) and key[position] < 0xFF:
         bound = 0x100 if following is None or position >= len(following) else following[position]
@@ -95,7 +95,7 @@ def _separator(key: bytes, following: bytes | None) -> bytes:
 
 
 class _File:
-    """The file's bytes so far; `append` returns the handle of a block."""
+    """The bytes of the file so far; `append` returns the handle of a block."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -114,11 +114,11 @@ class _File:
 
 
 def table(records: Iterable[tuple[bytes, bytes]], user_properties: Mapping[str, str]) -> bytes:
-    """A whole table file.
+    """A complete table file.
 
     Args:
-        records: keys and values, keys strictly increasing.
-        user_properties: further properties, as ASCII strings (lakeFS: type, min_key, max_key, count, …).
+        records: keys and values, with strictly increasing keys.
+        user_properties: additional properties, such as lakeFS's type, min_key, max_key and count.
     """
     file = _File()
     index: list[tuple[bytes, bytes]] = []
@@ -135,7 +135,7 @@ def table(records: Iterable[tuple[bytes, bytes]], user_properties: Mapping[str, 
         entries += 1
         key_bytes += len(internal)
         value_bytes += len(value)
-    # A table without records still has one data block, as real servers write it.
+    # Real servers, too, write one data block into a table without records.
     last_separator = _separator(last_key, None) if entries else b"\xff" + bytes(8)
     index.append((last_separator, file.append(block.finish(), compress=True)))
     data_size = len(file.buffer)
@@ -155,7 +155,7 @@ def table(records: Iterable[tuple[bytes, bytes]], user_properties: Mapping[str, 
 
 
 def _write_index(file: _File, index: list[tuple[bytes, bytes]]) -> tuple[bytes, dict[bytes, bytes]]:
-    """Writes one index block, or several and one above them; returns the top block's handle and its properties."""
+    """Writes one index block, or several and a top-level one; returns the top block's handle and index properties."""
     start = len(file.buffer)
     partitions: list[tuple[bytes, _Block]] = []
     for separator, handle in index:
@@ -234,7 +234,7 @@ def _hashed_map(values: Mapping[str, str]) -> bytes:
 
 
 def entry_identity(size: int, etag: str, metadata: Mapping[str, str], content_type: str) -> bytes:
-    """32 bytes that are equal where size, ETag, metadata and content type are; an empty content type is left out."""
+    """32 bytes that are equal if size, ETag, metadata and content type are; an empty content type is not hashed."""
     type_field = _hashed_text(content_type) if content_type else b""
     return hashlib.sha256(_hashed_number(size) + _hashed_text(etag) + _hashed_map(metadata) + type_field).digest()
 
@@ -247,7 +247,7 @@ def commit_id(
     metadata: Mapping[str, str],
     parents: Iterable[str],
 ) -> str:
-    """64 hexadecimal digits over everything a commit says."""
+    """64 hexadecimal digits: the hash over all fields of a commit except version and generation."""
     fields = (
         _hashed_text(committer),
         _hashed_text(message),
@@ -260,7 +260,7 @@ def commit_id(
 
 
 def number_field(tag: int, value: int) -> bytes:
-    """A field of a protobuf message; nothing for zero."""
+    """An integer field of a protobuf message; empty for zero."""
     return encode_varint(tag << 3 | VARINT) + encode_varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
 
 
@@ -269,22 +269,22 @@ def _bytes(tag: int, value: bytes, *, always: bool = False) -> bytes:
 
 
 def text_field(tag: int, value: str, *, always: bool = False) -> bytes:
-    """A field of a protobuf message; nothing for an empty text unless `always` is set."""
+    """A string field of a protobuf message; nothing for an empty text unless `always` is set."""
     return _bytes(tag, value.encode("utf-8", "surrogateescape"), always=always)
 
 
 def map_field(tag: int, values: Mapping[str, str]) -> bytes:
-    """A field of a protobuf message, pairs in order of key."""
+    """A map field of a protobuf message, with pairs in order of key."""
     return b"".join(_bytes(tag, text_field(1, key) + text_field(2, values[key]), always=True) for key in sorted(values))
 
 
 def time_field(tag: int, seconds: int) -> bytes:
-    """A field of a protobuf message; seconds since 1970 UTC."""
+    """A timestamp field of a protobuf message; seconds since 1970 UTC."""
     return _bytes(tag, number_field(1, seconds), always=True)
 
 
 def _signed(number: int) -> int:
-    """An int64 out of its two's complement."""
+    """An int64 from its two's complement."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -294,10 +294,10 @@ def _as_text(value: int | bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The object that a path of a branch or commit stands for.
+    """The object at a path of a branch or commit.
 
     Attributes:
-        address: relative to the storage namespace, or in full where `address_type` is FULL.
+        address: relative to the storage namespace, or in full if `address_type` is FULL.
         last_modified: seconds since 1970 UTC.
     """
 
@@ -311,11 +311,11 @@ class Entry:
 
     @property
     def identity(self) -> bytes:
-        """Equal for equal content, wherever it lies."""
+        """Equal for equal content, regardless of the address."""
         return entry_identity(self.size, self.etag, self.metadata, self.content_type)
 
     def encode(self) -> bytes:
-        """The record as lakeFS stores it."""
+        """The record in lakeFS's format."""
         return (
             text_field(1, self.address)
             + time_field(2, self.last_modified)
@@ -327,12 +327,12 @@ class Entry:
         )
 
     def with_metadata(self, metadata: Mapping[str, str]) -> "Entry":
-        """This entry with other user metadata; the object stays where it is."""
+        """This entry with other user metadata and the same object."""
         return replace(self, metadata=dict(metadata))
 
 
 def decode_entry(message: bytes) -> Entry:
-    """Reads what `Entry.encode` wrote. Raises ValueError for a broken message."""
+    """Decodes the output of `Entry.encode`. Raises ValueError for a broken message."""
     address, seconds, size, etag, kind, content_type = "", 0, 0, "", 0, ""
     metadata: dict[str, str] = {}
     for tag, _, value in fields(message):
@@ -362,7 +362,7 @@ def range_data(min_key: bytes, max_key: bytes, estimated_size: int, count: int) 
 
 
 def branch_data(branch_id: str, commit_id: str) -> bytes:
-    """A branch in a refs dump. The message has more fields, which lakeFS leaves empty in a dump."""
+    """A branch in a refs dump. lakeFS leaves the message's other fields empty in a dump."""
     return text_field(1, branch_id) + text_field(2, commit_id)
 
 
@@ -370,7 +370,7 @@ _BRANCH_FIELDS = ("id", "commit_id", "staging_token", "sealed_tokens", "hidden",
 
 
 def branch_schema() -> str:
-    """The fields of `branch_data` as a dump states them: a descriptor of the message in protobuf's JSON form."""
+    """The fields of `branch_data` as stated in a dump: the message's descriptor in protobuf's JSON form."""
     fields = [
         {
             "name": name,
@@ -389,7 +389,7 @@ def tag_data(tag_id: str, commit_id: str) -> bytes:
 
 
 def retention_rules(default_days: int, branches: Mapping[str, int]) -> bytes:
-    """The rules file; empty where nothing is set."""
+    """The rules file; empty if nothing is set."""
     return number_field(1, default_days) + b"".join(
         _bytes(2, text_field(1, branch) + number_field(2, days), always=True) for branch, days in branches.items()
     )

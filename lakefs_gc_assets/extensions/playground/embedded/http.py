@@ -1,4 +1,4 @@
-"""Requests, responses and routes of any service."""
+"""HTTP requests, responses and routes."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _NAMES_BY_TYPE: dict[Any, str] = {
     dict[str, Any]: "staging commit",
     dict[str, str]: "metadata user_metadata set",
 }
-"""Properties of bodies by their types: the same in every call that has them."""
+"""Names of body properties by type. A name has the same type in every call."""
 _KINDS = {
     "string": "a string",
     "int": "an integer",
@@ -37,7 +37,7 @@ _KINDS = {
     "list": "an array",
     "dict": "an object",
 }
-"""Kinds of values in messages, by pydantic's names of them."""
+"""Kinds of values in messages, by pydantic's names."""
 _TYPES = {name: TypeAdapter[Any](kind) for kind, names in _NAMES_BY_TYPE.items() for name in names.split()}
 
 
@@ -47,9 +47,9 @@ class Request:
 
     Attributes:
         path: as sent, still percent-encoded.
-        query: decoded; of a name given twice the last value.
+        query: decoded; the last value of a repeated name.
         headers: names in lower case.
-        user: who asks, once authenticated.
+        user: name of the authenticated user.
     """
 
     method: str
@@ -60,30 +60,30 @@ class Request:
     user: str = ""
 
     def json(self) -> Any:
-        """The body. Raises ApiFailure 400 where it is no JSON."""
+        """The body. Raises ApiFailure 400 if it is not JSON."""
         if not self.body:
             return {}
         try:
             content = json.loads(self.body)
-            # Half a surrogate pair can be escaped in JSON; no text holds it.
+            # JSON can escape half of a surrogate pair; UTF-8 cannot encode it.
             json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             raise bad_request("request body has an error: failed to decode request body") from None
         return content
 
     def json_object(self, *required: str) -> dict[str, Any]:
-        """The body as an object that has these properties. Raises ApiFailure 400."""
+        """The body as an object with these properties. Raises ApiFailure 400."""
         return checked_object(self.json(), *required)
 
     def required(self, name: str) -> str:
-        """A query parameter. Raises ApiFailure 400 where it is missing or empty."""
+        """A query parameter. Raises ApiFailure 400 if it is missing or empty."""
         if not self.query.get(name):
             problem = "empty value is not allowed" if name in self.query else "value is required but missing"
             raise bad_request(f'parameter "{name}" in query has an error: {problem}')
         return self.query[name]
 
     def number(self, name: str, default: int) -> int:
-        """A query parameter that is a whole number. Raises ApiFailure 400."""
+        """An integer query parameter. Raises ApiFailure 400."""
         value = self.query.get(name) or str(default)
         try:
             return int(value)
@@ -92,7 +92,7 @@ class Request:
             raise bad_request(f'parameter "{name}" in query has an error: {problem}') from None
 
     def amount(self) -> int:
-        """Items of a page: 100 by default, 1000 if none are requested. Raises ApiFailure 400 for more than 1000."""
+        """Items per page: 100 by default, 1000 for 0 or -1. Raises ApiFailure 400 for other numbers out of range."""
         amount = self.number("amount", 100)
         if not -1 <= amount <= _MAX_PER_PAGE:
             limit = f"most {_MAX_PER_PAGE}" if amount > 0 else "least -1"
@@ -100,18 +100,18 @@ class Request:
         return amount if amount > 0 else _MAX_PER_PAGE
 
     def refuse(self, *names: str) -> None:
-        """Raises ApiFailure 501 for a query parameter or a header that this server does not know what to do with."""
+        """Raises ApiFailure 501 if the request has one of these query parameters or headers: they are unsupported."""
         for name in names:
             if self.query.get(name, self.headers.get(name, "")).lower() not in ("", "false"):
                 raise ApiFailure(501, f"parameter {name!r} is not served by the embedded server")
 
     def flag(self, name: str) -> bool:
-        """A query parameter that is true or false."""
+        """A boolean query parameter."""
         return self.query.get(name, "").lower() in ("true", "1")
 
 
 def checked_object(body: Any, *required: str) -> dict[str, Any]:
-    """A body, or an object within one, that has these properties, each of its kind. Raises ApiFailure 400."""
+    """A body or nested object that has these properties with valid types. Raises ApiFailure 400."""
     if not isinstance(body, dict):
         raise bad_request("request body has an error: value must be an object")
     for name in required:
@@ -147,15 +147,15 @@ def json_response(status: int, content: Any, headers: Mapping[str, str] | None =
 NO_CONTENT = Response(204)
 
 Handler = Callable[..., Response]
-"""Takes core, request and, by name, what the path's braces matched; of a repository not its name but itself."""
+"""Takes core, request and the path's values by name; `repository` is the Repository instead of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path, what serves it, and the actions a user must be allowed, parted by spaces.
+    """A path, its handler, and the actions that the user needs, separated by spaces.
 
     Attributes:
-        changes: whether it changes the repository of its path; by default, whether it is neither GET nor HEAD.
+        changes: True if it changes the repository in its path; by default true for methods other than GET and HEAD.
     """
 
     method: str
@@ -166,7 +166,7 @@ class Route:
 
     @property
     def needs_writable(self) -> bool:
-        """True if it is refused where the repository is read-only."""
+        """True if it is refused for a read-only repository."""
         return self.method not in ("GET", "HEAD") if self.changes is None else self.changes
 
 
@@ -177,7 +177,7 @@ class Router:
         self._routes = [(route, _pattern(route.template)) for route in routes]
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
-        """The route and the decoded values of its braces."""
+        """The route, and the decoded values in its path."""
         for route, pattern in self._routes:
             if route.method == method and (match := pattern.fullmatch(path)):
                 return route, {name: unquote(value) for name, value in match.groupdict().items()}
@@ -195,7 +195,7 @@ _BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 def _wanted_bytes(request: Request, size: int) -> range | None:
-    """Positions of the bytes asked for, empty where the object has none of them; None for the whole object."""
+    """Requested byte positions, empty if they are all beyond the end; None for the whole object."""
     match = _BYTE_RANGE.fullmatch(request.headers.get("range", "").strip())
     if match is None or match[0] == "bytes=-":
         return None
@@ -208,7 +208,7 @@ def _wanted_bytes(request: Request, size: int) -> range | None:
 
 
 def part_of(request: Request, answer: Response) -> Response:
-    """The bytes asked for of a whole object that GET or HEAD was answered with; any other answer as it is."""
+    """Cuts a successful answer to GET or HEAD to the requested byte range; returns other answers unchanged."""
     if answer.status != 200 or request.method not in ("GET", "HEAD"):
         return answer
     size = int(answer.headers.get("Content-Length", len(answer.body)))
@@ -223,12 +223,12 @@ def part_of(request: Request, answer: Response) -> Response:
 
 
 def parse_query(text: str) -> dict[str, str]:
-    """Decodes what follows the question mark."""
+    """Decodes a query string."""
     return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
 
 
 def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more: bool | None = None) -> dict[str, Any]:
-    """One page of a list, with `pagination`; `items` sorted by `key`, cut here unless `more` says what follows."""
+    """One page of a list, with `pagination`. `items` are sorted by `key`, and cut here unless `more` is given."""
     if more is None:
         amount = request.amount()
         after, prefix = request.query.get("after", ""), request.query.get("prefix", "")
@@ -246,7 +246,7 @@ def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more
 
 
 def page_of(items: Iterable[Mapping[str, Any]], request: Request, key: str) -> Response:
-    """The page of items, sorted by `key`, that begins behind `after`; takes one item more than it shows."""
+    """The page of items, sorted by `key`, that begins behind `after`; consumes one item more than it returns."""
     amount = request.amount()
     shown = list(islice(items, amount + 1))
     return json_response(200, page(shown[:amount], request, key, more=len(shown) > amount))

@@ -1,4 +1,4 @@
-"""Objects as users see them: a path of a branch or commit, and the bytes behind it."""
+"""Objects as users see them: a path of a branch or commit, and its content."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from lakefs_gc_assets.lakefs.addresses import AddressType
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path of a branch or, to read, of a commit."""
+    """A path of a branch or, for reading, of a commit."""
 
     repository: Repository
     reference: str
@@ -26,7 +26,7 @@ DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry at a path; `staged` where it is not what the commit has."""
+    """An entry at a path; `staged` is True if it comes from the staging area."""
 
     path: str
     entry: Entry
@@ -48,7 +48,7 @@ def stats(repository: Repository, path: str, entry: Entry) -> dict[str, Any]:
 
 
 def find(core: Core, repository: Repository, reference: str, path: str) -> Found:
-    """The object at a path, staged changes first where the reference is a branch. Raises ApiFailure 404."""
+    """The object at a path; if the reference is a branch, staged changes come first. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         branch = branches.find(core, repository, reference)
         if branch is not None:
@@ -65,7 +65,7 @@ def find(core: Core, repository: Repository, reference: str, path: str) -> Found
 
 
 def read(core: Core, repository: Repository, entry: Entry) -> bytes:
-    """The bytes behind an entry. Raises ApiFailure 410 where the object is gone."""
+    """The content of an entry's object. Raises ApiFailure 410 if the object is gone."""
     try:
         return read_address(core, repository, entry.address)
     except ObjectNotFound:
@@ -73,7 +73,7 @@ def read(core: Core, repository: Repository, entry: Entry) -> bytes:
 
 
 def read_address(core: Core, repository: Repository, address: str) -> bytes:
-    """The bytes at an address, relative to the storage namespace or in full. Raises ObjectNotFound."""
+    """The content at an address, relative to the storage namespace or in full. Raises ObjectNotFound."""
     if "://" not in address:
         return store_of(core, repository).get(address)
     folder, _, name = address.rpartition("/")
@@ -81,7 +81,7 @@ def read_address(core: Core, repository: Repository, address: str) -> bytes:
 
 
 def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
-    """Writes an object under a new address; nothing refers to it yet."""
+    """Writes an object under a new address, unreferenced so far."""
     address = core.writer.new_address()
     etag = core.blockstore.put(repository.storage_namespace, address, content)
     if core.interrupted_writes:
@@ -91,14 +91,14 @@ def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
 
 
 def stage(core: Core, repository: Repository, branch_id: str, path: str, entry: Entry) -> None:
-    """Puts an entry at a path of a branch. Raises ApiFailure 404."""
+    """Stages an entry at a path of a branch. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         branches.stage_entry(database, branch.staging_token, path, entry)
 
 
 def upload(core: Core, place: Place, content: bytes, content_type: str, metadata: Mapping[str, str]) -> Entry:
-    """Writes an object and stages it. An upload whose branch is gone leaves the object behind, as real servers do."""
+    """Writes an object and stages it. If the branch was deleted meanwhile, the object stays, as on real servers."""
     repository, branch_id, path = place.repository, place.reference, place.path
     if branches.find(core, repository, branch_id) is None:
         raise not_found(f"branch '{branch_id}'")
@@ -109,7 +109,7 @@ def upload(core: Core, place: Place, content: bytes, content_type: str, metadata
 
 
 def delete(core: Core, repository: Repository, branch_id: str, path: str) -> None:
-    """Removes a path from a branch; a path that is not there is no error."""
+    """Deletes a path from a branch; a missing path is no error."""
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
@@ -117,7 +117,7 @@ def delete(core: Core, repository: Repository, branch_id: str, path: str) -> Non
 
 
 def copy(core: Core, source: Place, destination: Place) -> Entry:
-    """Copies an object within a repository: in full, in rule set `seed` by reference within one staging area."""
+    """Copies an object within a repository. Rule set `seed` copies by reference within one staging area."""
     repository, branch_id = destination.repository, destination.reference
     with core.database.transaction():
         branches.get(core, repository, branch_id)
@@ -136,7 +136,7 @@ def copy(core: Core, source: Place, destination: Place) -> Entry:
 
 
 def address_of(repository: Repository, physical_address: str) -> tuple[str, AddressType]:
-    """An address as entries have it, relative within the storage namespace, and its type."""
+    """The address in the form of entries, relative if inside the storage namespace, and its type."""
     if physical_address.startswith(repository.namespace):
         return physical_address[len(repository.namespace) :], AddressType.RELATIVE
     return physical_address, AddressType.FULL
@@ -157,7 +157,7 @@ def link(core: Core, repository: Repository, branch_id: str, path: str, body: Ma
 
 
 def described_entry(core: Core, address: str, kind: AddressType, body: Mapping[str, Any]) -> Entry:
-    """The entry of an object that a client wrote by itself, as it describes it."""
+    """The entry of an object that the client wrote itself, from the client's description."""
     metadata = body.get("user_metadata") or body.get("metadata") or {}
     return Entry(
         address,
@@ -171,7 +171,7 @@ def described_entry(core: Core, address: str, kind: AddressType, body: Mapping[s
 
 
 def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, metadata: Mapping[str, str]) -> None:
-    """Stages the same object again under other user metadata."""
+    """Stages the same object again with other user metadata."""
     with core.database.transaction():
         try:
             current = find(core, repository, branch_id, path)
@@ -181,7 +181,7 @@ def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, 
 
 
 def scan(core: Core, repository: Repository, reference: str, prefix: str, after: str) -> Iterator[Found]:
-    """Objects of a reference below a prefix and behind `after`, in order of path. Use up inside a transaction."""
+    """Objects of a reference below a prefix and behind `after`, by path. Consume it within the same transaction."""
     key = branches.encode_path(prefix)
     start = max(key, branches.encode_path(after))
     with core.database.transaction() as database:

@@ -1,6 +1,6 @@
-"""Routes that read: objects, lists of them, differences, logs, and the server's configuration.
+"""Read routes: objects, listings, diffs, logs, and the server's configuration.
 
-Presigned links lead back to this server. Lists and differences take prefix, delimiter, `after` and `amount`.
+Presigned links lead back to this server. Listings and diffs take prefix, delimiter, `after` and `amount`.
 """
 
 import itertools
@@ -25,11 +25,11 @@ from lakefs_gc_assets.extensions.playground.embedded.repositories import Reposit
 _REPOSITORY = "/repositories/{repository}"
 _REF = _REPOSITORY + "/refs/{ref}"
 VERSION = {"version": "1.84.0", "version_context": "lakeFS"}
-"""The release whose answers this server gives."""
+"""The release whose behavior this server follows."""
 
 
 def storage_config(core: Core) -> dict[str, Any]:
-    """Facts about the blockstore by which clients decide how to write."""
+    """Facts about the blockstore that tell clients how to write."""
     scheme = core.blockstore.scheme
     return {
         "blockstore_description": "",
@@ -82,7 +82,7 @@ def _stat(core: Core, request: Request, repository: Repository, ref: str) -> Res
 
 
 def _described(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
-    """An object as the API describes it, with a link in place of the address where one is asked for."""
+    """An object as the API describes it; with a link instead of its address if the request asks for one."""
     described = objects.stats(repository, result.path, result.entry)
     if request.flag("presign"):
         described["physical_address"] = repositories.presigned_url(core, repository, result.entry.address, "GET")
@@ -91,7 +91,7 @@ def _described(core: Core, request: Request, repository: Repository, result: Fou
 
 
 def _listed(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
-    """An object in a list, which states metadata only if there are any and the client wants them."""
+    """An object in a listing; includes metadata only if there are any and the client wants them."""
     described = _described(core, request, repository, result)
     if not described["metadata"] or not _wants_metadata(request):
         del described["metadata"]
@@ -115,7 +115,7 @@ def _list_objects(core: Core, request: Request, repository: Repository, ref: str
 
 
 def grouped(results: Iterable[Found], prefix: str, delimiter: str) -> Iterator[Found | str]:
-    """Objects, and one string for all objects below a common prefix."""
+    """Objects, with one string in place of all objects below a common prefix."""
     last = None
     for item in results:
         rest = item.path[len(prefix) :]
@@ -137,13 +137,13 @@ def _branch_differences(core: Core, request: Request, repository: Repository, br
     with core.database.transaction() as database:
         found = branches.get(core, repository, branch)
         changes = branches.staged_changes(core, database, repository, found, start)
-        # A tombstone has no size, and lakeFS looks for none.
+        # A tombstone has no size, and lakeFS does not look up the deleted entry's.
         changes = (replace(change, before=None) if change.type == "removed" else change for change in changes)
         return _page_of_differences(request, changes)
 
 
 def _page_of_differences(request: Request, differences: Iterable[Change]) -> Response:
-    """One page of differences, grouped by common prefix where a delimiter is given."""
+    """One page of differences, grouped by common prefix if a delimiter is given."""
     return page_of(_grouped_differences(request, differences), request, "path")
 
 
@@ -175,8 +175,8 @@ def _commit_differences(
     """Paths whose entries in `right` differ from those in `left`, in order.
 
     Args:
-        since_base: only what a merge of `right` into `left` would change: not what changed in `left` alone since both
-            were the same; a path that changed in both is a `conflict`.
+        since_base: yield only changes that a merge of `right` into `left` would make. Changes made only in `left` since
+            the merge base are left out; a path that changed in both is a `conflict`.
     """
     base = commits.merge_base(core, repository, left, right) if since_base else left
     before, common, after = (

@@ -1,16 +1,4 @@
-"""Repositories, and the addresses that are handed out in them.
-
-An issued address is for an object that the client uploads by itself and links afterwards. It carries an HMAC over
-repository, branch, path and itself, so a server needs no memory to check it; its age is in its name. Rule set `seed`
-also remembers each address, and forgets it when it is used or too old: it works once.
-
-A presigned link lets a client without credentials read or write one object for a quarter of an hour. Real servers hand
-out the object store's own links. Here they lead back to this server, which does as the store would.
-
-Shallow copies are remembered for a while (rule set `seed`): a copy within a branch's staging area points to the same
-object. Between the deletion of the old path and the reading of the new one a collector could see neither; so copies
-are written behind the uncommitted data, after all of it was read.
-"""
+"""Repositories, issued addresses, presigned links, and remembered copies."""
 
 import base64
 import hashlib
@@ -29,7 +17,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One repository; `storage_namespace` as it was given, with or without a slash at its end."""
+    """One repository; `storage_namespace` as given, with or without a trailing slash."""
 
     id: str
     storage_namespace: str
@@ -44,11 +32,11 @@ class Repository:
         return self.storage_namespace.rstrip("/") + "/"
 
     def physical_address(self, address: str, address_type: int) -> str:
-        """An entry's address in full."""
+        """The full address of an entry."""
         return address if address_type == AddressType.FULL else self.namespace + address
 
     def as_json(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """The form that the API returns."""
         return {
             "id": self.id,
             "creation_date": self.creation_date,
@@ -74,7 +62,7 @@ def get(core: Core, name: str) -> Repository:
 
 
 def get_writable(core: Core, name: str) -> Repository:
-    """The repository of this name, to change it. Raises ApiFailure 404, or 403 where it is read-only."""
+    """The repository of this name, for a change. Raises ApiFailure 404, or 403 if it is read-only."""
     repository = get(core, name)
     if repository.read_only:
         raise ApiFailure(403, "read-only repository")
@@ -82,20 +70,20 @@ def get_writable(core: Core, name: str) -> Repository:
 
 
 def every(core: Core) -> list[Repository]:
-    """All of them, by name."""
+    """All repositories, by name."""
     with core.database.transaction() as database:
         return [_from_row(row) for row in database.execute("SELECT * FROM repositories ORDER BY id").fetchall()]
 
 
 def set_metadata(core: Core, repository: Repository, key: str, value: str) -> None:
-    """Sets one pair of the repository's own metadata."""
+    """Sets one key of the repository's metadata."""
     with core.database.transaction() as database:
         metadata = get(core, repository.id).metadata | {key: value}
         database.execute("UPDATE repositories SET metadata = ? WHERE id = ?", (json.dumps(metadata), repository.id))
 
 
 def protection_patterns(core: Core, repository: Repository) -> list[str]:
-    """The patterns of the branch protection rules, which this server states and does not enforce."""
+    """The patterns of the branch protection rules. This server returns the rules, but does not enforce them."""
     with core.database.transaction() as database:
         rows = database.execute("SELECT pattern FROM protected_branches WHERE repository = ?", (repository.id,))
         return sorted(pattern for (pattern,) in rows)
@@ -107,20 +95,25 @@ def _from_row(row: tuple[str, str, str, int, int, str] | sqlite3.Row) -> Reposit
 
 
 def issue_address(core: Core, repository: Repository, branch_id: str, path: str) -> str:
-    """A new relative address that may be linked to this path of this branch."""
+    """Issues a relative address that may be linked to this path of this branch.
+
+    The client uploads the object itself and links it afterwards. The address carries an HMAC over repository, branch,
+    path and itself, and its age is in its name. So the server can check it without storing it. Rule set `seed` stores
+    each address until it is used or expires, so that it works only once.
+    """
     bare = core.writer.new_address()
     address = f"{bare},{_address_signature(core, repository, branch_id, path, bare)}"
     if core.settings.rules == "seed":
         now = core.clock.seconds()
         with core.database.transaction() as database:
-            # Nobody may link these any more.
+            # These have expired, and can no longer be linked.
             database.execute("DELETE FROM issued_addresses WHERE issued_at < ?", (now - core.settings.link_seconds,))
             database.execute("INSERT INTO issued_addresses VALUES (?, ?, ?)", (repository.id, address, now))
     return address
 
 
 def redeem_address(core: Core, repository: Repository, branch_id: str, path: str, address: str) -> None:
-    """Checks an address before it is linked. Raises ApiFailure 400 for one issued for something else, or too old."""
+    """Checks an address before it is linked. Raises ApiFailure 400 if it has expired or was issued for another path."""
     bare, _, signature = address.partition(",")
     expected = _address_signature(core, repository, branch_id, path, bare)
     if not hmac.compare_digest(signature.encode(), expected.encode()):
@@ -148,7 +141,10 @@ LINK_LIFETIME_SECONDS = 900
 
 
 def presigned_url(core: Core, repository: Repository, key: str, method: str) -> str:
-    """A link for one key below the repository's namespace."""
+    """A link that lets a client without credentials read or write one key below the namespace for 15 minutes.
+
+    Real servers return links of the object store. Here the link leads to this server, which answers like a store.
+    """
     expiry = core.clock.seconds() + LINK_LIFETIME_SECONDS
     query = {"expires": str(expiry)}
     query["signature"] = _link_signature(core, repository.id, key, method, query)
@@ -161,7 +157,7 @@ def link_expiry(core: Core) -> int:
 
 
 def check_link(core: Core, repository_id: str, key: str, method: str, query: dict[str, str]) -> None:
-    """Raises ApiFailure 403 for a link that is not ours or too old."""
+    """Raises ApiFailure 403 if the link has expired or was not issued by this server."""
     signature = query.get("signature", "")
     rest = {name: value for name, value in query.items() if name != "signature"}
     expected = _link_signature(core, repository_id, key, method, rest)
@@ -177,7 +173,12 @@ def _link_signature(core: Core, repository_id: str, key: str, method: str, query
 
 
 def remember_copy(core: Core, repository: Repository, address: str) -> None:
-    """Notes that this relative address was copied now, and forgets old copies."""
+    """Records a shallow copy of this relative address, and deletes expired records.
+
+    Only rule set `seed` makes shallow copies: within a branch's staging area, a copy points to the same object. If the
+    old path is deleted before a collector reads the new one, the collector sees neither. So recorded copies are
+    appended to the uncommitted data after all of it was read.
+    """
     now = core.clock.seconds()
     with core.database.transaction() as database:
         database.execute("DELETE FROM copies WHERE copied_at < ?", (now - core.settings.copy_seconds,))
@@ -185,7 +186,7 @@ def remember_copy(core: Core, repository: Repository, address: str) -> None:
 
 
 def remembered_copies(core: Core, repository: Repository) -> list[tuple[str, int]]:
-    """Address and time (seconds since 1970 UTC) of each copy that is not older than the setting."""
+    """Address and time (seconds since 1970 UTC) of each copy no older than `copy_seconds`."""
     with core.database.transaction() as database:
         return database.execute(
             "SELECT address, copied_at FROM copies WHERE repository = ? AND copied_at >= ? ORDER BY copied_at, address",

@@ -1,7 +1,6 @@
-"""Routes of repositories, objects, branches, tags and commits, and of what garbage collection asks for.
+"""Routes of repositories, objects, branches, tags and commits, and routes for garbage collection.
 
-Objects: upload, copy, delete; issued addresses. Branches, tags, commits: merges, reverts, cherry-picks, imports.
-Reading is in `reads`. Below `/_embedded` is what no lakeFS has: the clock, and presigned objects.
+Read routes are in `reads`. Routes below `/_embedded` do not exist in lakeFS: the clock, and presigned objects.
 """
 
 import re
@@ -62,9 +61,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 def create_repository(
     core: Core, name: str, storage_namespace: str, default_branch: str, *, read_only: bool
 ) -> Repository:
-    """Makes a repository with a first commit, and proves that its storage namespace can be written.
+    """Creates a repository with a first commit, after a test write to its storage namespace.
 
-    Raises ApiFailure 409 where the name is taken, 400 where the namespace is in use or the name is none.
+    Raises ApiFailure 409 if the name is taken, 400 if the namespace is in use or the name is invalid.
     """
     if not _NAME.fullmatch(name) or not storage_namespace:
         raise bad_request(
@@ -78,7 +77,7 @@ def create_repository(
         if database.execute("SELECT 1 FROM repositories WHERE id = ?", (name,)).fetchone():
             raise ApiFailure(409, "error creating repository: not unique")
         _claim(core, repository)
-        # Of a repository that was here before nothing is left: its files must be written again.
+        # Files of an earlier repository at this namespace are gone: they must be written again.
         database.execute("DELETE FROM files WHERE storage_namespace = ?", (storage_namespace,))
         database.execute(
             "INSERT INTO repositories VALUES (?, ?, ?, ?, ?, '{}')",
@@ -143,7 +142,7 @@ def _start_prepare_commits(core: Core, request: Request, repository: Repository)
 
 
 def _find_task(core: Core, task_id: str) -> TaskState:
-    """The state of a task. Raises the answer 404 where there is no such task."""
+    """The state of a task. Raises ApiFailure 404 if there is no such task."""
     state = core.tasks.state(task_id)
     if state is None:
         raise not_found()
@@ -223,12 +222,12 @@ _REPOSITORY_ROUTES = (
     Route("GET", "/config/garbage-collection", "", _garbage_collection),
 )
 ADMINISTRATION_ROUTES = (Route("POST", ADMINISTRATION_PREFIX + "/clock/advance", "", _advance_clock),)
-"""Beside the API, for whoever knows the credentials of any user."""
+"""Routes beside the API; any user's credentials are accepted."""
 
 
 _METADATA_HEADER = "x-lakefs-meta-"
 CONDITIONS = ("if-match", "if-none-match")
-"""Headers of a write on a condition, which is refused: without regard to it, it would overwrite what it must not."""
+"""Headers of conditional writes, which are refused: ignoring the condition could overwrite data it protects."""
 
 
 def _upload(core: Core, request: Request, repository: Repository, branch: str) -> Response:
@@ -250,7 +249,7 @@ _CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGN
 
 
 def _content(form: bytes, kind: str) -> tuple[bytes, str]:
-    """The part `content` of a form, as lakefs-sdk uploads it, and its type. Raises ApiFailure 400."""
+    """The `content` part of a form, as lakefs-sdk uploads it, and its type. Raises ApiFailure 400."""
     boundary = kind.partition("boundary=")[2].strip('"').encode()
     for part in form.split(b"--" + boundary):
         head, separator, content = part.partition(b"\r\n\r\n")
@@ -377,7 +376,7 @@ def _merge(core: Core, request: Request, repository: Repository, ref: str, branc
     except ApiFailure as failure:
         if failure.status != 409:
             raise
-        # lakeFS answers a conflict with the body of a merge, which has no message.
+        # lakeFS answers a conflict with the body of a merge, without a message.
         return json_response(409, {"reference": ""})
 
 
@@ -388,7 +387,7 @@ def _revert(core: Core, request: Request, repository: Repository, branch: str) -
 
 
 def _cherry_pick(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-    """Repeats what one commit changed, in a new commit on the branch."""
+    """Repeats the changes of one commit, in a new commit on the branch."""
     body, doing = request.json_object("ref"), "update branch"
     with core.database.transaction():
         moved = branches.get(core, repository, branch)

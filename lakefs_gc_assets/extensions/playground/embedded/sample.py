@@ -1,11 +1,10 @@
-"""Sample repositories, made through the API by a small client: one aged, one with commits of a year.
+"""Sample repositories, made through the API by a small client.
 
-The aged one has garbage of every kind, live objects of every kind, and the list of both. The server's clock is moved
-back for it, so that objects in a local folder are as old as they seem; on a remote store they are as young as they
-are.
+One repository is aged: it has garbage and live objects of every kind, and lists of both. The server's clock is moved
+back while it is made, so that objects in a local folder look old. A remote store keeps its own times.
 
-The one of a year is to see what a retention period would free: tables that are replaced every day, every week and
-every month, months that are only added, a branch that somebody forgot, a release with its tag, and retention rules.
+The other repository has a year of commits, to show the effect of retention periods. It has tables replaced daily,
+weekly and monthly, partitions that are only added, an abandoned branch, a tagged release, and retention rules.
 """
 
 import json
@@ -22,7 +21,7 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 
 
 class UnexpectedAnswer(CollectionError):
-    """A call was not answered as expected."""
+    """A call returned an unexpected answer."""
 
 
 class Session:
@@ -40,7 +39,7 @@ class Session:
         self._connection.close()
 
     def call(self, method: str, path: str, body: Any = None, /, **query: str) -> tuple[int, Any]:
-        """Status and answer of a call; `path` below the repository."""
+        """Status and answer of a call; `path` is relative to the repository."""
         return self._send(method, self._base + quote(path), body, query)
 
     def expect(self, status: int, method: str, path: str, body: Any = None, /, **query: str) -> Any:
@@ -60,7 +59,7 @@ class Session:
         return response.status, json.loads(received) if is_json else received
 
     def create(self) -> None:
-        """Makes the repository, in a storage namespace of its name."""
+        """Creates the repository, in a storage namespace of the same name."""
         body = {"name": self._repository, "storage_namespace": self.namespace.rstrip("/")}
         status, answer = self._send("POST", "/repositories", body, {})
         if status != 201:
@@ -73,7 +72,7 @@ class Session:
         return physical_address.removeprefix(self.namespace)
 
     def branch(self, name: str, source: str) -> None:
-        """Makes a branch."""
+        """Creates a branch."""
         self.expect(201, "POST", "/branches", {"name": name, "source": source})
 
     def upload(self, branch: str, path: str, content: bytes) -> str:
@@ -86,7 +85,7 @@ class Session:
         return str(self.expect(201, "POST", f"/branches/{branch}/commits", {"message": message})["id"])
 
     def delete(self, branch: str, path: str) -> None:
-        """Removes a path."""
+        """Deletes a path."""
         self.expect(204, "DELETE", f"/branches/{branch}/objects", path=path)
 
     def address(self, reference: str, path: str) -> str:
@@ -94,7 +93,7 @@ class Session:
         return self.relative(self.expect(200, "GET", f"/refs/{reference}/objects/stat", path=path)["physical_address"])
 
     def upload_to_issued_address(self, branch: str, path: str, content: bytes) -> str:
-        """Asks for an address and uploads to it; returns the physical address."""
+        """Requests an address and uploads to it; returns the physical address."""
         issued = self.expect(200, "GET", f"/branches/{branch}/staging/backing", path=path, presign="true")
         link = urlsplit(issued["presigned_url"])
         self._connection.request("PUT", f"{link.path}?{link.query}", content)
@@ -111,7 +110,7 @@ class Session:
 
 
 _FEWEST = 2
-"""Objects of each kind at least."""
+"""Minimum objects of each kind."""
 
 _SHARES = {
     "committed": 0.45,
@@ -121,7 +120,7 @@ _SHARES = {
     "reset": 0.06,
     "deleted branch": 0.12,
 }
-"""Shares of the objects above the minimum of each kind."""
+"""How objects above the minimum are divided among kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,9 @@ class LiveObject:
     """An object that must be readable after every collection.
 
     Attributes:
-        kind: what keeps it, such as `only in a tag's commit`.
+        kind: the reason it is live, such as `only in a tag's commit`.
         reference: branch or commit id to read it from.
-        address: relative to the storage namespace; in full where it lies outside.
+        address: relative to the storage namespace; a full address if it lies outside.
     """
 
     kind: str
@@ -143,7 +142,7 @@ class LiveObject:
 
 @dataclass(frozen=True, slots=True)
 class GarbageObject:
-    """An object that nothing refers to, old enough to be collected; `address` relative to the storage namespace."""
+    """An unreferenced object that is old enough to collect; `address` is relative to the storage namespace."""
 
     kind: str
     address: str
@@ -161,11 +160,11 @@ class PendingLink:
 
 @dataclass(slots=True)
 class Sample:
-    """Objects of the repository: live ones, garbage, and those that are renamed or linked later.
+    """Objects of the repository: live objects, garbage, and objects to be renamed or linked later.
 
     Attributes:
-        to_rename: staged objects of `main`, for `rename`; live under the old path until then, under the new afterwards.
-        pending: to be linked with `link_pending`, before or after a collection.
+        to_rename: staged objects of `main`, for `rename`. Each is live at the old path before and at the new one after.
+        pending: uploads for `link_pending`, before or after a collection.
     """
 
     repository: str
@@ -178,12 +177,13 @@ class Sample:
 def make_sample_repository(
     server: EmbeddedServer, *, objects: int = 500, repository: str = "sample", with_months: bool = False
 ) -> Sample:
-    """Makes a repository of about so many objects, 40 days old; the youngest objects are as old as this call.
+    """Creates a repository of about this many objects, up to 40 days old. The youngest objects are made now.
 
     Args:
-        with_months: also with the commits and rules of the repository of a year, which are not in what is returned.
+        with_months: also add the commits and rules of the repository with a year of commits. The result leaves them
+            out.
     Raises:
-        UnexpectedAnswer: the server does not do its part.
+        UnexpectedAnswer: the server does not answer as expected.
     """
     counts = {kind: _FEWEST + int(max(objects - 60, 0) * share) for kind, share in _SHARES.items()}
     sample = Sample(repository)
@@ -193,7 +193,7 @@ def make_sample_repository(
 
         @contextmanager
         def at(ago: int) -> Iterator[None]:
-            """So many days ago, after the work of the months until then."""
+            """Sets the clock this many days back; with months, first makes the commits up to that day."""
             nonlocal next_day
             while with_months and next_day >= ago:
                 with server.clock.at(now - timedelta(days=next_day)):
@@ -226,14 +226,14 @@ def _content(kind: str, number: int) -> bytes:
 
 
 def _upload(api: Session, sample: Sample, kind: str, path: str, content: bytes) -> LiveObject:
-    """Uploads a live object to `main`, and notes it in the sample."""
+    """Uploads a live object to `main`, and adds it to the sample."""
     live = LiveObject(kind, "main", path, api.upload("main", path, content), content)
     sample.live.append(live)
     return live
 
 
 def _link(api: Session, sample: Sample, path: str, content: bytes) -> None:
-    """Uploads a live object to an issued address, links it on `main`, and notes it in the sample."""
+    """Uploads a live object to an issued address, links it on `main`, and adds it to the sample."""
     physical_address = api.upload_to_issued_address("main", path, content)
     api.link("main", path, physical_address, len(content))
     sample.live.append(LiveObject("linked", "main", path, api.relative(physical_address), content))
@@ -319,7 +319,7 @@ def _staged_and_dropped(api: Session, sample: Sample, counts: dict[str, int]) ->
 
 
 def _interrupted(server: EmbeddedServer, api: Session, sample: Sample) -> None:
-    """Uploads and copies that end after their object was written; the answer names the object."""
+    """Makes uploads and copies that fail after writing their object; the error message names the object."""
     for kind in ("aborted upload", "failed copy"):
         server.core.interrupted_writes = _FEWEST
         for number in range(_FEWEST):
@@ -350,7 +350,7 @@ def _staged(api: Session, sample: Sample, staged: int) -> None:
             sample.garbage.append(GarbageObject("deleted", source))
     for number in range(_FEWEST):
         _link(api, sample, f"linked/staged-{number}", _content("linked and staged", number))
-    # Equal content at the same path: the server's uncommitted data leave this staged object out.
+    # It equals the committed object at the same path, so the server's uncommitted data omit it.
     _upload(api, sample, "uploaded again with equal content", "replaced/0", _content("new version", 0))
 
 
@@ -363,7 +363,7 @@ def _young(api: Session, sample: Sample) -> None:
 
 
 def copy(server: EmbeddedServer, sample: Sample, live: LiveObject, new_path: str) -> LiveObject:
-    """Copies an object on its branch; returns the copy, which is live as well, and notes it in the sample."""
+    """Copies an object on its branch, adds the copy to the sample as live, and returns it."""
     with closing(Session(server, sample.repository)) as api:
         body = {"src_path": live.path}
         api.expect(201, "POST", f"/branches/{live.reference}/objects/copy", body, dest_path=new_path)
@@ -374,7 +374,7 @@ def copy(server: EmbeddedServer, sample: Sample, live: LiveObject, new_path: str
 
 
 def rename(server: EmbeddedServer, sample: Sample, live: LiveObject) -> LiveObject:
-    """Renames a staged object as users do, by copy and delete; returns what is live now and notes it in the sample."""
+    """Renames a staged object as users do, by copy and delete. Returns the live copy, and updates the sample."""
     copied = copy(server, sample, live, live.path.replace("old", "new"))
     with closing(Session(server, sample.repository)) as api:
         api.delete(live.reference, live.path)
@@ -386,7 +386,7 @@ def rename(server: EmbeddedServer, sample: Sample, live: LiveObject) -> LiveObje
 
 
 def link_pending(server: EmbeddedServer, sample: Sample) -> None:
-    """Links what was uploaded to addresses that are still valid; the objects are live then."""
+    """Links the pending uploads, whose addresses are still valid. Their objects become live."""
     with closing(Session(server, sample.repository)) as api:
         for pending in sample.pending:
             api.link(pending.branch, pending.path, pending.physical_address, len(pending.content))
@@ -396,7 +396,7 @@ def link_pending(server: EmbeddedServer, sample: Sample) -> None:
 
 
 def unreadable(server: EmbeddedServer, sample: Sample) -> list[LiveObject]:
-    """Live objects that the API does not give back byte for byte; none after a correct collection."""
+    """Live objects that the API does not return byte for byte; none after a correct collection."""
     lost = []
     with closing(Session(server, sample.repository)) as api:
         for live in sample.live:
@@ -407,19 +407,19 @@ def unreadable(server: EmbeddedServer, sample: Sample) -> list[LiveObject]:
 
 
 STALE_BRANCH = "experiment"
-"""The branch that nobody has worked on for months."""
+"""The branch without commits for months."""
 MONTHS_RULES = {"default_retention_days": 60, "branches": [{"branch_id": "main", "retention_days": 120}]}
 
 _KIB = 1024
 _DAYS = 364
 _NEWEST = 2
-"""Days ago: what is younger stays by any rules."""
+"""Age in days of the newest commits: younger ones would stay under any rules."""
 
 
 def make_repository_of_months(server: EmbeddedServer) -> None:
-    """Makes a repository whose first commit is a year old and whose newest is of the day before yesterday.
+    """Creates a repository whose first commit is a year old and whose newest is two days old.
 
-    Raises UnexpectedAnswer where the server does not do its part.
+    Raises UnexpectedAnswer if the server does not answer as expected.
     """
     now = server.clock.now()
     with closing(Session(server, "months")) as api:
@@ -430,7 +430,7 @@ def make_repository_of_months(server: EmbeddedServer) -> None:
 
 
 def _day(api: Session, ago: int) -> None:
-    """The work of one day, so many days ago."""
+    """Makes the changes of one day; `ago` is its age in days."""
     if ago == _DAYS:
         api.create()
         _put(api, "main", "reference/countries", "first", 400)

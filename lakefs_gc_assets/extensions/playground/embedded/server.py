@@ -1,8 +1,7 @@
-"""The server, put together: `with EmbeddedServer(folder) as server: …`. It is no production server.
+"""The assembled server: `with EmbeddedServer(folder) as server: …`. Not a production server.
 
-`server.url` is the lakeFS API's address, which takes the credentials `server.access_key_id` and
-`server.secret_access_key`. It listens with threads and keep-alive: each request is read,
-authenticated, handed to its route and answered.
+`server.url` is the address of the lakeFS API, which takes the credentials `server.access_key_id` and
+`server.secret_access_key`. Connections are kept alive, each with its own thread.
 """
 
 import secrets
@@ -53,9 +52,9 @@ _BACKLOG = 128
 
 
 class Listener(ThreadingHTTPServer):
-    """One port. `serve` answers requests; what it raises but ApiFailure is answered with 500.
+    """One port. `serve` answers requests; its exceptions other than ApiFailure become status 500.
 
-    Raises ConfigurationError where the port cannot be had.
+    Raises ConfigurationError if it cannot listen on the port.
     """
 
     daemon_threads = True
@@ -79,7 +78,7 @@ class Listener(ThreadingHTTPServer):
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def finish_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
-        """Serves one connection, known as long as it is open."""
+        """Serves one connection, and tracks it while it is open."""
         assert isinstance(request, socket.socket)
         with self._connections_lock:
             self._connections.add(request)
@@ -90,7 +89,7 @@ class Listener(ThreadingHTTPServer):
                 self._connections.discard(request)
 
     def server_close(self) -> None:
-        """Closes the port and, since clients keep them open, the connections."""
+        """Closes the port, and the connections that clients keep open."""
         super().server_close()
         with self._connections_lock:
             for connection in self._connections:
@@ -98,7 +97,7 @@ class Listener(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing: a client that hung up is no event."""
+        """Logs nothing: a client that hangs up is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -137,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _write(self, response: Response) -> None:
         self.send_response_only(response.status)
-        # The server's own clock: a collector compares it with its own.
+        # The server's own clock, which a collector compares with others.
         self.send_header("Date", formatdate(self.server.clock.now().timestamp(), usegmt=True))
         self.send_header("X-Request-Id", str(uuid.uuid4()))
         self.send_header("X-Content-Type-Options", "nosniff")
@@ -154,12 +153,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 API_PREFIX = "/api/v1"
 _HOST = "127.0.0.1"
-"""Only this machine reaches the server, which keeps no secret as a production server does."""
+"""Only this machine can reach the server: it does not protect secrets as a production server does."""
 _DATABASE_FILE = "metadata.sqlite"
 _OBJECTS_FOLDER = "objects"
 
@@ -168,14 +167,14 @@ class EmbeddedServer:
     """A lakeFS on this machine, from `__enter__` to `__exit__`.
 
     Args:
-        folder: where metadata are kept and, unless `blockstore` is given, objects, in its folder `objects`. What is
-            there already is served again.
-        blockstore: where objects lie instead, such as a RemoteBlockstore on a bucket.
-        settings: how the server behaves.
-        port: that of the API, 0 for any free one.
-        access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
-        routes: served besides its own, and in place of those with the same path; those below `ADMINISTRATION_PREFIX`
-            beside the API.
+        folder: folder of the metadata and, unless `blockstore` is given, of the objects, in its subfolder `objects`.
+            Existing content is served again.
+        blockstore: other store of objects, such as a RemoteBlockstore on a bucket.
+        settings: behavior of the server.
+        port: port of the API; 0 for any free one.
+        access_key_id, secret_access_key: credentials of the user `admin`; generated unless given.
+        routes: additional routes, which replace the server's own at the same path. Those below `ADMINISTRATION_PREFIX`
+            are served beside the API.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class EmbeddedServer:
         self.stop()
 
     def stop(self) -> None:
-        """Stops listening and closes the metadata; running tasks are waited for."""
+        """Stops listening, waits for running tasks, and closes the metadata."""
         self._listener.shutdown()
         self._listener.server_close()
         self.core.tasks.wait_for_all(5)
@@ -236,7 +235,7 @@ class EmbeddedServer:
 
     @property
     def basic_authorization(self) -> str:
-        """Value of the header Authorization for the user `admin`."""
+        """Value of the Authorization header for the user `admin`."""
         return self.users[self.access_key_id].basic_authorization
 
     @property
@@ -278,7 +277,7 @@ class EmbeddedServer:
 
 
 def _signing_key(folder: Path) -> bytes:
-    """The key of issued addresses: kept, so that they can be linked after a restart."""
+    """The key that signs issued addresses: stored, so that they can be linked after a restart."""
     file = folder / "signing.key"
     if not file.exists():
         file.touch(mode=0o600)

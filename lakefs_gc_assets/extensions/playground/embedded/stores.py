@@ -1,8 +1,8 @@
 """Stores of objects and metadata, and the clock that dates them.
 
-Objects lie in a local folder or any store of `storage/`, one `ObjectStore` for each storage namespace. Metadata lie in
-SQLite: repositories, branches, tags, commits, staged entries, and the records of every range. Range records are kept
-there as well as in the files, so that a path is found without reading a file; the files are what a collector reads.
+Objects are in a local folder or in any store of `storage/`, with one `ObjectStore` for each storage namespace. Metadata
+are in SQLite: repositories, branches, tags, commits, staged entries, and the records of every range. Range records are
+in the database and in files: the database finds a path without reading a file, and a collector reads the files.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 
 
 class Clock:
-    """Runs at the speed of real time; tests and demonstrations move it. Safe to use from several threads."""
+    """A clock that runs at the speed of real time, and that tests and demonstrations move. Thread-safe."""
 
     def __init__(self, now: datetime | None = None) -> None:
         self._offset = timedelta()
@@ -32,22 +32,22 @@ class Clock:
             self.set(now)
 
     def now(self) -> datetime:
-        """The moment it shows, in UTC."""
+        """The clock's time, in UTC."""
         with self._lock:
             return datetime.now(UTC) + self._offset
 
     def seconds(self) -> int:
-        """The moment it shows, in whole seconds since 1970 UTC."""
+        """The clock's time, in whole seconds since 1970 UTC."""
         return int(self.now().timestamp())
 
     def set(self, now: datetime) -> None:
-        """Makes it show this moment; time zone required."""
+        """Sets the clock; `now` needs a time zone."""
         with self._lock:
             self._offset = now - datetime.now(UTC)
 
     @contextmanager
     def at(self, moment: datetime) -> Iterator[None]:
-        """Shows another time for a while, then what it would show without."""
+        """Sets the clock within the context, and restores its offset afterwards."""
         with self._lock:
             before, self._offset = self._offset, moment - datetime.now(UTC)
         try:
@@ -57,20 +57,20 @@ class Clock:
                 self._offset = before
 
     def advance(self, by: timedelta) -> None:
-        """Moves it, back where negative. Raises OverflowError where no calendar goes so far."""
+        """Moves the clock, back if negative. Raises OverflowError beyond the calendar's range."""
         with self._lock:
             now = datetime.now(UTC)
             self._offset = now + self._offset + by - now
 
     @property
     def moved(self) -> bool:
-        """True if it differs from real time by more than a second."""
+        """True if the clock differs from real time by more than a second."""
         with self._lock:
             return abs(self._offset) > timedelta(seconds=1)
 
 
 _INCOMING = ".incoming"
-"""Folder beside the storage namespaces where files are written before they are renamed into place."""
+"""Folder beside the storage namespaces for files that are being written, before a rename into place."""
 
 
 class Blockstore(Protocol):
@@ -85,17 +85,17 @@ class Blockstore(Protocol):
     scheme: str
 
     def open(self, location: str) -> ObjectStore:
-        """The store whose root is this full address. Raises ObjectNotFound where there can be no object below it."""
+        """The store with this full address as its root. Raises ObjectNotFound if no object can exist below it."""
         ...
 
     def create(self, location: str) -> ObjectStore:
-        """The store of a new storage namespace. Raises StorageError where it cannot be used."""
+        """The store of a new storage namespace. Raises StorageError if it cannot be used."""
         ...
 
     def put(self, location: str, key: str, content: bytes) -> str:
-        """Writes an object, last modified when the server's clock says so where the store allows that.
+        """Writes an object, dated by the server's clock if the store allows that.
 
-        Returns the MD5 of the content, as object stores do in an ETag.
+        Returns the MD5 of the content, as the ETag of object stores.
         """
         ...
 
@@ -103,8 +103,8 @@ class Blockstore(Protocol):
 class LocalBlockstore:
     """A folder: `local://<name>/…` is `<folder>/<name>/…`.
 
-    Real servers spell addresses on their local blockstore with the absolute path of the file. Here they begin with the
-    storage namespace, as on every other blockstore, so that a collector may delete what it finds there.
+    Real servers with a local blockstore return absolute file paths as addresses. Here addresses begin with the storage
+    namespace, as on every other blockstore, so that a collector may delete the objects.
     """
 
     type = "local"
@@ -128,7 +128,7 @@ class LocalBlockstore:
         return path
 
     def open(self, location: str) -> ObjectStore:
-        """A folder that exists."""
+        """The store of an existing folder."""
         if location not in self._stores:
             path = self._path(location)
             if not path.is_dir():
@@ -137,12 +137,12 @@ class LocalBlockstore:
         return self._stores[location]
 
     def create(self, location: str) -> ObjectStore:
-        """A folder, made where there is none."""
+        """The store of a folder, which is created if missing."""
         self._path(location).mkdir(parents=True, exist_ok=True)
         return self.open(location)
 
     def put(self, location: str, key: str, content: bytes) -> str:
-        """Writes a file whole, with its time, but without waiting for the disk: nothing here must survive a crash."""
+        """Writes a file atomically, dated by the clock. Does not sync to disk: data need not survive a crash."""
         target = self._folder / location.removeprefix(self.scheme) / key
         incoming = self._incoming / str(next(self._names))
         incoming.write_bytes(content)
@@ -158,7 +158,7 @@ class LocalBlockstore:
 
 
 class RemoteBlockstore:
-    """Stores that something else opens, such as buckets behind the S3 API; times of objects are the service's own."""
+    """Stores that a given function opens, such as buckets behind the S3 API; the service sets the times of objects."""
 
     def __init__(self, blockstore_type: str, open_store: Callable[[str], ObjectStore], scheme: str = "") -> None:
         """Takes a function that opens the store at a full address, and the prefix of all addresses."""
@@ -168,13 +168,13 @@ class RemoteBlockstore:
         self._stores: dict[str, ObjectStore] = {}
 
     def open(self, location: str) -> ObjectStore:
-        """A store, opened once."""
+        """The store, opened on first use."""
         if location not in self._stores:
             self._stores[location] = self._open(location)
         return self._stores[location]
 
     def create(self, location: str) -> ObjectStore:
-        """Opens the store: its bucket must exist. Raises StorageError for an address of another kind."""
+        """Opens the store, whose bucket must exist. Raises StorageError for an address outside the scheme."""
         if not location.startswith(self.scheme):
             raise StorageError(f"{location!r} does not begin with {self.scheme}")
         return self.open(location)
@@ -193,7 +193,7 @@ _SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
 
 
 class Database:
-    """The connection and its lock. Safe to use from several threads."""
+    """The connection and its lock. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._lock = threading.RLock()
@@ -205,7 +205,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything inside happens, or nothing; nobody else reads or writes meanwhile. May be nested."""
+        """An atomic and exclusive transaction. May be nested."""
         with self._lock:
             if self._depth == 0:
                 self._connection.execute("BEGIN")
