@@ -1,1 +1,1 @@
-"""Checks that a repository is whole."""
+"""Checks that a repository is complete and readable, and collects unneeded metadata."""

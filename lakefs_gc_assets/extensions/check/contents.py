@@ -1,11 +1,12 @@
-"""Reads objects, and compares their content with the checksums of their entries and with the sums that the store keeps.
+"""Reads objects, and compares their content with checksums of entries and of the store.
 
-The checksum of an entry is the MD5 of the content, if the object came in one piece. If it came in parts through the S3
-gateway, it is the sum of the parts: the MD5 of their MD5s. S3 appends the number of parts to that sum, the gateway
-takes it off. A copy in lakeFS keeps the checksum of its source, and the store tells the MD5 of the whole copy. So 32
+An entry's checksum is the MD5 of the content if the object was uploaded in one piece. A multipart upload through the S3
+gateway has the sum of its parts: the MD5 of their MD5s. S3 appends the number of parts to that sum; the gateway removes
+it. A copy in lakeFS keeps the checksum of its source, while the store reports the MD5 of the whole copy. So 32
 hexadecimal digits may be either. An object that is encrypted by a key of KMS has an ETag that is neither.
 
-S3 accepts no part below 5 MiB but the last one. So the checksum of a smaller object is its MD5, or the sum of one part.
+S3 requires at least 5 MiB for every part except the last. So a smaller object's checksum is its MD5, or the sum of one
+part.
 """
 
 import hashlib
@@ -19,19 +20,19 @@ from lakefs_gc_assets.storage.interface import ObjectStore, TellsParts
 
 MIB = 1 << 20
 SMALLEST_PART = 5 * MIB
-"""Bytes; only the last part may be smaller."""
+"""Minimum bytes of a part, except the last."""
 _CHUNK = 16 * MIB
-"""Bytes of a large object that are read with one request."""
+"""Bytes of a large object that are read in one request."""
 _USUAL_PARTS = tuple(
     each * MIB
     for each in (*range(5, 17), 20, 24, 25, 30, 32, 40, 48, 50, 60, 64, 80, 96, 100, 128, 200, 250, 256, 500, 512, 1024)
 )
-"""Sizes of parts that clients use."""
+"""Part sizes that clients use."""
 _CHECKSUM = re.compile(r"([0-9a-f]{32})(?:-([1-9][0-9]{0,4}))?")
 
 
 class Comparison(StrEnum):
-    """Result of comparing the content of an object."""
+    """Result of comparing an object's content."""
 
     SAME = "same"
     OTHER = "other"
@@ -41,11 +42,11 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """A checksum of an entry, or an ETag.
+    """An entry's checksum, or an ETag.
 
     Attributes:
         digest: MD5 of the content, or the sum of parts.
-        parts: number of parts, if it is stated.
+        parts: number of parts, if stated.
     """
 
     digest: str
@@ -58,7 +59,7 @@ class Checksum:
         return match and cls(match[1], int(match[2]) if match[2] else None)
 
     def fits(self, digest: str) -> bool:
-        """True for the content with this MD5, if it came in one piece or in one part."""
+        """True for the content with this MD5, if it was uploaded in one piece or in one part."""
         return (self.parts is None and self.digest == digest) or (
             self.parts in (None, 1) and self.digest == _sum([bytes.fromhex(digest)])
         )
@@ -74,16 +75,16 @@ def read_digest(store: ObjectStore, key: str, size: int) -> tuple[int, str]:
 
 
 def compare(store: ObjectStore, key: str, size: int, checksum: str | None, digest: str) -> tuple[Comparison, str]:
-    """Compares the content of an object with the checksum of its entry, and says what differs.
+    """Compares an object's content with its entry's checksum; returns the result and the difference in words.
 
-    The store is asked for its own sum only if the checksum is not the MD5; the content is read once more only if it may
-    be the sum of parts.
+    The store's own sum is requested only if the checksum is not the MD5. The content is read again only if the checksum
+    may be the sum of parts.
 
     Args:
         size: bytes of the object.
         digest: MD5 of the content that was read.
     Raises:
-        StorageError: the object cannot be looked at, or read again.
+        StorageError: the object cannot be examined, or read again.
     """
     expected = Checksum.parse(checksum)
     if expected is not None and expected.fits(digest):
@@ -101,7 +102,7 @@ def compare(store: ObjectStore, key: str, size: int, checksum: str | None, diges
             return Comparison.SAME, ""
     if expected is None:
         return Comparison.NO_CHECKSUM, ""
-    # An ETag that is no sum that can be compared, such as one by a key of KMS, may have become the checksum.
+    # An opaque ETag, such as one by a key of KMS, may have become the entry's checksum.
     is_opaque = stored is not None and facts.md5 is None and not sizes
     if size <= SMALLEST_PART and expected.parts in (None, 1) and not is_opaque:
         return Comparison.OTHER, f"the MD5 of its content is {digest}, its entry says {checksum}"
@@ -127,7 +128,7 @@ def _sum(digests: Sequence[bytes]) -> str:
 
 @dataclass
 class _Parts:
-    """The MD5s of the parts of a content that comes in chunks. The last size repeats."""
+    """MD5s of the parts of a content that arrives in chunks. The last size repeats."""
 
     sizes: Sequence[int]
     digests: list[bytes] = field(default_factory=list)
@@ -136,7 +137,7 @@ class _Parts:
         self._digest, self._left = hashlib.md5(usedforsecurity=False), self.sizes[0]
 
     def add(self, chunk: bytes) -> None:
-        """The next bytes."""
+        """Adds the next bytes."""
         rest = memoryview(chunk)
         while rest:
             taken = rest[: self._left]
@@ -147,7 +148,7 @@ class _Parts:
                 self._end_part()
 
     def sum(self) -> str:
-        """The sum of all parts, once everything has come."""
+        """The sum of all parts, after the last chunk."""
         if self._left < self._size:
             self._end_part()
         return _sum(self.digests)
@@ -169,7 +170,7 @@ def _sum_of_parts(store: ObjectStore, key: str, sizes: Sequence[int]) -> str:
 
 
 def _has_usual_parts(store: ObjectStore, key: str, size: int, expected: Checksum) -> bool:
-    """True if a checksum is the sum of parts of one size that clients use."""
+    """True if a checksum is the sum of parts of a size that clients use."""
     fitting = [each for each in _USUAL_PARTS if each < size and expected.parts in (None, math.ceil(size / each))]
     tried = [_Parts([each]) for each in fitting]
     for chunk in _chunks(store, key, size) if tried else ():

@@ -1,7 +1,7 @@
-"""The asset `repository_check`: whether a repository is whole, by the check of `lakefs-gc fsck`.
+"""The asset `repository_check`: the result of `lakefs-gc fsck` for a repository.
 
-It has no partitions, so Dagster plots its numbers over time. It is no part of a run: it takes no lock, deletes nothing,
-and no schedule launches it. Its asset check fails while anything is missing or wrong.
+It has no partitions, so Dagster plots its numbers over time. It is independent of runs: it takes no lock, deletes
+nothing, and no schedule launches it. Its asset check fails while anything is missing or wrong.
 """
 
 from collections import Counter
@@ -41,13 +41,13 @@ class FsckConfig(dg.Config):
 
 
 def check_now(collector: Collector, note: LogLine, every_commit: bool, deep: int) -> Checkup:
-    """Checks a repository on Spark, without waits, since nothing will be deleted.
+    """Checks a repository on Spark. Does not wait, since nothing will be deleted.
 
     Args:
-        note: called with each line for the log.
+        note: receives log lines.
         every_commit, deep: as for `fsck.check`.
     Raises:
-        CollectionError: as `fsck.check`, also if a worker of Spark raised it.
+        CollectionError: as `fsck.check`, also if a Spark worker raised it.
     """
     opened = collector.open(to_read=True).dumping_at_once()
     with errors_of_spark():
@@ -55,12 +55,12 @@ def check_now(collector: Collector, note: LogLine, every_commit: bool, deep: int
 
 
 def define(names: Names, loaded: Loaded) -> Additions:
-    """The definitions that checks add to those of a repository."""
+    """Definitions of checks for a repository."""
     return Additions(assets=[check_asset(names)], checks=[define_check(names)], jobs=[fsck_job(names)])
 
 
 def check_asset(names: Names) -> dg.AssetSpec:
-    """The asset of one repository, which the job fsck reports."""
+    """The asset of one repository, which the job `fsck` reports."""
     return dg.AssetSpec(
         key=names.asset(NAME),
         description=f"Whether {names.repository} is whole: each object that live commits, branches and tags need is in "
@@ -71,7 +71,7 @@ def check_asset(names: Names) -> dg.AssetSpec:
 
 
 def define_check(names: Names) -> dg.AssetChecksDefinition:
-    """The check of the asset, which the job fsck evaluates; by itself it repeats what the newest check found."""
+    """The asset's check, which the job `fsck` evaluates; evaluated alone, it repeats the newest verdict."""
 
     def judge(instance: dg.DagsterInstance) -> Verdict:
         shown = newest_metadata(instance, names.asset(NAME))

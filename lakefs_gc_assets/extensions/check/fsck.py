@@ -1,13 +1,12 @@
-"""Checks that a repository is whole: what live commits, branches and tags need is stored, and metadata can be read.
+"""Checks a repository: objects that live commits, branches and tags need must be stored, and metadata readable.
 
-A run stops at the first file that it cannot read. The check reads the same files with the same readers, records what is
-wrong with each, and goes on with the others. Entries of ranges, staged addresses and the listing are brought together
-by address once. What seems to be missing or different is asked for again by itself: it may have been written after it
-was listed.
+A run stops at the first file that it cannot read. The check uses the same readers, but records each problem and goes on
+with the other files. Entries of ranges, staged addresses and the listing are joined by address once. Objects that seem
+missing or different are then requested one by one: they may have been written after the listing.
 
-It deletes nothing, needs no lock, and stores no frames. Into the storage namespace it writes one note, of the
-uncommitted data that the server prepared, so that expire_runs removes that data. The server writes what it writes for a
-run: uncommitted data, a refs dump and, if there are retention rules, its list of commits.
+The check deletes nothing, needs no lock, and stores no frames. The server writes the same files as for a run:
+uncommitted data, a refs dump and, if there are retention rules, its list of commits. The check itself writes one note
+about the uncommitted data, so that `expire_runs` removes that data.
 """
 
 from collections import Counter
@@ -64,12 +63,12 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
 EVERYTHING = 2**62
-"""In place of a number of objects: the content of all of them is read."""
+"""Stands for all objects instead of a number: every content is read."""
 _REPORTED = 20_000
-"""Rows about objects that are collected: one object gives a row for each range that holds it."""
+"""Maximum rows collected about objects; an object gives a row for each range that holds it."""
 _DIGESTS_ASKED = 1_000
 _STAGED_LOOKED_AT = 10_000
-"""Changes of each branch whose sizes are compared."""
+"""Maximum changes of each branch whose sizes are compared."""
 _METARANGES_SEARCHED = 2_000
 _RANGES_SEARCHED = 500
 _AT_ONCE = 16
@@ -79,7 +78,7 @@ _MD5 = r"^[0-9a-f]{32}$"
 
 _SOUND, _COUNTED, _UNREAD, _NO_CHECKSUM = "sound", "counted", "unread", "no checksum"
 JUDGED = pa.schema([pa.field("kind", pa.string()), *islice(ROWS, 1, None), pa.field("stored_etag", pa.string())])
-"""Result of the comparison: `kind` is a value of FindingKind, or says that a row is for `--deep`, or counts objects."""
+"""Result of the comparison. `kind` is a value of FindingKind, or marks a row for `--deep`, or a count of objects."""
 _GONE = "it is not in the object store"
 _RESTORE_OBJECT = (
     "Put the object back under this address from a version of the bucket or a backup, or write the path anew on its "
@@ -89,13 +88,13 @@ _RESTORE_OBJECT = (
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """Result of a check. Times UTC.
+    """Result of a check. Times are in UTC.
 
     Attributes:
-        entries: entries of all ranges that could be read, by what metaranges count.
-        contents_read: objects whose content was read.
-        unchecked: what could not be checked, and why.
-        contents_without_checksum: those that have no checksum to compare their content with.
+        entries: entries of all readable ranges, by the counts in metaranges.
+        contents_read: number of objects whose content was read.
+        unchecked: parts that could not be checked, with the reason.
+        contents_without_checksum: number of objects read without a checksum to compare with.
     """
 
     repository: str
@@ -129,12 +128,12 @@ class Checkup:
 def check(
     repository: OpenRepository, engine: Engine[R], note: LogLine, *, every_commit: bool = False, deep: int = 0
 ) -> Checkup:
-    """Checks a repository, and what the repositories of `also_live` need of it.
+    """Checks a repository, and its objects that the repositories of `also_live` need.
 
     Args:
-        note: receives lines about the progress.
-        every_commit: check all commits, also those that retention rules let expire.
-        deep: objects whose content is read, chosen at random; EVERYTHING for all.
+        note: receives progress lines.
+        every_commit: True to check expired commits as well.
+        deep: number of objects whose content is read, chosen at random; EVERYTHING for all.
     Raises:
         CollectionError: the server or the store fails, so that nothing of the repository can be checked.
     """
@@ -187,7 +186,7 @@ def _shared(other: str, repository: OpenRepository) -> Finding:
 
 
 def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str, list[Place]]]:
-    """Objects of this namespace that branches show as staged (ROWS), and where."""
+    """Objects of this namespace that branches show as staged (ROWS), and their places."""
     namespace = step.repository.namespace
     places: dict[str, list[Place]] = {}
     facts: list[tuple[str, int | None, str | None]] = []
@@ -225,10 +224,10 @@ def _list(opener: OpensStore, window_size: WindowSize, parts: Sequence[Part]) ->
 
 
 def _judge(deep: int, rows: pa.Table) -> pa.Table:
-    """Compares what is needed with what is listed, for some addresses with all of their rows; see JUDGED.
+    """Compares needed and listed objects (JUDGED), given all rows of each address.
 
     Args:
-        deep: rows of sound objects to give, chosen at random.
+        deep: maximum rows of sound objects to return, chosen at random.
     """
     what = rows.column("what")
     stored, needed = (rows.filter(pc.equal(what, each)) for each in (LISTED, NEEDED))
@@ -258,7 +257,7 @@ def _judge(deep: int, rows: pa.Table) -> pa.Table:
 
 
 def _are_digests(*columns: pa.ChunkedArray) -> pa.ChunkedArray:
-    """True for rows whose checksums all look like an MD5; null or false for others."""
+    """True for rows whose checksums all look like an MD5; null or False for others."""
     first, second = (pc.match_substring_regex(column, _MD5) for column in columns)
     return pc.and_(first, second)
 
@@ -269,12 +268,12 @@ def _with_kind(kinds: pa.Array, rows: pa.Table, stored_etags: pa.ChunkedArray | 
 
 
 def _choose(rows: pa.Table, count: int) -> pa.Table:
-    """At most so many rows, chosen at random."""
+    """Up to `count` rows, chosen at random."""
     return rows.take(pa.array(np.random.default_rng().permutation(rows.num_rows)[:count]))
 
 
 def _read_contents(opener: OpensStore, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is wrong with the content of objects (JUDGED); rows without an address count them."""
+    """Objects with wrong content (JUDGED); rows without an address are counts."""
     store = opener.open()
     for batch in batches:
         yield pa.RecordBatch.from_pylist(_read_together(store, batch.to_pylist()), schema=JUDGED)
@@ -292,7 +291,7 @@ def _read_together(store: ObjectStore, rows: Sequence[dict[str, Any]]) -> list[d
 
 
 def _read_content(store: ObjectStore, row: dict[str, Any]) -> dict[str, Any]:
-    """The row with what is wrong as its kind and detail; a detail of null says that nothing is."""
+    """The row with the problem as its kind and detail; detail is null if there is none."""
     address, size = row["address"], row["size"]
     try:
         length, digest = contents.read_digest(store, address, size)
@@ -312,7 +311,7 @@ def _read_content(store: ObjectStore, row: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Comparison(Generic[R]):
-    """Compares what is needed with what is stored.
+    """Compares needed with stored objects.
 
     Attributes:
         staged_at: places where branches show staged objects, by address.
@@ -324,10 +323,10 @@ class _Comparison(Generic[R]):
     staged_at: Mapping[str, Sequence[Place]]
 
     def run(self, files: Sequence[str], staged: pa.Table, deep: int) -> Counter[str]:
-        """Records what is missing or wrong; returns how many contents were read, and how many had no checksum.
+        """Records missing and wrong objects; returns the numbers of contents read and of those without a checksum.
 
         Args:
-            files: of uncommitted data.
+            files: files of uncommitted data.
             staged: objects that branches show as staged (ROWS).
         """
         engine, entries = self.step.engine, sum(each.records.entries for each in self.live)
@@ -386,12 +385,12 @@ class _Comparison(Generic[R]):
         return engine.collect(engine.map_batches(engine.spread(rows), read, JUDGED))
 
     def _confirm(self, rows: Sequence[dict[str, Any]], deep: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The rows about what is still missing or different when it is asked for by itself, with its kind now.
+        """Requests suspect objects one by one; returns rows about those still missing or different, with their kind.
 
         Args:
-            deep: if not 0, contents are read.
+            deep: contents are read unless 0.
         Returns:
-            These rows, and those about objects whose content is to be read, since the store does not settle it.
+            These rows, and rows about objects whose content must be read, since the store's facts do not decide.
         """
         addresses = sorted({row["address"] for row in rows})
         store = self.step.repository.store
@@ -405,7 +404,7 @@ class _Comparison(Generic[R]):
                 detail = f"it has {counted(stored.size, 'bytes')}"
                 confirmed.append({**row, "kind": FindingKind.SIZE, "detail": detail})
             elif deep:
-                # One row is enough: each range that holds an object has one.
+                # One row is enough: an object has one for each range that holds it.
                 in_doubt.setdefault((row["address"], row["etag"]), {**row, "size": stored.size})
             elif stored.md5 is None:
                 incomparable += row["kind"] == FindingKind.CONTENT
@@ -426,7 +425,7 @@ class _Comparison(Generic[R]):
         return confirmed, [*in_doubt.values()]
 
     def _record(self, wrong: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> None:
-        """Records findings about objects, and about ranges and other files that could not be read, with places."""
+        """Records findings about objects, and about unreadable ranges and other files, with their places."""
         damaged = {row["address"]: row for row in others if row["kind"] == FindingKind.METADATA}
         addresses: dict[int, set[str]] = {}
         for row in (*wrong, *damaged.values()):
@@ -442,9 +441,9 @@ class _Comparison(Generic[R]):
         remedies = self._find_remedies(sorted({row["address"] for row in missing}))
         expired = [row for row in missing if remedies[row["address"]][0] is FindingKind.EXPIRED]
         for address in self._held_by_heads(expired):
-            # Whatever let it happen, a branch cannot be read.
+            # A branch that cannot be read counts as damage, whatever the cause.
             remedies[address] = (FindingKind.MISSING, *remedies[address][1:])
-        # One object has a row for each range that holds it.
+        # An object has a row for each range that holds it.
         findings = dict[Finding, None]()
         for row in wrong:
             kind, detail, remedy = FindingKind(row["kind"]), row["detail"], _RESTORE_OBJECT
@@ -459,7 +458,7 @@ class _Comparison(Generic[R]):
         self.problems.findings.extend(findings)
 
     def _held_by_heads(self, rows: Sequence[dict[str, Any]]) -> set[str]:
-        """The addresses of rows that branch heads hold, or that are staged."""
+        """The addresses of rows that branch heads hold or that are staged."""
         of_heads = set[int]()
         for live in self.live if rows else ():
             files = LiveFiles(live.repository.store, self.step.repository.namespace, self.step.plan.slice_window)
@@ -474,7 +473,7 @@ class _Comparison(Generic[R]):
         """Paths and commits at which a repository needs addresses, and commits that need damaged ranges.
 
         Args:
-            addresses: by the number of each range that holds them.
+            addresses: needed addresses by number of the range that holds them.
         """
         wanted = islice((record for record in live.records if number_of(record.id) in addresses), _RANGES_SEARCHED)
         records = {record.id: record for record in wanted}
@@ -499,7 +498,7 @@ class _Comparison(Generic[R]):
                 yield from ((row["address"], replace(place, path=path)) for place in references[range_id])
 
     def _find_remedies(self, missing: Sequence[str]) -> dict[str, tuple[FindingKind, str, str]]:
-        """Kind, detail and remedy of each missing object: where it went, as far as it is known."""
+        """Kind, detail and remedy of each missing object, by its known history."""
         answers = dict.fromkeys(missing, (FindingKind.MISSING, f"{_GONE}; no run deleted it", _RESTORE_OBJECT))
         if not missing:
             return answers
@@ -529,7 +528,7 @@ class _Comparison(Generic[R]):
         return answers
 
     def _find_deleted(self, missing: Sequence[str]) -> dict[str, tuple[FindingKind, str, str]]:
-        """The same for those that earlier runs deleted. Raises CorruptFile."""
+        """Kind, detail and remedy of objects that earlier runs deleted. Raises CorruptFile."""
         engine = self.step.engine
         rows = engine.table(pa.table({"address": pa.array(missing, pa.string())}))
         deleted = engine.collect(engine.distinct(engine.among_exactly(deleted_before(self.step), rows)))

@@ -1,4 +1,4 @@
-"""`lakefs-gc fsck`: checks that a repository is whole."""
+"""`lakefs-gc fsck`: checks that a repository is complete and readable."""
 
 import sys
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _SHOWN = 50
 
 
 def _read_deep(context: click.Context, option: click.Parameter, value: str | None) -> int:
-    """Objects whose content is read. Raises click.BadParameter."""
+    """Number of objects whose content is read. Raises click.BadParameter."""
     if value is None or value == _ALL:
         return EVERYTHING if value else 0
     if not (value.isascii() and value.isdecimal() and 0 < int(value) < EVERYTHING):
@@ -71,7 +71,7 @@ def fsck(target: Target, deep: int, every_commit: bool, html: BinaryIO | None, q
 
 
 def describe(checkup: Checkup) -> Iterator[str]:
-    """A check as lines: what is wrong with what, where it is needed and what to do, and the verdict last."""
+    """A check as lines: each finding with its places and remedy, and the verdict last."""
     for finding in checkup.findings[:_SHOWN]:
         yield f"{finding.kind:<16}  {finding.address}: {finding.detail}"
         yield from (f"    needed by {place}" for place in finding.places)

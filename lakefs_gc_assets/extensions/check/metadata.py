@@ -1,4 +1,4 @@
-"""Reads the metadata of live commits, and records what cannot be read instead of stopping at it."""
+"""Reads the metadata of live commits; records unreadable files instead of stopping at them."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 LISTED, NEEDED, DAMAGED, LEFT_OUT = range(4)
-"""What a row (ROWS) is about: an object of the listing, an address that is needed, a file that cannot be read, or
-entries (`size` says how many) whose address is not certain."""
+"""Kinds of rows (ROWS): a listed object, a needed address, an unreadable file, or a number of entries (in `size`)
+without a certain address."""
 ROWS = pa.schema(
     [
         pa.field("what", pa.int64()),
@@ -33,11 +33,11 @@ ROWS = pa.schema(
         pa.field("detail", pa.string()),
     ]
 )
-"""Input of the comparison. `range` is the beginning of a range's id as a number; null for what no range names."""
+"""Input of the comparison. `range` is the beginning of a range's id as a number; null for rows outside of ranges."""
 
 
 def find_live(step: Step[R], repository: OpenRepository, problems: Problems, every_commit: bool) -> Commits:
-    """Finds the live commits of a repository and the ranges of their metaranges, and records what cannot be read.
+    """Finds the live commits of a repository and the ranges of their metaranges; records unreadable files.
 
     Metaranges of branch heads are read first, then the newest.
     """
@@ -64,7 +64,7 @@ def find_live(step: Step[R], repository: OpenRepository, problems: Problems, eve
 
 
 def _ask_for_heads(repository: OpenRepository, problems: Problems) -> Dump:
-    """What the server says of branches and tags one by one, in place of a dump of all references."""
+    """The server's answers about branches and tags one by one, in place of a refs dump."""
     api, clock = repository.api, repository.clock
     started_at, named, fetched = clock.now(), list[dict[str, str]](), dict[str, Commit]()
     for kind, references in (("branch", api.branches()), ("tag", api.tags())):
@@ -83,7 +83,7 @@ def _ask_for_heads(repository: OpenRepository, problems: Problems) -> Dump:
 
 
 def _check_unnamed(references: References[R], live: Commits, expired: Sequence[str], problems: Problems) -> None:
-    """Reads what a run reads beside live commits: metaranges of expired ones, and files that no commit names."""
+    """Reads the metadata that a run reads beside live commits: metaranges of expired commits, and unnamed files."""
     records, damaged = read_named(references, LiveFiles.metarange, expired)
     known = live.records.ids | records.ids | IdSet([*live.metarange_ids, *live.damaged, *expired, *live.dump.tables])
     sizes = commits.list_ids(live.repository.store, known)
@@ -117,12 +117,12 @@ def make_rows(
 
 
 def number_of(range_id: str) -> int:
-    """The beginning of a range's id: a number that takes little space beside each of its entries."""
+    """The beginning of a range's id, as a number: it takes little space beside each entry."""
     return int(range_id[:15], 16)
 
 
 def damage_row(corrupt: CorruptFile, record: RangeRecord | None = None) -> pa.Table:
-    """A row (ROWS) about a file that cannot be read, which may be a range."""
+    """A row (ROWS) about an unreadable file, which may be a range."""
     detail = f"{corrupt.check}: {corrupt.detail}"
     if record is not None:
         first, last = (key.decode("utf-8", "replace") for key in (record.min_key, record.max_key))
@@ -132,7 +132,7 @@ def damage_row(corrupt: CorruptFile, record: RangeRecord | None = None) -> pa.Ta
 
 
 def read_entries(files: LiveFiles, record: RangeRecord) -> pa.Table:
-    """Entries of a range (ROWS), or what is wrong with it."""
+    """Entries of a range (ROWS), or a row about its damage."""
     try:
         entries, left_out = files.sized(record)
     except CorruptFile as corrupt:

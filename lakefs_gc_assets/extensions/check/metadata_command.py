@@ -1,4 +1,4 @@
-"""`lakefs-gc metadata`: lists ranges and metaranges that nothing needs, moves them to quarantine, and purges them."""
+"""`lakefs-gc metadata`: lists unneeded ranges and metaranges, moves them to quarantine, and purges them."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -96,7 +96,7 @@ def _describe(amount: Amount) -> str:
 
 
 def describe(listing: Listing) -> Iterator[str]:
-    """A listing as lines: the oldest files, why others stay, and the total last."""
+    """A listing as lines: the oldest files, reasons why others stay, and the total last."""
     for file in listing.files[:_SHOWN]:
         yield f"{file.kind:<9}  {file.id}: {size(file.size)}, written {file.written_at:%F}"
     if (more := len(listing.files) - _SHOWN) > 0:

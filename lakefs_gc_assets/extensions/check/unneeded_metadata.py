@@ -1,27 +1,9 @@
-"""Unneeded metadata: old ranges and metaranges below `_lakefs/` that nothing names; into quarantine, back, and purged.
+"""Unneeded metadata: ranges and metaranges below `_lakefs/` that nothing names. Moves, restores and purges them.
 
-Commits, merges and imports that failed leave such files. An import leaves some even where it succeeds, and so does each
-compaction of staging. A file is unneeded if no commit that the server knows names it, expired ones included, no
-compacted base, no table of the refs dump, and no younger file. It is older than a week as well, by the earliest clock:
-a commit under way has written its ranges before there is a commit. A table of an earlier refs dump stays, since nobody
-can tell whether a person keeps it as a backup. What a survey lists may be needed again later, since ids are hashes of
-contents.
-
-A file is moved if two surveys list it, the second one made under the repository's lock, a set time after the first.
-First the store copies it. Right before the original is deleted, it must be there still as it was listed: who writes
-the same content again makes it young. A third survey, that time after the last deletion, puts back what something names
-by then. Where it cannot be made, everything that was moved is put back.
-
-So a file can be missing that a commit needs, where the commit writes it in the moment between the last look at it and
-its deletion, and ends after the third survey. It lies in quarantine then: readers say so, and any later move, purge or
-restoration puts it back.
-
-What is put back keeps its copy. A deletion whose answer was lost, or that of a process that stood still and lost the
-lock, can be done later than the restoration.
-
-A purge alone deletes copies, those of files that were moved `collection.quarantine_days` ago, after a survey of its
-own, which first puts back what something names. A receipt says which files were moved, put back or purged, and when; it
-is stored before anything is deleted.
+Failed commits, merges and imports leave such files. Successful imports and compactions of staging leave some, too. A
+file is unneeded if nothing names it (no known commit, expired ones included, no compacted base, no table of the refs
+dump, no younger file) and it is older than a week by the earliest clock. Ids are hashes of contents, so a listed file
+may be needed again later. That is why `move` surveys three times, and why only `purge` deletes copies.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -63,7 +45,7 @@ from lakefs_gc_assets.storage.interface import (
 )
 
 MIN_AGE = timedelta(days=7)
-"""Younger files may belong to a commit, a merge or an import under way."""
+"""Younger files may belong to a commit, merge or import in progress, which writes ranges before there is a commit."""
 _UNNAMED = pa.schema([pa.field(name, pa.string()) for name in ("file", "kind", "names", "detail")])
 """Files that no commit names. A young metarange has a row for each range that it names (`names`)."""
 
@@ -89,14 +71,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Unneeded files, and why others stay that no commit names. Times UTC.
+    """Unneeded files, and other files that no commit names with the reason they stay. Times are in UTC.
 
     Attributes:
-        cutoff: files that were written then or later stay.
-        files: unneeded ones, the oldest first.
-        needed: number of files that commits, compacted bases, the refs dump and young metaranges name.
-        kept: the other files, by the reason why they stay.
-        count_as_live: true if the settings let what unneeded ranges hold count as live, however old they are.
+        cutoff: files written at this time or later stay.
+        files: unneeded files, oldest first.
+        needed: number of files named by commits, compacted bases, the refs dump and young metaranges.
+        kept: number and bytes of the other files, by reason.
+        count_as_live: True if the settings count objects in unneeded ranges as live, regardless of age.
     """
 
     repository: str
@@ -109,13 +91,13 @@ class Listing:
 
     @property
     def amount(self) -> Amount:
-        """Unneeded files, and their bytes."""
+        """Number and bytes of unneeded files."""
         return Amount(len(self.files), sum(file.size for file in self.files))
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A listing, and the ids of all files that something names, whether they are there or not."""
+    """A listing, and the ids of all named files, existing or not."""
 
     listing: Listing
     named: IdSet
@@ -129,14 +111,14 @@ def find_unneeded(
 ) -> Survey:
     """Finds unneeded files.
 
-    What is committed after the refs dump may need a file that is listed here.
+    Commits made after the refs dump may need a listed file.
 
     Args:
-        note: receives lines about the progress.
-        put_back: receives ids that something names, before the files are read. It puts back those in quarantine.
+        note: receives progress lines.
+        put_back: receives ids of named files before these are read, to put back those that are in quarantine.
     Raises:
-        CorruptFile: a file that may name others is missing or cannot be read: nothing is taken for unneeded.
-        GuardTripped: another repository is on the storage namespace, or may be, or the clocks disagree.
+        CorruptFile: a file that may name others is missing or unreadable, so no file can be called unneeded.
+        GuardTripped: another repository is, or may be, on the storage namespace, or the clocks disagree.
         LakeFSError: the server refuses a refs dump, or it stays incomplete.
     """
     store, settings, now = repository.store, repository.settings, repository.clock.now()
@@ -179,7 +161,7 @@ def find_unneeded(
 
 
 def _cutoff(repository: OpenRepository, now: datetime) -> datetime:
-    """Files that were written earlier are old enough. Raises GuardTripped where the clocks disagree."""
+    """The time before which files are old enough. Raises GuardTripped if the clocks disagree."""
     grace_period = repository.api.grace_period()
     of_store = store_time(repository.store, layout.issue_run_id(now))
     clocks = Clocks.read(repository.clock.now(), repository.api.server_clocks, of_store)
@@ -188,7 +170,10 @@ def _cutoff(repository: OpenRepository, now: datetime) -> datetime:
 
 
 def _why_kept(file: File, is_young: bool, is_named: bool) -> str:
-    """Why a file stays that no commit names; empty for an unneeded one."""
+    """Reason a file that no commit names stays; empty for an unneeded file.
+
+    A table of an earlier refs dump stays, since a user may keep it as a backup.
+    """
     if file.kind is FileKind.DUMP:
         return "tables of refs dumps, which somebody may keep as a backup"
     if is_young:
@@ -205,13 +190,13 @@ def _why_kept(file: File, is_young: bool, is_named: bool) -> str:
 
 
 _Unnamed = tuple[str, int, bool]
-"""Id and bytes of a file that no commit names, and whether it is young."""
+"""Id and bytes of a file that no commit names, and True if it is young."""
 
 
 def _read_unnamed(references: References[R], files: Sequence[_Unnamed]) -> tuple[dict[str, FileKind], IdSet]:
     """The kind of each file, and the ids of ranges that young metaranges name.
 
-    Raises CorruptFile where a young file cannot be read: a commit under way may need what it names.
+    Raises CorruptFile if a young file cannot be read: a commit in progress may need the files that it names.
     """
     if not files:
         return {}, IdSet()
@@ -236,7 +221,7 @@ def _describe(files: LiveFiles, file: _Unnamed) -> pa.Table:
     named, detail = list[str](), None
     try:
         named = files.unnamed((name, size)).column("id").to_pylist()
-        # A metarange without ranges is taken for a table of a refs dump, and stays.
+        # A metarange without ranges looks like a table of a refs dump, and stays.
         kind = FileKind.DUMP if not named else FileKind.RANGE if named == [name] else FileKind.METARANGE
     except CorruptFile as damage:
         kind, detail = FileKind.UNREADABLE, f"{damage.check}: {damage.detail}"
@@ -247,7 +232,7 @@ def _describe(files: LiveFiles, file: _Unnamed) -> pa.Table:
 
 FORMAT_VERSION = 1
 _BATCH = 100
-"""Files that are looked at before the first of them is deleted: few, so that deletions follow the look closely."""
+"""Files checked before the first is deleted: few, so that deletions follow the check closely."""
 _CALLERS = 16
 _WHOLE_SECONDS = timedelta(seconds=1)
 """Precision of a time in a name."""
@@ -266,7 +251,7 @@ class Fate(BaseFate):
 
     @property
     def is_well(self) -> bool:
-        """True if nothing is left to be done: a file is kept because something needs it, or it was there already."""
+        """True if nothing is left to do. A kept file is needed, or already exists."""
         return self is not Fate.FAILED
 
 
@@ -275,7 +260,7 @@ _FATES = {RestoreFate.RESTORED: Fate.RESTORED, RestoreFate.THERE: Fate.KEPT}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result for a range or metarange of `size` bytes; `why` says what is not as asked for, else None."""
+    """Result for a range or metarange of `size` bytes; `why` is the reason for an unrequested result, else None."""
 
     id: str
     size: int
@@ -295,9 +280,9 @@ class Receipt:
 
 
 def list_copies(store: ObjectStore) -> dict[str, tuple[int, datetime]]:
-    """Bytes of each copy in quarantine, and when the store wrote it, UTC, by id. Raises StorageError.
+    """Bytes and write time (UTC) of each copy in quarantine, by id. Raises StorageError.
 
-    In a folder that is when it wrote the original.
+    In a local folder, the time is that of the original.
     """
     folder = moved_metadata(METADATA_PREFIX)
     copies = dict[str, tuple[int, datetime]]()
@@ -312,6 +297,8 @@ def list_copies(store: ObjectStore) -> dict[str, tuple[int, datetime]]:
 class Quarantine:
     """Moves files of one repository, whose lock is held. Every method raises LockLost and StorageError.
 
+    A receipt of each batch is stored before anything is deleted.
+
     Attributes:
         outcomes: the last result for each file, by id.
     """
@@ -322,7 +309,10 @@ class Quarantine:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def put_back(self, ids: Set[str]) -> None:
-        """Puts files back that are in quarantine, and leaves the copies."""
+        """Puts back files from quarantine, and keeps their copies.
+
+        A late deletion may still follow: its answer was lost, or its process stalled and lost the lock.
+        """
         sizes = {name: size for name, (size, _) in list_copies(self.store).items() if name in ids}
         for batch in _batches(sizes, _BATCH):
             verify(self.store, self.lock.token)
@@ -335,7 +325,11 @@ class Quarantine:
                 self._write_receipt(Fate.RESTORED, back)
 
     def move(self, files: Sequence[File]) -> None:
-        """Moves files, as far as they are there as they were listed."""
+        """Moves files that still are as they were listed.
+
+        The store copies them first. The check right before the deletion matters: writing equal content again makes a
+        file young.
+        """
         for batch in _batches(files, min(_BATCH, self.store.delete_limit)):
             copies = work_ahead(self._copy, batch, _CALLERS)
             copied = [file for file, is_copied in zip(batch, copies, strict=True) if is_copied]
@@ -346,14 +340,14 @@ class Quarantine:
             self._delete(same, _key, Fate.MOVED)
             for file in copied:
                 if file.id not in same and file.id not in self.outcomes:
-                    # Its copy stays until it is purged, in case that the file is gone.
+                    # Its copy stays until a purge, in case the file is gone.
                     self._record(file.id, file.size, Fate.KEPT, "it is no longer as it was listed")
 
     def purge(self, sizes: Mapping[str, int], is_over: Callable[[], bool]) -> None:
-        """Deletes copies for good, until the time is over."""
+        """Deletes copies permanently, until the time is over."""
         for batch in _batches(sizes, self.store.delete_limit):
             verify(self.store, self.lock.token)
-            # After the call to the store, which may take its time.
+            # Checked after the call to the store, which may be slow.
             if is_over():
                 for name in batch:
                     self._record(name, sizes[name], Fate.FAILED, "the survey is too old by now: purge again")
@@ -368,7 +362,7 @@ class Quarantine:
             self._record(name, size, fate if is_gone else Fate.FAILED, result.error)
 
     def is_back(self, name: str, size: int) -> bool:
-        """True if a file with a copy in quarantine is known to be at its place as well."""
+        """True if a file with a copy in quarantine is known to exist at its place as well."""
         try:
             facts = head_if_there(self.store, _key(name))
         except StorageError as error:
@@ -377,7 +371,7 @@ class Quarantine:
         return facts is not None and facts.size == size
 
     def _copy(self, file: File) -> bool:
-        """True if there is a copy, which the store has compared with the file."""
+        """True if a copy was made; the store compares it with the file."""
         try:
             self.store.copy(_key(file.id), _copy_of(file.id))
         except StorageError as error:
@@ -391,7 +385,7 @@ class Quarantine:
         except StorageError as error:
             self._record(file.id, file.size, Fate.FAILED, f"it stays, since the store failed at it: {error}")
             return False
-        # Some stores list fractions of a second, and give whole seconds for one object.
+        # Some stores list fractions of a second, but return whole seconds for a single object.
         return facts is not None and (facts.size, facts.last_modified.replace(microsecond=0)) == (
             file.size,
             file.written_at.replace(microsecond=0),
@@ -407,7 +401,7 @@ class Quarantine:
 
 
 def list_movable(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Listing:
-    """Lists unneeded files for `move`. Raises as that does."""
+    """Lists unneeded files for `move`. Raises as `move` does."""
     guards.require_sole_writer(repository.settings)
     return find_unneeded(repository, engine, note).listing
 
@@ -415,16 +409,22 @@ def list_movable(repository: OpenRepository, engine: Engine[R], note: LogLine) -
 def move(
     repository: OpenRepository, engine: Engine[R], first: Listing, owner: str, note: LogLine, warn: LogLine
 ) -> tuple[Outcome, ...]:
-    """Moves unneeded files into quarantine. Returns the results of those that were moved, put back, or failed to be.
+    """Moves unneeded files into quarantine; returns the results for files moved, put back, or failed.
+
+    A file is moved if it is in `first` and in a second survey, made under the lock a set time later. A third survey,
+    made that time after the last deletion, puts back files that are named by then. If it fails, all files are put back.
+
+    One gap remains: a commit writes a file between the last check and the deletion, and ends after the third survey.
+    The file is then in quarantine. Readers report that, and the next move, purge or restore puts it back.
 
     Args:
-        first: what was shown. A file that it does not list stays.
-        owner: who takes the lock.
+        first: the listing shown to the user. Files that it does not list stay.
+        owner: owner of the lock.
         note, warn: receive lines about the progress, and about the lock.
     Raises:
         GuardTripped: by the settings, another server may use the storage namespace; or as for `find_unneeded`.
         LockHeld, LockLost: another owner holds the lock.
-        CollectionError: a survey or the store failed. What was moved is put back then, as far as that succeeds.
+        CollectionError: a survey or the store failed. Moved files are then put back, as far as possible.
     """
     guards.require_sole_writer(repository.settings)
     with _opened(repository, "metadata move", owner, warn) as quarantine:
@@ -445,7 +445,7 @@ def move(
 
 
 def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[Outcome, ...]:
-    """Puts back everything that is in quarantine. Raises LockHeld, LockLost, StorageError.
+    """Puts back all files in quarantine. Raises LockHeld, LockLost, StorageError.
 
     Args:
         owner, warn: as for `move`.
@@ -458,9 +458,9 @@ def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[Outc
 def purge(
     repository: OpenRepository, engine: Engine[R], owner: str, note: LogLine, warn: LogLine
 ) -> tuple[Outcome, ...]:
-    """Deletes copies for good of files that were moved long enough ago.
+    """Deletes copies permanently if their files were moved `collection.quarantine_days` ago or earlier.
 
-    Files that something names are put back before; a copy stays where that fails.
+    A survey first puts back files that are named. If that fails, the copy stays.
 
     Args:
         owner, note, warn: as for `move`.
@@ -479,7 +479,7 @@ def purge(
         sizes = {
             name: size
             for name, (size, copied_at) in list_copies(repository.store).items()
-            # A file that was moved again has a copy that is younger than a receipt that somebody removed.
+            # If receipts were removed, a file moved again has a copy younger than its newest receipt.
             if name in moved_at and max(moved_at[name], copied_at) <= latest
             if name not in named or quarantine.is_back(name, size)
         }
@@ -494,15 +494,15 @@ def _opened(repository: OpenRepository, work: str, owner: str, warn: LogLine) ->
 
 
 def _wait(repository: OpenRepository, since: datetime, note: LogLine) -> None:
-    """Waits for as long as a sweep waits for its recheck: commits under way end, and a slow server knows them."""
+    """Waits as long as a sweep before its recheck: commits in progress end, and a slow server learns of them."""
     until = since + timedelta(seconds=repository.settings.wait_before_recheck_seconds)
     repository.wait_until(until, note, "looking again")
 
 
 def _read_moves(repository: OpenRepository, warn: LogLine) -> dict[str, datetime]:
-    """When each file may have been moved last, UTC. A file that no receipt names is left out, and is never purged.
+    """The latest time at which each file may have been moved, UTC. A file without a receipt is never purged.
 
-    A receipt that cannot be read may name any of them.
+    An unreadable receipt may name any file.
     """
     moved_at, unread = dict[str, datetime](), list[datetime]()
     for key in keys_below(repository.store, _RECEIPTS):
