@@ -1,1 +1,1 @@
-"""Sweeping into quarantine, restoring from it, purging it."""
+"""Restoring from quarantine, and purging it."""

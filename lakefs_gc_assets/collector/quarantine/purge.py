@@ -1,9 +1,11 @@
-"""Purges the quarantine: deletes copies for good that have been there long enough, unless they are live again.
+"""Purges the quarantine: permanently deletes copies that have been there long enough, unless they are live again.
 
-`LiveCheck` asks what is live as a sweep does, right before deletions and again whenever its answer is too old. Objects
-that are live again are restored first, and keep their copies; a copy goes once the very object it was made of is at its
-address. A batch is listed in a file beside the copies before they are deleted, and its receipts `purged` are stored
-after that. Where a purge is killed in between, the next one stores the receipts of the copies that are gone.
+`LiveCheck` determines live addresses as a sweep does, right before deletions and again when the answer is too old.
+Objects that are live again are restored first and keep their copies. Such a copy is deleted once the object that it was
+made from is back at its address.
+
+Before a batch is deleted, it is listed in a file beside the copies; its receipts `purged` are stored afterwards. If a
+purge is killed in between, the next one stores the receipts of the copies that are gone.
 """
 
 import uuid
@@ -48,18 +50,18 @@ from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, delete_all, deletes_until, keys_below
 
 _BEGUN = "purging/"
-"""Folder of the files that list batches about to be deleted; lakeFS makes no address that begins so."""
+"""Folder of the files that list batches to be deleted; no lakeFS address begins with this name."""
 _NEVER_PURGED = pa.array([Layout.SPECIAL.value, Layout.UNRECOGNISED.value])
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Copies that a run has in quarantine.
+    """A run's copies in quarantine.
 
     Attributes:
-        since: when the store wrote the last receipt of the run's sweep, UTC; without one, when the run started.
-        copies: the copies that are there (COPIES).
-        restored: number of copies whose objects were brought back; they stay until they are purged.
+        since: when the store wrote the last receipt of the run's sweep, UTC; without receipts, when the run started.
+        copies: the present copies (COPIES).
+        restored: number of copies whose objects were restored; they stay until they are purged.
     """
 
     plan: Plan
@@ -69,7 +71,7 @@ class Moved:
 
     @property
     def run_id(self) -> str:
-        """The run that moved it."""
+        """The run that moved the objects."""
         return self.plan.run_id
 
     @property
@@ -86,12 +88,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Addresses by whether they are live.
+    """Decision which addresses are live.
 
     Attributes:
-        live: those that are referenced.
-        unsure: those that could not be decided.
-        as_of: when the last look began; what became live after it may be missing.
+        live: referenced addresses.
+        unsure: undecided addresses.
+        as_of: start of the last look. Addresses that became live later may be missing.
     """
 
     live: frozenset[str]
@@ -99,12 +101,12 @@ class Verdict:
     as_of: Moment
 
     def is_over(self, clock: Clock, valid: timedelta) -> bool:
-        """True if the verdict is older than it is believed."""
+        """True if the verdict is too old to delete by."""
         return self.as_of.passed(clock) >= valid
 
 
 Check = Callable[[Sequence[Moved]], Verdict]
-"""Finds out which addresses in quarantine are live, anew with each call. What it raises ends the purge."""
+"""Determines the live addresses in quarantine, anew with each call. Its exceptions end the purge."""
 
 
 class Fate(BaseFate):
@@ -118,7 +120,7 @@ class Fate(BaseFate):
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """Result for one copy of `size` bytes; `why` says why it is neither purged nor restored, else None."""
+    """Result for one copy of `size` bytes; `why` is the reason it is neither purged nor restored, else None."""
 
     run_id: str
     address: str
@@ -128,12 +130,12 @@ class Purged:
 
 
 def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
-    """The copies in quarantine of runs of this repository, the newest run first.
+    """This repository's copies in quarantine by run, newest run first.
 
     Args:
-        run_id: the only run to look at; None for all.
-        unreadable: receives the id of each run at which the store fails, or whose plan is missing, damaged, or of
-            another repository, and why. Its copies are left out: without its plan nobody knows what keeps them alive.
+        run_id: the only run to examine; None for all.
+        unreadable: receives runs without usable plan (missing, damaged, of another repository) and runs at which the
+            store fails, with the reason. Their copies are left out: only the plan defines which copies are live.
     """
     store, wanted = repository.store, repository.settings.only_addresses
     folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
@@ -160,10 +162,10 @@ class PurgePlan:
     """The contents of the quarantine, run by run.
 
     Attributes:
-        due: runs whose objects have been there for long enough to be purged, the newest run first.
-        waiting: the other runs, in the same order.
-        unreadable: by run, the reason why its copies cannot be judged and therefore stay: its plan is missing, damaged,
-            or of another repository, or the store fails at it.
+        due: runs whose objects have been there long enough to be purged, newest first.
+        waiting: the other runs, newest first.
+        unreadable: by run, the reason its copies cannot be judged and stay: its plan is missing, damaged, or of another
+            repository, or the store fails.
         after: how long objects stay in quarantine.
     """
 
@@ -178,11 +180,11 @@ class PurgePlan:
             yield (f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore {run_id} --yes` restores it")
 
     def due_at(self, moved: Moved) -> datetime:
-        """Time from which the objects of a run may be purged, UTC."""
+        """The earliest time to purge a run's objects, UTC."""
         return moved.since + self.after
 
     def described(self) -> list[dict[str, object]]:
-        """The contents of the quarantine for programs: runs that are due first, runs that cannot be judged last."""
+        """The contents of the quarantine as data: due runs first, runs that cannot be judged last."""
         judged: list[dict[str, object]] = [
             {
                 "run_id": moved.run_id,
@@ -202,13 +204,12 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
     """Finds the objects that a purge would check.
 
     Args:
-        run_id: the only run to look at; None for all.
-        lock: the repository's lock, which was just written: its time in the store is one of the clocks that must agree.
-            None to go by this machine's clock alone, to show what is due.
+        run_id: the only run to examine; None for all.
+        lock: the repository's lock, just written: its time in the store is one of the clocks that must agree. None to
+            use only this machine's clock, to show which runs are due.
     Raises:
         GuardTripped: the clocks disagree.
-        CollectionError: the id is none, or the run has nothing in quarantine, or it is the only one asked for and its
-            plan cannot be read.
+        CollectionError: the id is invalid, or the requested run has nothing in quarantine or an unreadable plan.
     """
     if run_id:
         run_folder.folder(run_id)
@@ -234,11 +235,11 @@ def purge_by(
     warn: LogLine,
     planned: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Purged]:
-    """Purges objects that have been in quarantine for long enough, with any liveness check, during iteration.
+    """Purges objects that have been in quarantine long enough, with any liveness check, during iteration.
 
     Args:
         check: makes the liveness check for runs of this plan.
-        planned: receives how many copies are due, before the first one is decided.
+        planned: receives the number of due copies, before the first is decided.
     Raises:
         CollectionError: the quarantine of the requested run may not be purged yet; or see `purge`.
     """
@@ -257,33 +258,33 @@ def purge_by(
             group = [moved for moved in plan.due if moved.plan.flow.by_retention is by_retention]
             if not group:
                 continue
-            # What it raises ends the purge, the other group's too: a server or store that cannot say what is live is no
-            # base for deleting. Retention counts ages back from the moment of the newest of these runs.
+            # Its errors end the purge, also for the other group: a server or store that cannot tell live objects is no
+            # basis for deleting. Retention counts ages back from the time of the group's newest run.
             live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
             pace = Pace(repository.settings.max_delete_rate, repository.clock)
             for purged in purge(repository.store, group, live, lock.token, repository.clock, valid):
                 yield purged
-                # The next batch is deleted when its first copy is asked for.
+                # The next batch is deleted when its first result is requested.
                 pace.wait(1)
 
 
 def purge(
     store: ObjectStore, moved: Sequence[Moved], check: Check, lock: LockToken, clock: Clock, valid: timedelta
 ) -> Iterator[Purged]:
-    """Deletes the copies of runs for good, or restores them, as somebody iterates; yields what became of each.
+    """Deletes the copies of runs permanently, or restores them, during iteration; yields the result for each.
 
-    It may be repeated after a failure. Where an object is restored, the next run is a clean one. If the store fails at
-    the copies of one run, that is a result, and the other runs' copies are purged.
+    May be repeated after a failure. After a restoration, the next run is a clean one. If the store fails at one run's
+    copies, that is a result, and the other runs' copies are still purged.
 
     Args:
-        moved: what runs have in quarantine that have the same definition of what is live.
-        check: finds out which addresses are live.
-        lock: the repository's lock, which is held.
-        valid: for how long a verdict is believed.
+        moved: copies of runs that share one definition of live objects.
+        check: determines the live addresses.
+        lock: the repository's lock, held by the caller.
+        valid: how long a verdict is valid.
     Raises:
-        LockLost: before a batch, when the lock is no longer held.
-        CollectionError: what is live cannot be found out, or not fast enough.
+        LockLost: before a batch, if the lock is no longer held.
+        CollectionError: live addresses cannot be determined, or not fast enough.
         StorageError: the lock could not be read.
     """
     pending = []
@@ -303,7 +304,7 @@ def purge(
         verdict = check(pending)
         rest: list[Moved] = []
         for each in pending:
-            # A store that is away for all runs ends the purge here.
+            # A store that fails for all runs ends the purge here.
             verify(store, lock)
             try:
                 copies = yield from _emptied(store, each, verdict, lock, clock, valid)
@@ -326,7 +327,7 @@ def left_out(run_id: str, why: str) -> Purged:
 
 
 def _failed(moved: Moved, error: StorageError) -> Purged:
-    """The result for copies of a run at which the store failed. The next purge settles which of them are gone."""
+    """The result for copies of a run at which the store failed. The next purge finds out which copies are gone."""
     why = f"the store failed, and what is left of this run stays: {error}. Purge again"
     return Purged(moved.run_id, passes.key(moved.run_id, ""), 0, Fate.FAILED, why)
 
@@ -334,7 +335,7 @@ def _failed(moved: Moved, error: StorageError) -> Purged:
 def _emptied(
     store: ObjectStore, moved: Moved, verdict: Verdict, lock: LockToken, clock: Clock, valid: timedelta
 ) -> Generator[Purged, None, pa.Table]:
-    """Restores and deletes copies of one run; returns those that are left when the verdict is too old."""
+    """Restores and deletes copies of one run; returns the copies that are left when the verdict is too old."""
     live = moved.copies.filter(_among(moved.copies, verdict.live))
     held = moved.copies.filter(_among(moved.copies, verdict.live | verdict.unsure))
     back = restore.find_back(store, moved.run_id, held.column("address").to_pylist())
@@ -350,7 +351,7 @@ def _emptied(
     is_over = partial(verdict.is_over, clock, valid)
     for start in range(0, copies.num_rows, store.delete_limit):
         verify(store, lock)
-        # After the call to the store, which may take its time.
+        # Checked after the call to the store, which may be slow.
         if is_over():
             return copies.slice(start)
         left = yield from _delete(store, moved.plan, copies.slice(start, store.delete_limit), clock, is_over)
@@ -364,7 +365,7 @@ def _count(moved: Sequence[Moved]) -> int:
 
 
 def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
-    """The copies of a run (COPIES); files in its folder that are no copies are left out."""
+    """The copies of a run (COPIES); other files in its folder are left out."""
     folder = passes.key(plan.run_id, "")
     batches = [pa.table(batch.select(["key", "size", "etag"])) for batch in store.list(folder)]
     if not batches:
@@ -379,7 +380,7 @@ def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
 
 
 def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
-    """When the store wrote the last receipt of the run's sweep, UTC: copies may have the time of their originals."""
+    """When the store wrote the last receipt of the run's sweep, UTC. Copies may have the time of their originals."""
     folder = run_folder.receipts(plan.run_id)
     later = tuple(folder + begins for begins in (receipts.OF_RESTORE, receipts.OF_PURGE))
     times = [each.last_modified for each in store.list_level(folder).objects if not each.key.startswith(later)]
@@ -387,7 +388,7 @@ def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
 
 
 def _restored(store: ObjectStore, plan: Plan, copies: pa.Table) -> int:
-    """Number of copies whose objects were brought back; receipts that cannot be read name none."""
+    """Number of copies whose objects were restored; unreadable receipts are ignored."""
     rows = receipts.read(store, plan.run_id, lambda damage: None, receipts.OF_RESTORE)
     return pc.sum(_among(copies, frozenset(rows.column("address").to_pylist()))).as_py() or 0
 
@@ -400,10 +401,10 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
     if not live.num_rows:
         return
     sizes = dict(zip(live.column("address").to_pylist(), live.column("size").to_pylist(), strict=True))
-    # A copy whose receipt cannot be read is restored all the same: what is live comes back.
+    # Live copies without a readable receipt are restored as well.
     rows = restore.undoable(store, plan.run_id, lambda damage: None)
     rows = rows.filter(_among(rows, frozenset(sizes)))
-    # Copies without a receipt: their sweep was killed before it deleted anything of that batch.
+    # Copies without a receipt: the sweep was killed before it deleted anything of their batch.
     without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
     rows = pa.concat_tables([rows, _receipts(without, Outcome.COPIED, clock.now())])
     for each in restore.restore_copies(store, plan.run_id, rows, lock, clock):
@@ -416,7 +417,7 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
 def _delete(
     store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock, is_over: Callable[[], bool]
 ) -> Generator[Purged, None, pa.Table]:
-    """Deletes the copies of a batch, for good; returns those that are left because the time is over."""
+    """Deletes the copies of a batch permanently; returns the copies that are left because the time is over."""
     batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
     begun = passes.key(plan.run_id, _BEGUN + batch_id)
     store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
@@ -429,7 +430,7 @@ def _delete(
     rows = batch.to_pylist()
     left = {row["address"] for row in rows if outcomes[row["key"]].result is DeleteResult.LEFT}
     if left:
-        # A request without an answer may have deleted some of them.
+        # An unanswered request may have deleted some of these copies.
         left.intersection_update(_copies(store, plan).column("address").to_pylist())
     failed = {key for key, outcome in outcomes.items() if outcome.result is DeleteResult.FAILED}
     fates = [Fate.FAILED if row["key"] in failed else Fate.PURGED for row in rows]
@@ -444,18 +445,18 @@ def _delete(
 
 
 def _settle(store: ObjectStore, plan: Plan) -> None:
-    """Writes the receipts of a run's batches that were broken off, for the copies that are gone.
+    """Writes the receipts of a run's interrupted batches, for the copies that are gone.
 
-    Raises CorruptFile where the list of such a batch cannot be read.
+    Raises CorruptFile if the list of such a batch is unreadable.
     """
     folder = passes.key(plan.run_id, _BEGUN)
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts", receipts.ADDED)
-        # Of all copies, also where only some are to be purged.
+        # Compared with all copies of the run, even if only some are to be purged.
         still_there = pc.is_in(begun.column("address"), _copies(store, plan).column("address").combine_chunks())
         deleted = begun.filter(pc.invert(still_there))
         if deleted.num_rows:
-            # The file replaces receipts of the same batch, where they were stored already.
+            # This replaces receipts of the same batch that were already stored.
             receipts.write(store, plan.run_id, key.removeprefix(folder), deleted)
         delete_all(store, [key])
 
@@ -466,17 +467,16 @@ def _receipts(copies: pa.Table, outcome: Outcome, now: datetime) -> pa.Table:
 
 
 class LiveCheck(Generic[R]):
-    """Finds out which copies are referenced, by what counts as live in the run of the step.
+    """Determines which copies are referenced, by the step's definition of live.
 
-    The first call looks at everything live, which may take long, and then once more at uncommitted data and at ranges
-    that are new since. A further call looks at uncommitted data and new ranges only. An address that was once live
-    stays live for later calls.
+    The first call reads everything live, which may take long, and then reads uncommitted data and new ranges again.
+    Further calls read only uncommitted data and new ranges. An address that was once live stays live for later calls.
 
-    Raises GuardTripped, OrderViolation, LakeFSError or CorruptFile where it cannot be known.
+    Raises GuardTripped, OrderViolation, LakeFSError or CorruptFile if it cannot be determined.
     """
 
     def __init__(self, step: Step[R]) -> None:
-        """For one run."""
+        """Starts a check for one step."""
         self._step = step
         self._first: Committed | None = None
         self._known: Set[str] = IdSet()
@@ -495,14 +495,14 @@ class LiveCheck(Generic[R]):
         return Verdict(self._live, self._unsure, self._as_of)
 
     def look_again(self, copies: R) -> None:
-        """Looks at uncommitted data, and at ranges that were not read before."""
+        """Reads uncommitted data, and ranges that were not read before."""
         self._look(copies)
 
     def _look(self, copies: R) -> tuple[Committed, int]:
-        """Adds the copies that are live now; returns the commits, and 1 where the first look finds committed data."""
+        """Adds the copies that are live now; returns the commits, and 1 if the first look finds committed data."""
         step, engine = self._step, self._step.engine
         samples = sample_staged(step)
-        # Noted first: what becomes live while this looks may be missing from the answers.
+        # Taken first: addresses that become live during these reads may be missing from the answers.
         as_of = Moment.now(step.repository.clock)
         require_own_namespace(step)
         before = read_reasons(step)
@@ -524,7 +524,7 @@ class LiveCheck(Generic[R]):
         return current, engine.collect(committed, limit=1).num_rows if self._first is None else 0
 
     def _require_believable(self, current: Committed, any_committed: bool, going: int) -> None:
-        """Raises GuardTripped where the server does not look like the one that the run knew, or lost its commits."""
+        """Raises GuardTripped if the server does not resemble the one that the run knew, or lost its commits."""
         repository = self._step.repository
         promised = sum(each.promised or 0 for each in current.unread)
         guards.require_committed(any_committed, promised, going)
@@ -538,7 +538,7 @@ class LiveCheck(Generic[R]):
             guards.require_branches(len(heads), before, repository.settings)
 
     def _look_for_hidden(self, copies: R, current: Committed) -> None:
-        """Looks for copies that may be staged where the server does not list them."""
+        """Finds copies that may be staged although the server does not list them."""
         step, engine = self._step, self._step.engine
         live = engine.table(pa.table({"address": pa.array(sorted(self._live), pa.string())}))
         rest = engine.without_exactly(copies, live)

@@ -1,13 +1,11 @@
-"""Restores what a run deleted: out of quarantine, or from below delete markers.
+"""Restores objects that a run deleted: from quarantine, or by removing delete markers.
 
-Out of quarantine, the store copies an object to its address, where no object is. A copy whose ETag is no longer the one
-that the sweep noted was cut or exchanged, and is not brought back. The copy in quarantine stays until it is purged: a
-deletion whose answer was lost, or that of a process that stood still and lost the lock, can be done later than the
-restoration.
+From quarantine, the store copies an object to its address if no object is there. The copy stays until it is purged,
+since a late deletion may follow the restoration: its answer was lost, or its process stalled and lost the lock.
 
-In a bucket that keeps versions, delete markers are removed: only those whose version ids are in the run's receipts, and
-only where they are still the newest version. Where the answer to a deletion was lost, a marker that no receipt names
-can lie below one that a receipt names: that object stays hidden, and its outcome says so.
+In a versioned bucket, delete markers are removed. Only markers whose version ids are in the run's receipts are removed,
+and only if they are still the newest version. If the answer to a deletion was lost, an unrecorded marker can be below a
+recorded one. That object stays hidden, and its outcome says so.
 """
 
 import uuid
@@ -57,7 +55,7 @@ from lakefs_gc_assets.storage.interface import (
 )
 
 BATCH = 500
-"""Addresses between two looks at the lock; their receipts are stored together."""
+"""Addresses between two checks of the lock; their receipts are stored together."""
 _CALLERS = 16
 _IN_TASK = 1000
 _MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
@@ -79,7 +77,7 @@ class Fate(BaseFate):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Result for one address; `why` says what is not as expected, else None."""
+    """Result for one address; `why` is the reason for an unexpected result, else None."""
 
     address: str
     fate: Fate
@@ -89,9 +87,9 @@ class Restored:
 def deleted_by(
     store: ObjectStore, run_id: str, addresses: Sequence[str] = (), damaged: DamagedFile | None = None
 ) -> pa.Table:
-    """The receipts (RECEIPTS) of deletions of a run that may be undone, of some addresses or of all.
+    """The receipts (RECEIPTS) of a run's deletions that may be undone, for some addresses or all.
 
-    Receipts are enough: the plan of the run may be damaged or gone.
+    Receipts suffice: the run's plan may be damaged or gone.
 
     Args:
         damaged: as for `undoable`.
@@ -122,12 +120,12 @@ def undoable(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None
     """The receipts (RECEIPTS) of objects that a run deleted, or copied and may have deleted without a receipt.
 
     Args:
-        damaged: handles each file that cannot be read, and that nothing else stands in for. By default it is an error.
+        damaged: handles each unreadable file that nothing replaces. By default such a file is an error.
     """
     lost: list[CorruptFile] = []
     rows = receipts.read(store, run_id, lost.append)
     if lost:
-        # The frame of a run that came to its end has the same rows.
+        # A finished run's frame `deleted_report` has the same rows.
         reported, missing = _reported(store, run_id)
         for each in [*lost, *missing] if missing else ():
             if damaged is None:
@@ -149,7 +147,7 @@ def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFi
     try:
         manifest = files.read_manifest(store, run_id, DELETED_REPORT)
         if not manifest.figures.swept:
-            # It is from before the approval of a dry run.
+            # It dates from the dry run, before the approval.
             raise OrderViolation(f"{DELETED_REPORT.name} of run {run_id} tells of no sweep")
         stored = manifest.files
     except OrderViolation:
@@ -177,18 +175,18 @@ def restore_copies(
     clock: Clock,
     in_tasks: tuple[Engine[Any], OpensStore] | None = None,
 ) -> Iterator[Restored]:
-    """Restores objects as somebody iterates; yields what became of each address.
+    """Restores objects during iteration; yields the result for each address.
 
-    It may be repeated after a failure. The next run is a clean one, even where no object was restored.
+    May be repeated after a failure. The next run is a clean one, even if no object was restored.
 
     Args:
         deleted: receipts of the run, see `deleted_by`.
-        lock: the repository's lock, which is held.
-        in_tasks: the engine in whose tasks addresses are restored, and what opens the store there; None for this
-            process. Each task checks the lock before a batch. One that runs twice finds what it restored there already.
+        lock: the repository's lock, held by the caller.
+        in_tasks: an engine to restore addresses in its tasks, and the opener of the store there; None for this process.
+            Each task checks the lock before a batch. A task that runs twice finds its objects already restored.
     Raises:
         ConfigurationError: the run left no copies, and this kind of store has no delete markers.
-        LockLost: before a batch, when the lock is no longer held.
+        LockLost: before a batch, if the lock is no longer held.
     """
     has_copies = _moved(deleted)
     # Raises before anything is done.
@@ -198,7 +196,7 @@ def restore_copies(
     verify(store, lock)
     across_runs.write_restoration(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
-    # Grouped in one thread, the version ids of an address stay in this order.
+    # Grouping in one thread keeps the version ids of an address in this order.
     groups = latest_first.group_by("address", use_threads=False)
     by_address = groups.aggregate(
         [("version_id", "list"), ("outcome", "list"), ("size", "max"), ("copy_etag", "first")]
@@ -255,12 +253,14 @@ def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dic
 
 
 def from_quarantine(store: ObjectStore, run_id: str, address: str, size: int, copy_etag: str | None = None) -> Restored:
-    """Copies one object back where there is none, unless its copy was changed since the run made it.
+    """Copies one object back if its address is free, unless its copy was changed since the run made it.
+
+    A copy with another ETag than the recorded one was truncated or replaced, and is not restored.
 
     Args:
-        run_id: the run that moved it, which names a folder of the quarantine.
+        run_id: the run that moved it; names a folder of the quarantine.
         size: bytes of the object, as the run knew it.
-        copy_etag: ETag of the copy, as the run made it; None if that is not known.
+        copy_etag: ETag of the copy as the run made it; None if unknown.
     """
     try:
         return _copy_back(store, address, passes.key(run_id, address), size, copy_etag)
@@ -277,7 +277,7 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
         )
         return Restored(address, Fate.FAILED if head_if_there(store, address) is None else Fate.THERE, why)
     try:
-        # The store compares what it made with the copy.
+        # The store compares the new object with the copy.
         store.copy_if_absent(copy, address)
         return Restored(address, Fate.RESTORED)
     except AlreadyExists:
@@ -286,11 +286,11 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
         if head_if_there(store, address) is None:
             return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
     there = store.head(address)
-    # A receipt may have the size that a client named; a copy has its own.
+    # A receipt may have a size that a client stated; a copy has its own.
     moved_size = size if kept is None else kept.size
     if there.size != moved_size:
         return Restored(address, Fate.FAILED, _other_size(there.size, moved_size))
-    # Anything else at the address is not what the copy was made of.
+    # Any other object at the address is not the original of the copy.
     if kept is not None and not _alike(store, there, kept):
         why = f"it is not known to be the same: the one in quarantine stays, {copy}"
         return Restored(address, Fate.THERE, why)
@@ -298,13 +298,14 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
 
 
 def find_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> frozenset[str]:
-    """The addresses where the very object is of which a run's copy in quarantine was made.
+    """The addresses whose object is the original of a run's copy in quarantine.
 
-    An address at which the store fails is left out: restoring it says why. Raises StorageError for unreadable receipts.
+    Addresses at which the store fails are left out: restoring them reports why. Raises StorageError for unreadable
+    receipts.
     """
     if not addresses:
         return frozenset()
-    # A copy of a copy may have another ETag, and be too large to be read: receipts say that the store made it.
+    # A copy of a copy may have another ETag, and be too large to read: receipts prove that the store made it.
     rows = receipts.read(store, run_id, lambda damage: None, receipts.OF_RESTORE)
     restored = frozenset(rows.filter(pc.is_null(rows.column("error"))).column("address").to_pylist())
 
@@ -319,7 +320,7 @@ def find_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> froz
 
 
 def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
-    """True if two objects of one size are known to have the same content."""
+    """True if two objects of equal size are known to have the same content."""
     if one.etag is not None and one.etag == other.etag:
         return True
     if one.size > interface.LARGEST_READ:
@@ -329,7 +330,7 @@ def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
 
 
 def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
-    """Removes the delete markers of one address, the latest first, and looks whether the object is there then."""
+    """Removes the delete markers of one address, latest first, and checks if the object is visible then."""
     address, version_ids = row["address"], row["version_id_list"]
     try:
         named = [version_id for version_id in version_ids if version_id not in (None, NULL_VERSION)]
@@ -359,7 +360,7 @@ def _why_hidden(version_ids: Sequence[str | None], removed: Sequence[bool]) -> s
 
 
 def _as_restored(rows: pa.Table, whys: Mapping[str, str | None], now: datetime) -> pa.Table:
-    """Receipts of the same deletions that say that they were undone. `whys`: what is not as expected, by address."""
+    """Receipts of the same deletions as undone. `whys` has the reason for an unexpected result, by address."""
     values = {
         "outcome": [Outcome.RESTORED.value] * rows.num_rows,
         "error": [whys[address] for address in rows.column("address").to_pylist()],
@@ -372,11 +373,11 @@ def _as_restored(rows: pa.Table, whys: Mapping[str, str | None], now: datetime) 
 
 
 def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str], warn: LogLine) -> pa.Table:
-    """Address and bytes of what `restore` would restore.
+    """Address and bytes of the objects that `restore` would restore.
 
     Args:
-        addresses: relative to the storage namespace or in full; empty for all that the run deleted.
-        warn: receives a line about each file that cannot be read and that no other file replaces.
+        addresses: relative to the storage namespace or in full; empty for everything that the run deleted.
+        warn: receives a line about each unreadable file that no other file replaces.
     Raises:
         CollectionError: an address lies elsewhere or was not deleted by the run, or nothing of the run can be restored.
     """
@@ -393,20 +394,19 @@ def restore(
     warn: LogLine,
     choose_engine: Callable[[int], Engine[R] | None] = lambda count: None,
 ) -> Iterator[Restored]:
-    """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
+    """Restores objects that a run deleted, under the lock, during iteration; yields the result for each address.
 
-    A file of receipts that cannot be read, and that nothing else stands in for, is yielded as failed in place of the
-    addresses that it tells of.
+    An unreadable file of receipts that nothing replaces is yielded as failed, in place of its addresses.
 
     Args:
         addresses: as for `plan_restore`.
-        owner: who takes the lock.
+        owner: owner of the lock.
         warn: receives a line if the lock could not be renewed.
-        choose_engine: receives how many objects are to be restored, before the first one is, and returns the engine in
-            whose tasks they are; None for this process.
+        choose_engine: receives the number of objects before the first is restored, and returns an engine to restore
+            them in its tasks; None for this process.
     Raises:
         LockHeld: another owner holds the lock.
-        CollectionError: as for `plan_restore`, or what `quarantine.restore.restore` raises.
+        CollectionError: as for `plan_restore`, or `restore_copies`.
     """
     with locked(repository, f"restore {run_id}", owner, warn) as lock:
         lost: list[CorruptFile] = []
