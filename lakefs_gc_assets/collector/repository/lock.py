@@ -1,15 +1,11 @@
 """One collection of a repository at a time: a lock object in its storage namespace.
 
-The lock is made by a put that fails where an object exists, and renewed, taken over and released by puts that fail
-where another version exists. That a store really honours both conditions is tried out at each acquisition. A nonce in
-the object names the holder: who holds the lock checks, before each batch of deletes, that the nonce is still its own.
+The lock is created by a put that fails if an object exists. It is renewed, taken over and released by puts that fail
+if another version exists. Each acquisition tests that the store honours both conditions. A nonce in the object
+identifies the holder. Before each batch of deletes, the holder checks that the nonce is still its own.
 
 The object is JSON: `nonce`, `run_id`, `owner`, `acquired_at` and `renewed_at` (ISO 8601, UTC), `expires_minutes`
 (counted from the last renewal), `released`, `process` (user, machine and number, for people), `launch` and `kernel`.
-
-A killed process cannot release its lock. `launch` is the Dagster run that started it: once Dagster has recorded the end
-of that run, others may take the lock over. A process that outlives its Dagster run shows by its next renewal that it is
-alive. If others took the lock meanwhile, the nonce is theirs, so that process deletes nothing more.
 """
 
 import json
@@ -61,7 +57,7 @@ NO_LOCK = (
 
 
 LockToken = NewType("LockToken", str)
-"""The nonce of a lock, by which another process checks that it is still held."""
+"""The nonce of a lock: another process checks by it that the lock is still held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +95,18 @@ class _Record:
         return max(self.renewed_at, written_at) + timedelta(minutes=self.expires_minutes)
 
     def outlived_its_launch(self, launch: Launch) -> bool:
-        """True if the Dagster run that took this lock has ended, and nothing renewed the lock since."""
+        """True if the Dagster run that took this lock has ended, and nothing renewed the lock since.
+
+        A killed process cannot release its lock. Once Dagster has recorded the end of its run, others may take the lock
+        over. A process that outlives its Dagster run shows by its next renewal that it is alive. If the lock was taken
+        over meanwhile, its nonce has changed, and that process deletes nothing more.
+        """
         ended_at = launch.ended_at(self.launch) if self.launch else None
         return ended_at is not None and self.renewed_at < ended_at
 
     @property
     def holder(self) -> str:
-        """Who holds the lock, in words."""
+        """The holder of the lock, in words."""
         return f"{self.owner} ({self.process})" if self.process else self.owner
 
 
@@ -115,23 +116,23 @@ def _reader() -> TypeAdapter[_Record]:
 
 
 _TAKEN: "WeakSet[Lock]" = WeakSet()
-"""Locks that this process took, as far as somebody still has them."""
+"""Locks that this process acquired and that are still referenced."""
 
 
 class Lock:
-    """A lock that was acquired. Safe to use from several threads, such as one that renews it.
+    """An acquired lock. Thread-safe, so that one thread can renew it.
 
     Attributes:
-        token: to check the lock in other processes, see `verify`.
+        token: checks the lock in other processes, see `verify`.
         store_clock: the store's time of writing the lock, at acquisition; UTC.
-        owner: who acquired it.
+        owner: the owner that acquired it.
         process: user, machine and number of the process that holds it.
-        why_unfenced: why the run goes on although somebody could take the lock unnoticed, since the store has no
-            conditional writes; None where nobody can.
+        why_unfenced: why the run continues although the lock could be taken unnoticed, since the store has no
+            conditional writes; None if it has them.
     """
 
     def __init__(self, store: ObjectStore, record: _Record, etag: str | None, store_clock: datetime) -> None:
-        """For `acquire` and `acquire_unfenced` only; `etag` is None where writes have no conditions."""
+        """For `acquire` and `acquire_unfenced` only; `etag` is None if writes are unconditional."""
         self._store = store
         self._record = record
         self._etag = etag
@@ -147,24 +148,26 @@ class Lock:
     def acquire(
         cls, store: ObjectStore, run_id: str, owner: str, now: datetime, expiry: timedelta, launch: Launch = _BY_HAND
     ) -> "Lock":
-        """Takes the lock: where there is none, or it was released or has expired, or has the same owner, or its
-        Dagster run has ended, or no Dagster run took it and its process, of this machine, is gone.
+        """Takes the lock if it is free, released or expired, or has the same owner, or its holder is known to be gone.
+
+        A holder is gone if its Dagster run has ended, or if no Dagster run took the lock and its process, on this
+        machine, no longer exists.
 
         Args:
             store: bound to the repository's storage namespace.
-            run_id: the run that collects.
-            owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
-            now: the earliest of the clocks known, aware; others' locks expire by it.
-            expiry: after how long without renewal others may take this lock over.
-            launch: what started this process; by default nothing of Dagster.
+            run_id: the collecting run.
+            owner: the root Dagster run. Its re-execution takes over at once, and the previous run loses the lock.
+            now: the earliest of the known clocks, aware; decides if another's lock has expired.
+            expiry: time without renewal after which others may take this lock over.
+            launch: the launch that started this process; by default none of Dagster.
 
-        Raises LockHeld where another owner holds it, NotOffered where the store does not honour conditional puts.
+        Raises LockHeld if another owner holds it, NotOffered if the store does not honour conditional puts.
         """
         record = _new_record(run_id, owner, now, expiry, launch)
         try:
             etag = _take(store, record, launch)
         except NotOffered:
-            # A put may have gone through although its answer cannot be used.
+            # A put may have succeeded although its answer cannot be used.
             with suppress(StorageError):
                 if _read(store)[1].nonce == record.nonce:
                     store.put(KEY, replace(record, released=True).encode())
@@ -175,7 +178,7 @@ class Lock:
                 raise _held(current, facts)
             _prove_conditions(store, record)
         except StorageError as error:
-            # This lock is handed to nobody, so it is released: it would only block the next run, and hide this error.
+            # No caller gets this lock, so it is released: it would only block the next run, and hide this error.
             with suppress(StorageError):
                 released = replace(record, released=True).encode()
                 if isinstance(error, NotOffered):
@@ -196,9 +199,10 @@ class Lock:
         expiry: timedelta,
         launch: Launch = _BY_HAND,
     ) -> "Lock":
-        """Takes the lock by plain writes, where a store has no others; see `acquire`, and `why_unfenced` for `why`.
+        """Takes the lock by plain writes, for a store without conditional ones. `why` becomes `why_unfenced`.
 
-        Of two runs that take it in the same moment both may believe to hold it, until one of them checks or renews it.
+        See `acquire`. If two runs take it at the same moment, both may believe that they hold it, until one checks or
+        renews it.
         """
         record = _new_record(run_id, owner, now, expiry, launch)
         with suppress(ObjectNotFound):
@@ -219,16 +223,16 @@ class Lock:
             self._write(replace(self._record, renewed_at=max(_utc(now), self._record.renewed_at)))
 
     def check(self) -> None:
-        """Raises LockLost unless the lock is still this one."""
+        """Raises LockLost unless this lock is still held."""
         verify(self._store, self.token)
 
     @property
     def held_until(self) -> str:
-        """The time from which others may take the lock unless it is renewed, for a person to read."""
+        """The time from which others may take the lock unless it is renewed, in words."""
         return _shown(self._record.expires_at(self._record.renewed_at))
 
     def release(self) -> None:
-        """Releases the lock, so that the next collection can begin at once. Raises LockLost where another has it."""
+        """Releases the lock, so that the next collection can begin at once. Raises LockLost if another run has it."""
         with self._writing:
             self._write(replace(self._record, released=True))
 
@@ -251,7 +255,7 @@ class Lock:
         self._record = record
 
     def _etag_of(self, data: bytes) -> str:
-        """ETag of the lock where a put met the version that its own first try wrote. Raises LockLost otherwise."""
+        """ETag of the lock, if a put met the version that its own first attempt wrote. Raises LockLost otherwise."""
         try:
             etag = _etag(self._store.head(KEY))
             if self._store.get(KEY) == data:
@@ -263,9 +267,12 @@ class Lock:
 
 
 def release_taken(seconds: float) -> str:
-    """Releases the locks that this process has, in so many seconds, since it is about to end without its usual end.
+    """Releases the locks of this process, which is about to end abnormally.
 
-    Returns a clause about what became of them; empty where there was none.
+    Args:
+        seconds: maximum wait for each release.
+    Returns:
+        A clause about the result; empty if there was no lock.
     """
     held = [lock for lock in _TAKEN if not lock.is_released]
 
@@ -300,7 +307,7 @@ def verify(store: ObjectStore, token: LockToken) -> None:
 
 
 def holder(store: ObjectStore) -> str | None:
-    """Holder of the lock and the time since when, for a person to read; None if nobody holds it."""
+    """Holder of the lock and since when, in words; None if it is free."""
     held = _read_held(store)
     if held is None:
         return None
@@ -323,10 +330,10 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A lock that somebody holds, as a person who wants to release it must know it.
+    """A held lock, as a user who wants to release it must know it.
 
     Attributes:
-        holder: in words: owner, user, machine and process.
+        holder: owner, user, machine and process, in words.
         expires_at: the time from which the next run takes the lock by itself, UTC.
     """
 
@@ -339,7 +346,7 @@ class HeldLock:
 
 
 def inspect(repository: OpenRepository) -> HeldLock | None:
-    """The lock and all that is known of its holder; None if nobody holds it. Raises StorageError."""
+    """The lock and everything known about its holder; None if it is free. Raises StorageError."""
     held = _read_held(repository.store)
     if held is None:
         return None
@@ -355,9 +362,9 @@ def inspect(repository: OpenRepository) -> HeldLock | None:
 
 
 def _life_of(holder: _Record) -> Life:
-    """Looks whether the process lives that holds a lock; of one on another machine nothing is known.
+    """Checks if the process that holds a lock is alive; unknown for a process on another machine.
 
-    Machines and containers may have the same name, so the kernel counts as well.
+    Machines and containers may share a name, so the kernel is compared, too.
     """
     words = re.search(r" on (.*), process ([1-9]\d*)$", holder.process)
     if words is None or words[1] != socket.gethostname() or holder.kernel != _kernel():
@@ -391,7 +398,7 @@ def is_held_by(store: ObjectStore, owner: str) -> bool:
 
 
 def release_owned(store: ObjectStore, owner: str) -> None:
-    """Releases the lock of an owner that ended without its steps; somebody else's lock stays."""
+    """Releases the lock of an owner that ended without its steps; another owner's lock stays."""
     held = _read_held(store)
     if held is not None and held[1].owner == owner:
         with suppress(ObjectNotFound, PreconditionFailed):
@@ -399,9 +406,9 @@ def release_owned(store: ObjectStore, owner: str) -> None:
 
 
 def _release(store: ObjectStore, facts: ObjectFacts, current: _Record) -> None:
-    """Releases a lock as it was read; where a store has no conditional writes, whatever it is by now.
+    """Releases a lock that was read; unconditionally if the store has no conditional writes.
 
-    Raises ObjectNotFound or PreconditionFailed where it changed meanwhile, StorageError.
+    Raises ObjectNotFound or PreconditionFailed if it changed meanwhile, StorageError.
     """
     released = replace(current, released=True).encode()
     try:
@@ -415,8 +422,8 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
 
     Args:
         work: the run's id, or a name for other work that needs the lock.
-        owner: who takes the lock; a lock of the same owner is taken over at once.
-        deletes: true if that work deletes or moves objects. Otherwise it needs no lock that holds.
+        owner: owner of the lock; a lock of the same owner is taken over at once.
+        deletes: True if the work deletes or moves objects. Otherwise it does not need an enforced lock.
     Raises:
         LockHeld: another owner holds the lock.
         NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
@@ -435,37 +442,37 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
 
 
 def warn_if_unfenced(lock: Lock, warn: LogLine) -> None:
-    """Warns where the work goes on without a lock that holds."""
+    """Warns if the work continues without an enforced lock."""
     if lock.why_unfenced is not None:
         warn(f"no lock is held: {lock.why_unfenced}")
 
 
 def earliest_clock(repository: OpenRepository) -> datetime:
-    """This machine's time or the server's, whichever is earlier, UTC: by it the locks of others expire.
+    """The earlier of this machine's time and the server's, UTC. By it, the locks of others expire.
 
-    The clocks are compared only once the lock is held. By the later one, a machine whose clock is ahead would take the
-    lock of a healthy run before that, and end this run.
+    The clocks are compared only once the lock is held. By the later clock, a machine whose clock is ahead would take a
+    healthy run's lock before that comparison, and end that run.
     """
     own = repository.clock.now()
     return min(own, own + (repository.api.server_clocks.earliest or timedelta()))
 
 
 def latest_clock(repository: OpenRepository) -> datetime:
-    """This machine's time or the server's, whichever is later, UTC: by it a mark ages soonest."""
+    """The later of this machine's time and the server's, UTC: by it a mark ages soonest."""
     own = repository.clock.now()
     return max(own, own + (repository.api.server_clocks.latest or timedelta()))
 
 
 @contextmanager
 def locked(repository: OpenRepository, work: str, owner: str, warn: LogLine) -> Iterator[Lock]:
-    """Holds the repository's lock for work that is no run, and renews it in the background.
+    """Holds the repository's lock for work that is not a run, and renews it in the background.
 
     Args:
-        work: a name for the work; the lock states it in place of a run's id.
-        owner: who takes the lock; a lock of the same owner is taken over at once.
+        work: a name for the work; the lock stores it in place of a run's id.
+        owner: owner of the lock; a lock of the same owner is taken over at once.
     Raises:
         LockHeld: another owner holds the lock.
-        LockLost: at the exit, where another process has taken the lock over.
+        LockLost: at the exit, if another process has taken the lock over.
         NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
         StorageError: the store cannot be reached.
     """
@@ -480,10 +487,10 @@ def locked(repository: OpenRepository, work: str, owner: str, warn: LogLine) -> 
 
 @contextmanager
 def renewed(lock: Lock, repository: OpenRepository, warn: LogLine) -> Iterator[None]:
-    """Renews the lock in a thread until the exit, four times in the span after which it would expire.
+    """Renews the lock in a thread until the exit, four times within its expiry time.
 
-    What fails is warned of: a renewal that the store failed at is tried again at the next time, a lock that was lost is
-    not renewed any more. The check before each batch of deletes is what stops a sweep then.
+    Failures are warnings. A renewal at which the store failed is tried again at the next time; a lost lock is no longer
+    renewed. The check before each batch of deletes then stops a sweep.
     """
     ended = threading.Event()
     pause = repository.settings.lock_expiry_minutes * 60 / 4
@@ -515,7 +522,7 @@ def _new_record(run_id: str, owner: str, now: datetime, expiry: timedelta, launc
 
 
 def _kernel() -> str:
-    """Names the start of the machine and the container, in which numbers of processes mean something."""
+    """Identifies the boot of the machine and the container, within which process numbers are comparable."""
     try:
         return f"{_BOOT.read_text().strip()} {_NUMBERS.readlink()}"
     except OSError:
@@ -523,7 +530,7 @@ def _kernel() -> str:
 
 
 def _user() -> str:
-    """Name of the user; the number where the system has no name for it, as in some containers."""
+    """Name of the user; the number if the system has no name for it, as in some containers."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -531,7 +538,7 @@ def _user() -> str:
 
 
 def _take(store: ObjectStore, record: _Record, launch: Launch) -> str:
-    """Writes the lock where that is allowed; returns its ETag."""
+    """Writes the lock if that is allowed; returns its ETag."""
     data = record.encode()
     for _ in range(_ATTEMPTS):
         try:
@@ -560,18 +567,18 @@ def _may_be_taken(current: _Record, facts: ObjectFacts, record: _Record, launch:
     free = current.released or record.acquired_at >= current.expires_at(facts.last_modified)
     if free or current.owner == record.owner or current.outlived_its_launch(launch):
         return True
-    # A run of a scheduler keeps its lock between steps, each of which may be a process of its own.
+    # A scheduler's run keeps its lock between steps, and each step may be a separate process.
     return not current.launch and bool(current.kernel) and _life_of(current) is Life.GONE
 
 
 def _read(store: ObjectStore) -> tuple[ObjectFacts, _Record]:
-    """The lock and, read before it, its facts: content that is newer than the ETag makes a conditional put fail."""
+    """The lock's facts, then its content. Content newer than the ETag makes a conditional put fail, which is safe."""
     facts = store.head(KEY)
     return facts, _Record.decode(store.get(KEY))
 
 
 def _read_held(store: ObjectStore) -> tuple[ObjectFacts, _Record] | None:
-    """The same where somebody holds the lock; None where there is none, or it was released."""
+    """The facts and content of a held lock; None if there is none, or it was released."""
     with suppress(ObjectNotFound):
         facts, current = _read(store)
         if not current.released:

@@ -1,4 +1,4 @@
-"""Opens a repository: asks the server for it, and opens its store. Neither Dagster nor Spark is needed."""
+"""Opens a repository: reads its facts from the server, and opens its store. Needs neither Dagster nor Spark."""
 
 from dataclasses import replace
 
@@ -13,15 +13,15 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 def open_repository(
     configuration: Configuration, clock: Clock, store: StoreSettings | None = None, to_read: bool = False
 ) -> OpenRepository:
-    """Asks the server for the repository of a configuration, and for those of `also_live`, and opens their store.
+    """Reads the configured repository and those of `also_live` from the server, and opens their stores.
 
     Args:
         configuration: with its secrets.
-        store: settings of the store, where a deployment completes them; by default those of the configuration.
-        to_read: true to open a read-only repository too.
+        store: settings of the store, if a deployment completes them; by default those of the configuration.
+        to_read: True to open a read-only repository as well.
     Raises:
         ConfigurationError: the configuration names no repository, or something else is missing or wrong.
-        LakeFSError, ReadOnlyRepository: the server does not tell of a repository, or refuses to collect it.
+        LakeFSError, ReadOnlyRepository: the server does not return a repository, or refuses to collect it.
     """
     if not configuration.repository:
         raise ConfigurationError("no repository is named: set `repository` in the configuration file")
@@ -31,7 +31,7 @@ def open_repository(
     def opened(name: str) -> OpenRepository:
         api = LakeFSClient(configuration.lakefs, name, clock)
         facts = api.repository()
-        # Before the store is opened, whose errors would say less about the repository.
+        # Checked before the store is opened, whose errors would say less about the repository.
         if not to_read:
             require_writable(facts)
         namespace = Namespace.parse(facts.storage_namespace)

@@ -1,6 +1,6 @@
-"""One repository, opened: its facts, server, store and clock, with which the steps of a collection work.
+"""One opened repository: the facts, server, store and clock with which the steps of a collection work.
 
-Time is behind a port, so that a simulation can take it over.
+Time is behind a port, so that a simulation can replace it.
 """
 
 import time
@@ -23,7 +23,7 @@ class Clock(Protocol):
     """Tells the time and waits."""
 
     def now(self) -> datetime:
-        """The present, aware, UTC."""
+        """The present time, aware, UTC."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -31,17 +31,17 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment, which setting the time does not move; to be compared within one process."""
+        """Seconds since some moment, unaffected by clock changes; comparable only within one process."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment from which a process counts: setting its clock back does not make less of what has passed.
+    """A start time from which a process counts: setting its clock back does not shorten the elapsed time.
 
     Attributes:
         at: UTC.
-        counter: value of `Clock.monotonic` then.
+        counter: value of `Clock.monotonic` at that time.
     """
 
     at: datetime
@@ -53,7 +53,7 @@ class Moment:
         return cls(clock.now(), clock.monotonic())
 
     def passed(self, clock: Clock) -> timedelta:
-        """The time since the moment: by the clock's time or by its counter, whichever is longer."""
+        """The elapsed time: by the clock's time or by its counter, whichever is longer."""
         return max(timedelta(seconds=clock.monotonic() - self.counter), clock.now() - self.at)
 
 
@@ -74,19 +74,19 @@ class SystemClock:
 
 
 class Pace:
-    """Keeps the work of one task to a rate, on average."""
+    """Limits the work of one task to an average rate."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
-        """For so many pieces a second; 0 for no limit. The first ones may begin at once."""
+        """Sets the rate in pieces per second; 0 for no limit. The first pieces may begin at once."""
         self._rate, self._clock = rate, clock
         self._next = clock.monotonic()
 
     def at_once(self, most: int) -> int:
-        """How many pieces to begin together: those of a second, one at least."""
+        """Number of pieces to begin together: those of a second, at least one."""
         return min(most, max(1, int(self._rate))) if self._rate else most
 
     def wait(self, pieces: int) -> None:
-        """Waits until so many pieces may begin."""
+        """Waits until this many pieces may begin."""
         if self._rate:
             now = self._clock.monotonic()
             if self._next > now:
@@ -96,10 +96,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Readings of three clocks at one moment, UTC; the server's two are of the extreme `Date` headers seen.
+    """Readings of three clocks at one moment, UTC. The server has two: from the extreme `Date` headers seen.
 
-    Each of them can be wrong: our own, the lakeFS server's (`Date` headers) and the store's (LastModified of an object
-    that was just written).
+    Each clock can be wrong: our own, the lakeFS server's (`Date` headers), and the store's (LastModified of an object
+    just written).
     """
 
     own: datetime
@@ -109,37 +109,37 @@ class Clocks:
 
     @classmethod
     def read(cls, own: datetime, server: ServerClocks, store: datetime) -> "Clocks":
-        """Combines our clock's time, the differences of the server's clock from it, and the store's time; all UTC."""
+        """Combines our clock's time, the offsets of the server's clock from it, and the store's time; all UTC."""
         none = timedelta()
         return cls(own, own + (server.earliest or none), own + (server.latest or none), store)
 
     @property
     def earliest(self) -> datetime:
-        """Time for the cutoff: an object that is young by any clock is young."""
+        """The time for the cutoff: an object that is young by any clock is young."""
         return min(self.own, self.server_earliest, self.store)
 
     @property
     def latest(self) -> datetime:
-        """Time for expiries: a thing that is too old by any clock is too old."""
+        """The time for expiries: anything that is too old by any clock is too old."""
         return max(self.own, self.server_latest, self.store)
 
     def cutoff(self, min_age: timedelta, grace_period: timedelta, skew: timedelta) -> datetime:
-        """The moment before which an object must have been written and named to be collected.
+        """The time before which an object must have been written and named to be collected.
 
-        It is the earliest clock minus the longer of minimum age and the server's grace period, minus the skew: an early
-        cutoff only keeps more. The result is cut down to a whole second: names and many stores keep whole seconds, so
-        what they show as earlier than the cutoff is earlier.
+        It is the earliest clock minus the longer of minimum age and the server's grace period, minus the skew. An early
+        cutoff only keeps more. The result is rounded down to a whole second, since names and many stores have whole
+        seconds: a time that they show as earlier than the cutoff is earlier.
         """
         return (self.earliest - max(min_age, grace_period) - skew).replace(microsecond=0)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The run of a scheduler that started this process, if one did. Locks name it.
+    """The scheduler's run that started this process, if any. Locks name it.
 
     Attributes:
         run: id of the run in a scheduler such as Dagster; empty if no scheduler can tell when this work ends.
-        ended_at: the time when a run of the same scheduler ended, UTC; None if it did not, or nobody knows.
+        ended_at: returns the end time of a run of the same scheduler, UTC; None if it has not ended or is unknown.
     """
 
     run: str = ""
@@ -153,9 +153,9 @@ class OpenRepository:
     Attributes:
         opener: opens the same store again in another process.
         others: repositories whose references into this one's namespace count as well.
-        loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
-        opened: true if the run was opened; otherwise somebody materializes assets under an id of their own choice.
-        launch: what started this process.
+        loosened: settings that a launch changed for this run; includes `sweep` if the launch requested a sweep.
+        opened: True if the run was opened; otherwise assets are materialized under an id that the user chose.
+        launch: the launch that started this process.
     """
 
     facts: Repository
@@ -172,21 +172,21 @@ class OpenRepository:
 
     @property
     def branches_api(self) -> "LakeFSClient":
-        """The client with the calls that change branches, tags and rules. Runs use LakeFSApi, which has none."""
+        """The client with calls that change branches, tags and rules. Runs use LakeFSApi, which has none."""
         return cast("LakeFSClient", self.api)
 
     @property
     def skew(self) -> timedelta:
-        """The margin below every clock."""
+        """The safety margin below the earliest clock."""
         return timedelta(minutes=self.settings.clock_skew_minutes)
 
     @property
     def min_age(self) -> timedelta:
-        """The minimum age that the settings ask for."""
+        """The minimum age in the settings."""
         return timedelta(hours=self.settings.min_age_hours)
 
     def wait_until(self, moment: datetime, note: LogLine, what: str) -> float:
-        """Waits until a moment, and says before what; returns for how many seconds."""
+        """Waits until a moment, after logging the reason; returns the seconds waited."""
         seconds = max((moment - self.clock.now()).total_seconds(), 0.0)
         if seconds:
             note(f"waiting {seconds:.0f} s before {what}")
@@ -194,7 +194,7 @@ class OpenRepository:
         return seconds
 
     def dumping_at_once(self, **changes: object) -> "OpenRepository":
-        """The repository without the wait before a refs dump, for a dump by which nothing is deleted.
+        """The repository without the wait before a refs dump, for a dump that no deletion is based on.
 
         Args:
             changes: other settings.
@@ -204,7 +204,7 @@ class OpenRepository:
 
 
 def require_writable(facts: Repository) -> None:
-    """Raises ReadOnlyRepository where lakeFS would refuse to prepare a collection."""
+    """Raises ReadOnlyRepository if lakeFS would refuse to prepare a collection."""
     if facts.read_only:
         raise ReadOnlyRepository(
             f"repository {facts.id} is read-only: lakeFS refuses to prepare a collection of it, and nothing in it can "
@@ -213,7 +213,7 @@ def require_writable(facts: Repository) -> None:
 
 
 def relative(repository: OpenRepository, address: str) -> str:
-    """The address below the storage namespace. Raises ConfigurationError where it lies outside."""
+    """The address relative to the storage namespace. Raises ConfigurationError if it lies outside."""
     if parse_location(address) is None:
         return address
     key = repository.namespace.relative(address)
