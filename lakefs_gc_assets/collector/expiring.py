@@ -1,10 +1,11 @@
-"""Which runs may lose their frames, which forecasts go, and why others stay.
+"""Decides which runs lose their frames and which forecasts are deleted, and why others stay.
 
-A run's plan, report, page, approval, receipts and the frame `deleted_report` stay for ever. Frames are removed that
-only the run itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. The
-files that a server prepared lie beside them: those are removed that an expired run made it write and that no other run
-names, and those that `explain` asked for. Forecasts, whose folders have no plan, go whole by the same count, and the
-newest that was made never does.
+A run's plan, report, page, approval, receipts and the frame `deleted_report` are kept forever. Other frames, read only
+by the run itself or by a run that builds on it, are removed. Only folders with one of our plans are examined.
+
+Files that a server prepared are beside these folders. They are removed if an expired run requested them and no other
+run names them, or if `explain` requested them. Forecasts, whose folders have no plan, are deleted whole, by the same
+count. The newest finished forecast always stays.
 """
 
 import json
@@ -25,7 +26,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, delete_all, get_if_there, keys_below
 
 _FOLDERS_BEFORE_FACTS = ("range_sizes", "range_hashes", "head_ranges", "named_ranges")
-"""Where runs of earlier versions recorded what ranges and metaranges hold."""
+"""Folders in which runs of earlier versions recorded the contents of ranges and metaranges."""
 
 FOLDERS = (
     *(name for name in FRAMES if name != DELETED_REPORT.name),
@@ -34,19 +35,19 @@ FOLDERS = (
 """Names of the folders that an expired run loses; it loses nothing else."""
 
 _UNDER_WAY = timedelta(days=1)
-"""A forecast takes less, and so does a question."""
+"""Upper bound of the duration of a forecast or of `explain`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastFolder:
-    """The folder of a run or of a forecast, and what it holds.
+    """The folder of a run or forecast, and its contents.
 
     Attributes:
-        run_id: names it; a forecast has an id as a run does.
+        run_id: name of the folder; a forecast has the same kind of id as a run.
         frames: names of FOLDERS that a run still has; none for a forecast.
         entries: keys of the objects and folders directly in it.
-        is_complete: true if it is of a forecast that came to its end.
-        prepared: ids under which the server prepared for this run or forecast alone; filled in for those that expire.
+        is_complete: True for a finished forecast.
+        prepared: ids under which the server prepared data only for this run or forecast; set only if it expires.
     """
 
     run_id: str
@@ -57,7 +58,7 @@ class PastFolder:
 
     @property
     def may_have_prepared(self) -> bool:
-        """True if the server's preparations for a run may still be there."""
+        """True if the server's preparations for a run may still exist."""
         return bool(self.frames) or uncommitted.folder_of_notes(self.run_id) in self.entries
 
 
@@ -66,11 +67,11 @@ class Expiry:
     """The decision about all runs and forecasts, newest first.
 
     Attributes:
-        expired: runs beyond those that are kept; some lost their frames earlier.
-        kept: why each of the others keeps its frames.
-        forecasts: those that go.
-        kept_forecasts: why each of the others stays.
-        explained: ids under which the server prepared for `explain`, at least a day before anything newer.
+        expired: runs that expire; some lost their frames earlier.
+        kept: for each other run, the reason it keeps its frames.
+        forecasts: forecasts to delete.
+        kept_forecasts: for each other forecast, the reason it stays.
+        explained: ids under which the server prepared data for `explain`, at least a day before the newest folder.
     """
 
     expired: tuple[PastFolder, ...]
@@ -81,9 +82,9 @@ class Expiry:
 
 
 def _find_bases(store: ObjectStore) -> dict[str, str]:
-    """The runs on which the next ones build, and why each keeps its frames.
+    """The runs that the next runs build on, with the reason to keep their frames.
 
-    Where a newest sweep cannot be read, the next run builds on none, and what cannot be read stays.
+    If a newest sweep cannot be read, the next run builds on none, and the unreadable run stays.
     """
     built_on: dict[str, str] = {}
     for kind, committed in (("optimized run", False), ("run of the flow committed", True)):
@@ -94,12 +95,12 @@ def _find_bases(store: ObjectStore) -> dict[str, str]:
 
 
 def _why_kept(store: ObjectStore, run: PastFolder, built_on: Mapping[str, str]) -> str | None:
-    """Why a run keeps its frames that is not among the newest; None where there is no reason."""
+    """Reason that a run beyond the newest ones keeps its frames; None if there is none."""
     run_id = run.run_id
     try:
         was_to_delete, report = plan.read(store, run_id).sweep, reports.read(store, run_id)
     except CorruptFile as corrupt:
-        # Nobody can tell whether its frames are needed.
+        # It is unknown if its frames are needed.
         return f"it cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
     if run_id in built_on:
         return built_on[run_id]
@@ -117,9 +118,9 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     """Decides about all runs and forecasts.
 
     Args:
-        keep: how many of the newest runs keep their frames in any case, and how many of the newest forecasts stay.
+        keep: number of newest runs that keep their frames in any case, and of newest forecasts that stay.
     Raises:
-        StorageError: the store failed at one of them. Nothing expires then, since it may need what another one leaves.
+        StorageError: the store failed at a run or forecast. Nothing expires then, since it may need others' data.
     """
     built_on = _find_bases(store)
     all_folders = [*folders(store)]
@@ -127,7 +128,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     kept: dict[str, str] = {}
     for place, run in enumerate(past_runs(all_folders)):
         reason = f"it is among the newest {keep}" if place < keep else None
-        # A run that lost its frames before has nothing to keep.
+        # A run that has already lost its frames has nothing to keep.
         if reason is None and run.frames:
             reason = _why_kept(store, run, built_on)
         if reason is None:
@@ -139,7 +140,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     kept_forecasts = _kept_forecasts(past, keep)
     going = [forecast for forecast in past if forecast.run_id not in kept_forecasts]
     needed: frozenset[str] = frozenset()
-    # Only what goes is compared with what others need, so that nothing is read where nothing goes.
+    # Only expiring preparations are compared with the needs of others: if nothing expires, nothing is read.
     if going or any(run.may_have_prepared for run in expired):
         staying += (forecast for forecast in past if forecast.run_id in kept_forecasts)
         needed = needed.union(*(preparations_of(store, each) for each in staying))
@@ -157,16 +158,16 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
 
 
 def _is_over(server_run_id: str, newest_first: Sequence[tuple[str, frozenset[str]]]) -> bool:
-    """True if a preparation is a day older than the newest folder, so that its question has been answered."""
+    """True if a preparation is a day older than the newest folder, so that its `explain` has ended."""
     newest = newest_first[0][0] if newest_first else server_run_id
     return layout.created_at(newest) - layout.created_at(server_run_id) >= _UNDER_WAY.total_seconds()
 
 
 def _kept_forecasts(past: Sequence[PastFolder], keep: int) -> dict[str, str]:
-    """Why forecasts stay.
+    """The reason for each forecast that stays.
 
     Args:
-        past: all of them, the newest first.
+        past: all forecasts, newest first.
     """
     kept = {forecast.run_id: f"it is among the newest {keep}" for forecast in past[:keep]}
     newest_made = next((forecast.run_id for forecast in past if forecast.is_complete), None)
@@ -183,7 +184,7 @@ def _began(forecast: PastFolder) -> timedelta:
 
 
 def folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
-    """Every folder beside those of runs, newest first: its id, and the keys of what is directly in it."""
+    """Every folder beside or of our runs, newest first: its id, and the keys directly in it."""
     for run_id in run_folder.folders(store):
         level = store.list_level(run_folder.folder(run_id))
         yield run_id, frozenset([*level.prefixes, *(listed.key for listed in level.objects)])
@@ -210,11 +211,11 @@ def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozense
 
 
 def remove_forecast(store: ObjectStore, forecast: PastFolder) -> int:
-    """Deletes a forecast with what it noted and made the server prepare; returns how many objects.
+    """Deletes a forecast with its facts and the server's preparations for it; returns the number of objects.
 
-    What it begins with goes last: by that a job that was killed finds the rest.
+    The file that a forecast writes first is deleted last, so that after a kill the next job finds the rest.
 
-    Raises StorageError where one could not be deleted.
+    Raises StorageError if an object could not be deleted.
     """
     removed = _remove_prepared(store, forecast)
     removed += facts.drop_of_run(store, forecast.run_id)
@@ -225,12 +226,13 @@ def remove_forecast(store: ObjectStore, forecast: PastFolder) -> int:
 
 
 def remove_frames(store: ObjectStore, run: PastFolder) -> int:
-    """Deletes the frames of a run, each manifest first, so that no half of a frame is read; returns how many objects.
+    """Deletes the frames of a run; returns the number of objects. Manifests go first: no partial frame is ever read.
 
-    What the server prepared for the run goes before the frames that name it. Facts that a sweep recorded stay, since
-    runs use them that build on it: the next sweep that looks at everything deletes them. Nobody does so after dry runs.
+    The server's preparations for the run are deleted before the frames that name them. Facts recorded by a sweep stay,
+    since runs that build on it use them: the next full sweep deletes them. Facts of a dry run are deleted here, since
+    no later run would do it.
 
-    Raises StorageError where one could not be deleted.
+    Raises StorageError if an object could not be deleted.
     """
     removed = _remove_prepared(store, run)
     if run.frames and _was_dry(store, run):
@@ -244,7 +246,7 @@ def remove_frames(store: ObjectStore, run: PastFolder) -> int:
 
 
 def _was_dry(store: ObjectStore, run: PastFolder) -> bool:
-    """True if a run was not to delete, and nobody approved it. False where its plan is missing or damaged."""
+    """True for an unapproved dry run. False if its plan is missing or damaged."""
     if run_folder.plan(run.run_id) not in run.entries or run_folder.approval(run.run_id) in run.entries:
         return False
     try:
@@ -261,7 +263,7 @@ def _remove_prepared(store: ObjectStore, past: PastFolder) -> int:
 
 
 def preparations_of(store: ObjectStore, past: PastFolder) -> frozenset[str]:
-    """The ids under which the server prepared for a run or forecast. What cannot be read names none."""
+    """The ids under which the server prepared data for a run or forecast. Unreadable files name none."""
     run_id, ids = past.run_id, list[object]()
     if run_folder.frame(run_id, UNCOMMITTED_DF.name) in past.entries:
         ids += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED_DF.name))

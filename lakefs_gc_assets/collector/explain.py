@@ -1,9 +1,8 @@
-"""Why one object stays or goes: who holds it, by which rule, where it is staged, and which run deleted it.
+"""Explains why an object stays or goes: its holders, their rules, where it is staged, and the run that deleted it.
 
-Live addresses come from the same functions as in a run, with the clocks of a run. Nothing is stored but the id of the
-data that the server prepared for the question. If the newest run looked at the object and found no live commit that
-holds it, the ranges that this run read are not read again. Of the others, those are not read whose recorded hashes lack
-the address. Recorded sizes would not do: an entry may state another size than the object has.
+Live addresses come from the functions and clocks of a run. The search stores nothing except the id of the data that
+the server prepared for it. It skips ranges that the newest run has ruled out, and ranges whose recorded hashes rule the
+address out. Recorded sizes cannot rule it out: an entry may state another size than the object has.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -66,12 +65,12 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, as_batc
 
 _READERS = 8
 _REQUEST_BYTES = 64 * 1024
-"""Bytes that take as long to be read as a request takes to be answered."""
+"""Number of bytes that take as long to read as one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A commit that holds the object; `why` says why the commit stays, and is empty for an expired one."""
+    """A commit that holds the object; `why` is the reason the commit stays, empty for an expired one."""
 
     commit_id: str
     paths: tuple[str, ...]
@@ -80,9 +79,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class UnnamedRange:
-    """A range that holds the object and counts though no active commit has it: perhaps it is another repository's.
+    """A range that holds the object and counts although no active commit has it; it may be another repository's.
 
-    No commit names it, or a metarange names it that no commit has.
+    No commit names it, or only a metarange that no commit has names it.
     """
 
     range_id: str
@@ -110,20 +109,21 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that is known of one address.
+    """All known facts about one address.
 
     Attributes:
-        stored: None where there is no such object.
+        stored: None if there is no such object.
         holders: active commits first.
-        uncommitted: true if the server's uncommitted data names it, or a branch shows it.
-        staged: where, as far as branches show it.
-        decisions: by sweeps, newest first; of one that came to its end, what became of the object in the end.
-        unnamed: ranges that count by the settings though no active commit has them; none where one holds the object.
-        compacted: compacted bases of branches that hold it, and no active commit does: it is, or was, staged there.
-        kept: why a run that marks now keeps the object although nothing is known to reference it; None where it may go,
+        uncommitted: True if the server's uncommitted data names it, or a branch shows it.
+        staged: places where branches show it as staged.
+        decisions: decisions of sweeps, newest first; for a finished sweep, the final result.
+        unnamed: ranges that count by the settings although no active commit has them; none if an active commit holds
+            the object.
+        compacted: compacted bases of branches that hold it, while no active commit does: it is, or was, staged there.
+        kept: reason that a run would keep the object now although nothing is known to reference it; None if it may go,
             is referenced, or is not stored.
-        kept_when_old: of an object that is too young, why a run keeps it however old; None where it may go then.
-        listed_by: the newest run that came to its end, if the object is among its candidates.
+        kept_when_old: for an object that is too young, the reason to keep it once it is old; None if it may go then.
+        listed_by: the newest finished run, if the object is among its candidates.
     """
 
     address: str
@@ -156,15 +156,15 @@ def explain(
     warn: LogLine = lambda message: None,
     count: Callable[[int, int], None] | None = None,
 ) -> Explanation:
-    """Looks for an address everywhere.
+    """Searches everywhere for an address.
 
     Args:
         address: relative to the storage namespace, in full, or of an object in lakeFS, see `find_key`.
-        note: called with each line about the progress.
-        warn: called with each line about what cannot be known for sure.
-        count: called with how many ranges are read, and of how many.
+        note: receives progress lines.
+        warn: receives lines about uncertain facts.
+        count: receives the number of ranges read so far, and their total.
     Raises:
-        ConfigurationError: it lies outside the storage namespace, or lakeFS has no such object.
+        ConfigurationError: the address lies outside the storage namespace, or lakeFS has no such object.
         GuardTripped: the clocks disagree.
         LakeFSError: the server refuses a refs dump, or fails.
         CorruptFile: a file cannot be read.
@@ -174,7 +174,7 @@ def explain(
     step = _begin(repository, key, uncommitted_data.note_prepared(repository, prepared, note), note, warn)
     listed_by, ranges_read_before = _ask_newest_run(repository, key)
     is_uncommitted = _is_uncommitted(repository, key, prepared)
-    # The uncommitted data of another repository leaves out what lies outside of its own namespace.
+    # Another repository's uncommitted data omits addresses outside its own namespace, so its branches are read anyway.
     repositories = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for repo in repositories for place in _staged_at(repository.namespace, repo, key))
     search = _Search(step, key, ranges_read_before, count)
@@ -208,13 +208,13 @@ def _held_by(repository_id: str, at: int) -> tuple[str, ...]:
 
 
 def find_key(repository: OpenRepository, address: str) -> str:
-    """The address below the storage namespace.
+    """The address relative to the storage namespace.
 
     Args:
-        address: relative to the storage namespace, in full, or `lakefs://REPOSITORY/REF/PATH` for the object that a
-            branch, tag or commit has at a path: of this repository, or of one that `collection.also_live` names.
+        address: relative to the storage namespace, in full, or `lakefs://REPOSITORY/REF/PATH` for the object at a path
+            of a branch, tag or commit. The repository is this one, or one named in `collection.also_live`.
     Raises:
-        ConfigurationError: it lies outside of the storage namespace, or lakeFS has no such object.
+        ConfigurationError: the address lies outside the storage namespace, or lakeFS has no such object.
         LakeFSError: there is no such branch, tag or commit, or the server fails.
     """
     location = parse_location(address)
@@ -239,12 +239,12 @@ def find_key(repository: OpenRepository, address: str) -> str:
 def _begin(
     repository: OpenRepository, key: str, store_clock: datetime | None, note: LogLine, warn: LogLine
 ) -> Step[ArrowRows]:
-    """A step without a lock, with the plan that a run of flow `clean` would have now.
+    """Begins a step without a lock, with the plan of a run of flow `clean`.
 
-    It believes the facts of all runs, as a run does that builds on another one: what they are about never changes.
+    The step uses the facts of all runs, as a run with a base run does: facts about immutable files stay true.
 
     Args:
-        store_clock: as `planning.make_plan` takes it; None where it is not known.
+        store_clock: as for `planning.make_plan`; None if unknown.
     """
     now = repository.clock.now()
     windows = (_window(key, repository.settings.slice_window),)
@@ -261,11 +261,11 @@ def _window(key: str, window_size: WindowSize) -> str:
 
 
 def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, Set[str]]:
-    """The newest run that came to its end, if the address is among its candidates, and ids of files that lack it.
+    """The newest finished run if the address is among its candidates, and ids of files that lack the address.
 
-    Whatever the run looked at and did not find to be committed is in no range that it read, or that a run read which it
-    builds on; its recheck relies on that as well. Nor is an address that was issued later. What cannot be read of the
-    run is not known.
+    If that run examined the address and found it uncommitted, no range that it or its base runs read contains it. The
+    run's recheck relies on that as well. The same holds for an address issued after the run. Unreadable files of the
+    run rule nothing out.
     """
     store, listed_by = repository.store, None
     try:
@@ -302,11 +302,11 @@ def _has(repository: OpenRepository, plan: Plan, frame: Frame[Any], key: str) ->
 
 @dataclass(frozen=True)
 class _Search:
-    """Looks for an address in metaranges and ranges.
+    """Searches metaranges and ranges for an address.
 
     Attributes:
         known: ids of metaranges and ranges that do not hold the address.
-        read: ids of the metaranges and ranges of this repository that were looked for, and paths in the ranges.
+        read: ids of this repository's metaranges and ranges that were searched, with the paths in ranges.
     """
 
     step: Step[ArrowRows]
@@ -325,8 +325,8 @@ class _Search:
         """The commits, and the compacted bases of branches, that hold the address.
 
         Args:
-            why: why each commit stays, by its position.
-            late: metaranges of commits that are newer than the dump, by their ids.
+            why: returns why a commit stays, by its position.
+            late: metaranges of commits newer than the dump, by commit id.
         """
         columns = dump.commits
         metarange_ids = [*commits.distinct_metaranges(columns).to_pylist(), *dump.compacted, *late.values()]
@@ -346,7 +346,7 @@ class _Search:
         return holders, [StagedAt(repository.facts.id, branch, path) for branch, path in bases]
 
     def _metaranges(self, repository: OpenRepository, metarange_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """The paths at which metaranges hold the address; those that do not are left out."""
+        """The paths at which metaranges hold the address; metaranges without it are left out."""
         wanted = IdSet.from_ids(self.known).lacking(id_ for id_ in dict.fromkeys(metarange_ids) if id_)
         named = [*self._named_ranges(repository, wanted)]
         ranges = [facts_of_ranges.select_ranges(rows) for rows in (NAMED_RANGES.empty_table(), *named)]
@@ -366,7 +366,7 @@ class _Search:
         return paths_of
 
     def _named_ranges(self, repository: OpenRepository, metarange_ids: Sequence[str]) -> Iterator[pa.Table]:
-        """Each metarange and its ranges (NAMED_RANGES), in one of several tables, by facts where there are any."""
+        """Metaranges with their ranges (NAMED_RANGES), each in one of several tables; from cached facts if possible."""
         step, unread = self.step, IdSet(metarange_ids)
         fact_files = references.find_fact_files(step, METARANGES) if repository is step.repository and unread else []
         for file in fact_files if len(fact_files) < len(unread) else ():
@@ -386,7 +386,7 @@ class _Search:
             yield merge(work_ahead(name, range(len(ids)), _READERS), facts_of_ranges.join_runs, ROWS_MERGED)
 
     def unnamed(self) -> tuple[UnnamedRange, ...]:
-        """The ranges that hold the address and count though no active commit has them; to be asked for last."""
+        """The ranges that hold the address and count although no active commit has them; call this last."""
         step, settings = self.step, self.step.repository.settings
         if not settings.keep_unnamed_ranges:
             return ()
@@ -403,7 +403,7 @@ class _Search:
         return tuple(UnnamedRange(record.id, paths[record.id]) for record in unnamed_ranges.records if paths[record.id])
 
     def _paths(self, repository: OpenRepository, records: RangeRecords) -> dict[str, tuple[str, ...]]:
-        """The paths, as text, at which each of some ranges holds the address. Reads what facts do not rule out."""
+        """The paths, as text, at which each range holds the address. Reads only ranges that facts do not rule out."""
         lacking, live_files = self._find_lacking(records), self._files(repository)
         wanted = [record for record in records if record.id not in lacking]
         self.step.log(
@@ -411,7 +411,7 @@ class _Search:
             "others"
         )
         paths: dict[str, tuple[str, ...]] = {}
-        # Ranges differ in size: nobody waits for a large one before the next are asked for.
+        # Ranges differ in size: a large one does not delay the next requests.
         with ThreadPoolExecutor(_READERS) as pool:
             results = pool.map(lambda record: live_files.paths(record, self.key), wanted)
             for record, found in zip(wanted, results, strict=True):
@@ -421,7 +421,7 @@ class _Search:
         return {**dict.fromkeys(lacking, ()), **paths}
 
     def _find_lacking(self, records: RangeRecords) -> Set[str]:
-        """Ranges that do not hold the address by all that is recorded of them; none where reading them costs less."""
+        """Ranges without the address, according to all recorded facts; empty if reading the ranges costs less."""
         step = self.step
         fact_files = references.find_fact_files(step, HASHES) if records else []
         sizes = [file.length for file in fact_files], records.rows.column("estimated_size").to_pylist()
@@ -443,7 +443,7 @@ class _Search:
 
 
 def _judge(step: Step[ArrowRows], stored: ObjectFacts, heads: dict[str, str]) -> tuple[str | None, str | None]:
-    """Why a run keeps an object that nothing is known to reference: now, and where it is too young, when it is old."""
+    """Reason a run keeps an unreferenced object: now, and once it is old if it is too young now."""
     engine, now = step.engine, step.repository.clock.now()
     listed = as_listed(as_batch([stored]), step.plan.slice_window)
     if not listed.num_rows:
@@ -459,7 +459,7 @@ def _judge(step: Step[ArrowRows], stored: ObjectFacts, heads: dict[str, str]) ->
 
 
 def _keep_because(step: Step[ArrowRows], rows: ArrowRows, sighted: ArrowRows, heads: dict[str, str]) -> str | None:
-    """Why the mark keeps the object that is the only row (LISTED), which nothing is known to reference."""
+    """Reason the mark keeps the only object in `rows` (LISTED), which nothing is known to reference."""
     unreferenced = subtract(step, rows, (), sighted, 1)
 
     def clear(eligible: ArrowRows) -> Any:
@@ -485,12 +485,12 @@ def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> It
 def _decisions(repository: OpenRepository, key: str, warn: LogLine) -> Iterator[Decision]:
     """Decisions of sweeps about the object, newest first.
 
-    Of a sweep that came to its end, only the files of its report are read that may name the object, and the receipts of
-    restorations and purges; of another one, all of its receipts.
+    For a finished sweep, only the report's files that may name the object are read, and the receipts of restorations
+    and purges. For other sweeps, all receipts are read.
     """
     runs = EarlierRuns(repository.store)
     settled = ((run_id, runs.settled(run_id)) for run_id in runs.newest_first())
-    # A settled run that deleted nothing, and was to delete nothing, has no receipts.
+    # A settled run that deleted nothing, and was not to delete anything, has no receipts.
     swept = [
         run_id for run_id, facts_of_run in settled if not facts_of_run or facts_of_run.swept or facts_of_run.deleted
     ]
@@ -506,7 +506,7 @@ def _decisions(repository: OpenRepository, key: str, warn: LogLine) -> Iterator[
 
 
 def _read_decisions(store: ObjectStore, windows: Set[str], exclude: receipts.DamagedFile, run_id: str) -> pa.Table:
-    """Receipts (RECEIPTS) of a run, without those of a finished sweep that lie in no such window."""
+    """Receipts (RECEIPTS) of a run; for a finished sweep, only those in these windows."""
     keys, none = receipts.keys(store, run_id), RECEIPTS.empty_table()
     later = [key for key in keys if key.rpartition("/")[2].startswith((receipts.OF_RESTORE, receipts.OF_PURGE))]
     if (reported := earlier_runs.report_files(store, run_id)) is not None:

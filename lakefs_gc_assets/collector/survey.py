@@ -1,6 +1,6 @@
-"""Reads the commits of a repository and the ranges of their metaranges, and records what cannot be read.
+"""Reads the commits of a repository and the ranges of their metaranges; records unreadable files.
 
-A run stops at the first damaged file. Checks and erasures go on with the other files, and name the damaged ones.
+A run stops at the first damaged file. Checks and erasures go on with the other files, and report the damaged ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _NAMED = pa.schema([*(column.with_nullable(True) for column in RANGES), pa.field
 
 
 class FindingKind(StrEnum):
-    """What is wrong."""
+    """Kind of a problem."""
 
     MISSING = "missing"
     QUARANTINED = "in quarantine"
@@ -55,12 +55,12 @@ class HolderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is needed.
+    """A place that needs an object or file.
 
     Attributes:
         reference: a branch, a tag or a commit, in words.
-        commit_id: empty for what is staged.
-        path: empty for a whole file of metadata.
+        commit_id: empty for a staged object.
+        path: empty for a whole metadata file.
     """
 
     repository: str
@@ -78,8 +78,9 @@ class Finding:
     """One problem.
 
     Attributes:
-        address: of the object or file, relative to the storage namespace; for a shared namespace the other repository.
-        places: some of the places where it is needed.
+        address: address of the object or file, relative to the storage namespace; for a shared namespace the id of the
+            other repository.
+        places: some of the places that need it.
     """
 
     kind: FindingKind
@@ -98,7 +99,7 @@ _RESTORE_FILE = (
 
 @dataclass(frozen=True)
 class Problems:
-    """What was found so far."""
+    """Problems found so far."""
 
     log: LogLine
     findings: list[Finding] = field(default_factory=list)
@@ -110,7 +111,7 @@ class Problems:
         self.log(f"not checked: {what}")
 
     def unreadable(self, file: str, detail: str, places: Sequence[Place] = ()) -> None:
-        """Records a file of metadata that cannot be read."""
+        """Records an unreadable metadata file."""
         self.findings.append(Finding(FindingKind.METADATA, file, detail, _RESTORE_FILE, tuple(places[:PLACES])))
 
 
@@ -119,11 +120,11 @@ class Commits:
     """Commits of one repository, and the ranges of their metaranges.
 
     Attributes:
-        count: number of these commits.
-        late: metaranges of those that are newer than the dump, by their ids.
-        metarange_ids: those that can be read.
-        damaged: metaranges that cannot be read, and why.
-        heads: metaranges of branch heads, and of what is compacted on branches, where these matter.
+        count: number of commits.
+        late: metaranges of commits newer than the dump, by commit id.
+        metarange_ids: readable metaranges.
+        damaged: unreadable metaranges, with the reason.
+        heads: metaranges of branch heads and of compacted staging, if the caller gave them.
     """
 
     repository: OpenRepository
@@ -146,16 +147,16 @@ class Commits:
         named: Iterable[str],
         heads: Sequence[str] = (),
     ) -> "Commits":
-        """Reads metaranges, those of heads first; each is read once, in this order."""
+        """Reads metaranges once each, those of heads first."""
         ordered = [*dict.fromkeys(filter(None, [*heads, *named]))]
         records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
         readable = tuple(each for each in ordered if each not in damaged)
         return cls(repository, dump, count, late, readable, records, damaged, tuple(heads))
 
     def named_by(self, metarange_id: str) -> Iterator[tuple[HolderKind, str, int | None]]:
-        """The branches with staged data, branches, tags, then other commits, newest first, that name a metarange.
+        """The branches with compacted staging, branches, tags, then other commits, newest first, that name a metarange.
 
-        Yields kind, name, and position of the commit in the dump; None for what has no commit there.
+        Yields kind, name, and position of the commit in the dump; None if the dump has no such commit.
         """
         dump, columns = self.dump, self.dump.commits
         if metarange_id in dump.compacted:
@@ -174,19 +175,19 @@ class Commits:
             yield HolderKind.COMMIT, commit_id, ids[commit_id]
 
     def places(self, metarange_id: str) -> Iterator[Place]:
-        """Where a metarange is needed, in the order of `named_by`."""
+        """Places that need a metarange, in the order of `named_by`."""
         for by, name, at in self.named_by(metarange_id):
             commit_id = name if by is HolderKind.COMMIT else "" if at is None else self.dump.commits.ids[at].as_py()
             yield Place(self.repository.facts.id, f"{by} {name}", commit_id)
 
 
 def read_commits(step: Step[R], repository: OpenRepository, *, by_rules: bool = True) -> tuple[Dump, Retention | None]:
-    """All commits of a repository, and which of them stay by its rules.
+    """All commits of a repository, and the commits that stay under its rules.
 
-    The rules of other repositories than the step's do not count: None stands for all of their commits.
+    Rules of repositories other than the step's do not count: None means that all commits stay.
 
     Args:
-        by_rules: False if all commits are asked for.
+        by_rules: False to keep all commits.
     """
     now = repository.clock.now()
     if not by_rules or repository is not step.repository:
@@ -206,7 +207,7 @@ def begin_reading(
         files, store_clock = prepared.files, uncommitted.note_prepared(repository, prepared, problems.log)
     except (LakeFSError, OrderViolation, CorruptFile) as error:
         problems.skip(f"staged objects that no branch shows, since uncommitted data cannot be had: {error}")
-    # A step of this flow records no facts about what it reads.
+    # A step of this flow records no facts about the files that it reads.
     plan = planning.make_plan(repository, layout.issue_run_id(now), (), owner, store_clock or now, Flow.CLEAN)
     return Step(problems.log, problems.log, repository, engine, plan, None), files
 
@@ -214,10 +215,10 @@ def begin_reading(
 def read_named(
     references: References[R], ranges_of: Callable[[LiveFiles, Item], pa.Table], files: Sequence[Item]
 ) -> tuple[RangeRecords, dict[str, str]]:
-    """The distinct ranges that files name, as `References.range_records` has them, and what is wrong with some files.
+    """The distinct ranges that files name, as `References.range_records` returns them, and the damage of other files.
 
     Args:
-        ranges_of: reads one file; what it raises is recorded.
+        ranges_of: reads one file; its errors are recorded.
     """
     if not files:
         return RangeRecords(RANGES.empty_table()), {}
