@@ -1,10 +1,10 @@
-"""Checks, before any run, of the rights and features that runs need of the server and of the store.
+"""Checks, before any run, the rights and features that runs need from the server and the store.
 
-Every right and feature is tried by the same calls as in a run, as far as that deletes nobody's objects. It
-writes two small files, and deletes these and the data that the server prepared for it.
+Each right and feature is tried with the calls of a run, but without deleting any user's objects. The check writes two
+small files. It deletes these, and the data that the server prepared for it.
 
-If the server or the store does not answer, does not know the credentials or has no such repository or bucket, nothing
-else is tried. The first call of each is made with little patience, so this takes less than ten seconds.
+It stops early if the server or the store does not answer, rejects the credentials, or lacks the repository or bucket.
+The first call of each gives up soon, so that this takes less than ten seconds.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -51,7 +51,7 @@ from lakefs_gc_assets.storage.interface import (
 
 FOLDER = "_lakefs/retention/gc/doctor/"
 KEY = f"{FOLDER}probe"
-"""The file that is written. Always the same one, so that not more than one stays where it may not be deleted."""
+"""The file that is written. Its key is fixed, so that at most one file stays if it may not be deleted."""
 COPY = f"{FOLDER}copy"
 _ABSENT = f"{FOLDER}absent"
 _LISTS_OF_COMMITS = "_lakefs/retention/gc/commits/"
@@ -83,8 +83,8 @@ class Finding:
 
     Attributes:
         purposes: uses that need it.
-        detail: result, or what went wrong.
-        given_by: the right, and the document that has it; empty where no right gives it, or none was refused.
+        detail: result or error.
+        given_by: the right, and the document that grants it; empty if the result does not depend on a right.
     """
 
     name: str
@@ -96,11 +96,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything that was tried, in order.
+    """All findings, in order.
 
     Attributes:
-        left: keys of files that were written for it and could not be deleted.
-        stopped: true if the last finding made everything else pointless, so that it was not tried.
+        left: keys of files written by the check that could not be deleted.
+        stopped: True if the last finding made further checks pointless, so that they were skipped.
     """
 
     findings: tuple[Finding, ...]
@@ -119,7 +119,7 @@ class Diagnosis:
 
 
 def wanted_by(settings: CollectionSettings) -> frozenset[Purpose]:
-    """Purposes of a configuration: a dry run and a sweep, and quarantine or retention where it asks for them."""
+    """Purposes of a configuration: a dry run and a sweep, and quarantine or retention if configured."""
     purposes = {Purpose.DRY_RUN, Purpose.SWEEP}
     if settings.quarantines:
         purposes.add(Purpose.QUARANTINE)
@@ -134,7 +134,7 @@ class Services:
 
     Attributes:
         api: client of the server.
-        first_api: client of the same server that gives up within eight seconds, for the first call.
+        first_api: client of the same server for the first call; gives up within eight seconds.
         open_store: opens the store of a storage namespace; raises CollectionError.
     """
 
@@ -150,10 +150,10 @@ def diagnose(
     wanted: Collection[Purpose],
     note: Callable[[Finding], None] = lambda finding: None,
 ) -> Diagnosis:
-    """Tries everything, wanted or not. Raises nothing of what it tries: that is a finding.
+    """Tries everything, wanted or not. Errors become findings and are not raised.
 
     Args:
-        note: called with each finding as it is made.
+        note: receives each finding as it is made.
     """
     examined = _Examination(services, settings, clock)
     findings: list[Finding] = []
@@ -170,13 +170,14 @@ def diagnose(
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """Something to try.
+    """A right or feature to try.
 
     Attributes:
-        given_by: the right that it needs, and the document that has it.
-        attempt: says what was seen. Raises CollectionError where it does not work, _DoesNotApply where it cannot.
-        refusal: raised by `attempt` where that right is missing. Both sides may refuse: what lakeFS prepared is read
-            in the store, whose rights have findings of their own.
+        given_by: the right that it needs, and the document that grants it.
+        attempt: returns the observation. Raises CollectionError if it does not work, _DoesNotApply if it cannot be
+            tried.
+        refusal: error of `attempt` if the right is missing. Server and store may both refuse: data that lakeFS prepared
+            are read from the store, whose rights have their own findings.
     """
 
     name: str
@@ -187,7 +188,7 @@ class _Check:
 
 
 class _DoesNotApply(Exception):
-    """There is nothing to try, and nothing lacks."""
+    """There is nothing to try, and nothing is missing."""
 
 
 def _judged(check: _Check, wanted: Collection[Purpose]) -> Finding:
@@ -210,16 +211,16 @@ _SWEEPS = (Purpose.SWEEP, Purpose.QUARANTINE)
 def _of_server(
     name: str, purposes: tuple[Purpose, ...], actions: str, attempt: Callable[[], str], document: str = "lakefs-collect"
 ) -> _Check:
-    """A check that needs rights of the server, which a document gives."""
+    """A check that needs server rights, which a document grants."""
     return _Check(name, purposes, f"{actions}, {POLICIES}/{document}.json", attempt, AccessDenied)
 
 
 @dataclass
 class _Examination:
-    """Facts learnt so far, and files and runs to remove at the end.
+    """Facts learned so far, and files and preparations to remove at the end.
 
     Attributes:
-        pointless: true if nothing else can work, as the server or the store does not answer to these settings.
+        pointless: True if nothing else can work, since the server or the store does not accept these settings.
     """
 
     services: Services
@@ -239,7 +240,7 @@ class _Examination:
     deleted: DeleteOutcome | None = None
 
     def checks(self) -> Iterator[_Check]:
-        """Everything to try, in an order in which later things can build on earlier ones."""
+        """All checks; later ones build on earlier ones."""
         yield _of_server("read the repository", _ALL, "fs:ReadRepository", self._read_repository)
         yield _of_server("ask for the grace period", _ALL, "fs:ReadConfig", self._grace_period)
         yield _of_server("list branches", _ALL, "fs:ListBranches", self._list_branches)
@@ -251,7 +252,7 @@ class _Examination:
         yield _Check("open the store", _ALL, "", self._open)
         yield _Check("list objects", _ALL, self._given("list"), self._list_stored)
         yield _Check("a storage namespace of its own", _SWEEPS, "", self._compare_namespaces)
-        # A store hides what is missing from who may not list, or may not read.
+        # Without rights to list or read, a store does not reveal that an object is missing.
         hidden_without = self._given("read" if self.lists else "list")
         yield _Check("tell a missing object from a refused one", _ALL, hidden_without, self._look_for_nothing)
         yield _Check("write its own files", _ALL, self._given("write"), self._write)
@@ -273,7 +274,7 @@ class _Examination:
         yield _Check("undo deletes by versions", (Purpose.RESTORE,), self._given("versions"), self._undo)
 
     def _given(self, right: str) -> str:
-        """The right that a store of this kind asks for; empty where it has none, as a folder."""
+        """The right that this kind of store needs; empty if it has none, such as a folder."""
         if self.repository is None:
             return ""
         try:
@@ -327,7 +328,7 @@ class _Examination:
         return f"{counted(len(branches), 'branches')}"
 
     def _a_branch(self) -> str:
-        """A branch that is there: the default one, which may have been removed, or any."""
+        """An existing branch: the default one unless it was removed, else any."""
         default = self._known.default_branch
         return default if default in self.heads or not self.heads else min(self.heads)
 
@@ -360,7 +361,7 @@ class _Examination:
     def _compare_namespaces(self) -> str:
         if self.other_repositories is None or self.other_repositories.refusal is not None:
             raise _DoesNotApply("not tried, since repositories could not be listed")
-        # Again, since the store could not be asked before it was open.
+        # Repeated, since the store could not be compared before it was open.
         also_live = self.settings.also_live
         found = other_repositories.compare_namespaces(self._server, self._known, self._store, also_live)
         if found.nested:
@@ -392,7 +393,7 @@ class _Examination:
 
     def _write(self) -> str:
         store = self._store
-        # Where an earlier examination was not allowed to delete it, it is there; conditions are tried by themselves.
+        # The file exists if an earlier check was not allowed to delete it. Conditions have a check of their own.
         with suppress(AlreadyExists, NotOffered), self._writing(KEY):
             store.put_if_absent(KEY, b"1")
         with self._writing(KEY):
@@ -402,7 +403,7 @@ class _Examination:
 
     @contextmanager
     def _writing(self, key: str) -> Iterator[None]:
-        """Remembers a file to remove, unless the store refused to write it."""
+        """Records a file to remove, unless the store refused to write it."""
         try:
             yield
         except (PermissionMissing, NotOffered):
@@ -423,7 +424,7 @@ class _Examination:
 
     def _read(self) -> str:
         if self.stored is not None:
-            # Nobody knows how large it is: its facts take the same right.
+            # Its size is unknown, so only its facts are read: they need the same right.
             self._store.head(self.stored)
         self._require_writes()
         if self._store.get(KEY) != _CONTENT:
@@ -471,7 +472,7 @@ class _Examination:
         return "by the store itself"
 
     def _prepare(self) -> str:
-        store = self._store  # First: without it nobody could take away again what the server writes.
+        store = self._store  # First: without it, the server's files could not be removed again.
         page = self._server.prepare_uncommitted(None)
         self.prepared.append(page.run_id)
         if not page.location:
@@ -550,7 +551,7 @@ class _Examination:
         return "the bucket keeps versions; those of the file that was tried stay until its lifecycle removes them"
 
     def tidy_up(self) -> tuple[str, ...]:
-        """Takes away what was written for this, and returns the keys of what could not be."""
+        """Deletes the files and data written for the check; returns the keys of remaining ones."""
         if self.opened is None:
             return ()
         left = [key for key in dict.fromkeys(self.written) if not _is_gone(self.opened, key)]
@@ -563,9 +564,9 @@ class _Examination:
 
 
 def _is_gone(store: ObjectStore, key: str) -> bool:
-    """Deletes a file unless there is none; returns whether it is gone."""
+    """Deletes a file if it exists; returns True if it is gone."""
     try:
-        # Where versions are kept, to delete what is not there leaves a delete marker.
+        # In a versioned bucket, deleting a missing object leaves a delete marker.
         with suppress(StorageError):
             if head_if_there(store, key) is None:
                 return True

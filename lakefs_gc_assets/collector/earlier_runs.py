@@ -1,21 +1,13 @@
-"""Facts about earlier runs: what they deleted or brought back, what they stored, and what they saw first.
+"""Facts about earlier runs: their deletions and restorations, their stored frames, and their first sightings.
 
-An index of runs lies beside the lock. Without it, a run looks for a plan in every folder beside its own, the server's
-and those of other programs included, and reads plans and reports of many runs. With it, it lists the folders, reads the
-index, and looks only into folders that the index does not name. So its requests do not grow with the number of runs.
+An index of runs is stored beside the lock. With it, a run lists the folders, reads the index, and examines only folders
+that the index does not name. So the number of requests does not grow with the number of runs. Without the index, a run
+looks for a plan in every folder, the server's and other programs' included, and reads plans and reports of many runs.
 
-The index says nothing that could become false. A folder without a plan is none of ours for ever, since a run writes its
-plan first. Of our own runs it names those that are settled: that ended well, or that a newer run has overtaken and that
-therefore delete nothing more. One thing can still become of a dry run: it is approved. It is taken out then, before
-anything is deleted. Whatever the index does not name is looked at; where it is missing, damaged or of another version,
-that is everything.
-
-The number of branches that a repository had is learnt here too, for the guard that compares it with what is left. The
-previous run is not the one to compare with: a run that the guard refused leaves no count, and a dry run counts what is
-left although nobody has agreed to the loss. Only a sweep that succeeded has passed the guard, or a setting let it.
-
-The LastModified of an object uploaded in parts may be the moment its upload began, so it is collected only when an
-earlier run listed it long enough ago. Each run keeps its sightings of such objects beside its frames, dry runs too.
+The index only states facts that stay true. A folder without a plan is never ours, since a run writes its plan first. Of
+our runs it names the settled ones: runs that ended well, or that a newer run has overtaken, so that they delete nothing
+more. A settled dry run can still be approved; `forget` then removes it before anything is deleted. If the index is
+missing, damaged or of another version, every folder is examined.
 """
 
 import logging
@@ -77,17 +69,17 @@ _ABSENT = ""
 
 @dataclass(frozen=True, slots=True)
 class SettledRun:
-    """Facts that later runs need about a run that changes no more, except by an approval.
+    """Facts that later runs need about a run that no longer changes, except by an approval.
 
     Attributes:
-        base: whether it was to delete, so that no run builds on an older one of its kind. Earlier versions say so of no
-            run of the flow `committed`, and none of those can be built on.
-        swept: whether it deleted, and succeeded.
-        branches: how many branches it counted; None where its report does not say.
-        sightings: whether it stored sightings of objects uploaded in parts.
-        deleted: whether it may have deleted something, or moved it to quarantine.
-        repository: whose run it is, where the index says so: several repositories can share a namespace.
-        limited: whether it listed some windows alone.
+        base: True if it was to delete, so that no run builds on an older one of its kind. Indexes of earlier versions
+            have False for all runs of the flow `committed`, and no run can build on those.
+        swept: True if it deleted, and succeeded.
+        branches: number of branches that it counted; None if its report does not say.
+        sightings: True if it stored sightings of multipart uploads.
+        deleted: True if it may have deleted objects, or moved them to quarantine.
+        repository: id of its repository, if the index has it: several repositories can share a namespace.
+        limited: True if it listed only some windows.
     """
 
     run_id: str
@@ -106,7 +98,7 @@ class _Index:
     """The stored index.
 
     Attributes:
-        others: folders beside those of our runs, which hold no plan.
+        others: folders without a plan beside those of our runs.
     """
 
     runs: tuple[SettledRun, ...] = ()
@@ -115,10 +107,10 @@ class _Index:
 
 
 class EarlierRuns:
-    """Our runs in a namespace as they are listed now, and what the index says of them."""
+    """Our runs in a namespace, as listed now, and their entries in the index."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Lists the folders and reads the index. Raises StorageError where the store cannot be asked."""
+        """Lists the folders and reads the index. Raises StorageError if the store cannot be read."""
         self._store = store
         self._names = run_folder.folders(store)
         index = _read(store)
@@ -126,7 +118,7 @@ class EarlierRuns:
         self._settled = {run.run_id: run for run in index.runs}
 
     def newest_first(self) -> Iterator[str]:
-        """The ids of our runs; a folder that the index does not name is looked into when its turn comes."""
+        """The ids of our runs. A folder that the index does not name is examined when its turn comes."""
         return (name for name in self._names if name in self._settled or self._is_ours(name))
 
     def settled(self, run_id: str) -> SettledRun | None:
@@ -134,7 +126,7 @@ class EarlierRuns:
         return self._settled.get(run_id)
 
     def is_of(self, run_id: str, repository: str) -> bool:
-        """True if a run was made for this repository; false also where its plan cannot be read."""
+        """True if a run was made for this repository; False also if its plan cannot be read."""
         settled = self._settled.get(run_id)
         if settled is not None and settled.repository:
             return settled.repository == repository
@@ -148,13 +140,13 @@ class EarlierRuns:
 
 
 def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
-    """Brings the index up to date at the end of a run, whose lock is held.
+    """Updates the index at the end of a run, whose lock is held.
 
-    The run itself joins it where it succeeded, as do runs that ended meanwhile without doing so. Without a lock that
-    holds nothing is written: it might bring back what a sweep that began meanwhile took out.
+    Adds the run itself if it succeeded, and runs that ended meanwhile without an update. Without an enforced lock,
+    nothing is written: the update might restore an entry that a sweep has removed meanwhile.
 
     Args:
-        warn: called with what went wrong: without an index the next run reads more, and that is all.
+        warn: receives errors. Without an index the next run only reads more.
     """
     if plan.no_lock is not None:
         return
@@ -168,9 +160,9 @@ def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
 
 
 def forget(store: ObjectStore, run_id: str) -> None:
-    """Takes a run out of the index, since something is to become of it: to be called before anything is deleted.
+    """Removes a run from the index, before it deletes anything.
 
-    Where somebody else changes the index meanwhile, it is emptied: the next run looks at everything.
+    If another process changes the index meanwhile, the index is emptied, and the next run examines every folder.
 
     Raises StorageError.
     """
@@ -215,7 +207,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
     """The index entry of a run; None if the run may still change.
 
     Args:
-        overtaken: true if a newer run has swept, so that this one deletes nothing more.
+        overtaken: True if a newer run has swept, so that this one deletes nothing more.
     """
     run_id, ended_well = plan.run_id, report is not None and report.is_complete
     swept = report is not None and report.is_complete and not report.dry_run
@@ -238,7 +230,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
 
 
 def _has_sightings(store: ObjectStore, run_id: str) -> bool:
-    """True if a run stored sightings, or if they cannot be read: later runs then say what is wrong with them."""
+    """True if a run stored sightings, or if they are unreadable: later runs then report the damage."""
     try:
         return files_module.read_manifest(store, run_id, SIGHTINGS_DF).rows > 0
     except OrderViolation:
@@ -248,7 +240,7 @@ def _has_sightings(store: ObjectStore, run_id: str) -> bool:
 
 
 def _read(store: ObjectStore) -> _Index:
-    """The index; an empty one where there is none, or where it cannot be relied on."""
+    """The index; an empty one if it is missing or cannot be relied on."""
     try:
         return records_json.read(store, _Index, KEY) or _Index()
     except CorruptFile:
@@ -256,7 +248,7 @@ def _read(store: ObjectStore) -> _Index:
 
 
 def _read_with_etag(store: ObjectStore) -> tuple[_Index, str]:
-    """The index, and the ETag of what is stored, read before it; `_ABSENT` where nothing is stored."""
+    """The index, and the ETag of its object, read before it; `_ABSENT` if there is none."""
     facts = head_if_there(store, KEY)
     if facts is None:
         return _Index(), _ABSENT
@@ -275,21 +267,22 @@ def _put(store: ObjectStore, index: _Index, etag: str) -> None:
 def branch_baseline(
     store: ObjectStore, run_id: str, repository: str, warn: LogLine, present: Collection[str]
 ) -> int | None:
-    """The most branches that any run of a repository counted since its newest successful sweep, that one included.
+    """The maximum number of branches that a run counted since the newest successful sweep, that sweep included.
 
-    Runs that failed count for nothing, however many there were; dry runs may raise the number and never lower it.
-    Where no run swept yet, it is the most that any dry run counted. Goes by `count_branches`; a run of which
-    nothing can be read is passed over, and older runs count then as well.
+    The guard on branches compares the present number with it. A successful sweep has passed that guard, or a setting
+    lifted it. Failed runs do not lower the number, and dry runs can only raise it: no user has agreed to the loss that
+    they count. If no run has swept yet, the maximum of all dry runs is returned. If no file of a run is readable, the
+    run is skipped, and older runs count as well. See `count_branches`.
 
     Args:
-        run_id: only runs older than it are looked at.
-        repository: its id; runs of others that share its storage namespace do not count.
+        run_id: only older runs are examined.
+        repository: id of the repository; runs of others that share its storage namespace do not count.
         warn: receives a warning for each run whose report cannot be read.
-        present: branches that are there now; those that were deleted as stale since a run count as not counted by it.
+        present: existing branches. Branches deleted as stale since a run are subtracted from its count.
     Returns:
-        Branches with a commit that holds something; None where no earlier run counted them.
+        Number of branches whose head holds an object; None if no earlier run counted them.
     Raises:
-        StorageError: the store cannot be asked.
+        StorageError: the store cannot be read.
     """
     most: int | None = None
     runs = EarlierRuns(store)
@@ -309,14 +302,14 @@ def branch_baseline(
 def count_branches(
     store: ObjectStore, run_id: str, settled: SettledRun | None, warn: LogLine
 ) -> tuple[int | None, bool]:
-    """Number of branches that a run counted (None if unknown), and whether it swept and succeeded.
+    """Number of branches that a run counted (None if unknown), and True if it swept and succeeded.
 
-    The index of runs says so, else the run's report. Where the report cannot be read or is gone, the manifests of its
-    frames do, as far as the run came to its end.
+    Both come from the index of runs, else from the run's report. If the report is unreadable or gone, the manifests of
+    a finished run's frames have them.
 
     Args:
         settled: the index's facts about the run.
-        warn: receives a warning where the report cannot be read.
+        warn: receives a warning if the report cannot be read.
     """
     if settled is not None:
         return settled.branches, settled.swept
@@ -328,7 +321,7 @@ def count_branches(
     if report is not None:
         return report.statistics.branches, report.is_complete and not report.dry_run
     try:
-        # Stored right before the report, when every guard had passed.
+        # Stored right before the report, after every guard had passed.
         ended, committed = (
             files_module.read_manifest(store, run_id, DELETED_REPORT),
             files_module.read_manifest(store, run_id, COMMITTED_DF),
@@ -343,13 +336,14 @@ def count_branches(
 def without_deleted(
     store: ObjectStore, run_id: str, repository: str, counted: int, present: Collection[str], warn: LogLine
 ) -> int:
-    """Number of branches that a run counted, without those that were deleted as stale since.
+    """Number of branches that a run counted, minus branches that were deleted as stale since then.
 
-    Records are read only if fewer are there now. Without the frame that names what the run counted, none is left out.
+    Records are read only if there are fewer branches now. Without the frame that names the counted branches, nothing is
+    subtracted.
 
     Args:
         counted: number of branches that it counted.
-        present: branches that are there now.
+        present: existing branches.
     """
     if len(present) >= counted:
         return counted
@@ -362,26 +356,26 @@ def without_deleted(
 
 
 DELETIONS = pa.schema([RECEIPTS.field("address"), RECEIPTS.field("attempt"), RECEIPTS.field("decided_at")])
-"""Addresses, each with the attempt of the run that deleted it (null in receipts of old versions), and when; UTC."""
+"""Deleted addresses with the deleting run's attempt (null in receipts of old versions) and the time in UTC."""
 _ASKED_AT_ONCE = 16
-"""Objects that a task asks the store for at once."""
+"""Maximum concurrent requests of a task to the store."""
 
 
 def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
-    """Addresses (`address`) of `deletions`."""
+    """The addresses (`address`) of `deletions`."""
     return step.engine.select(deletions(step, since, newer_than), "address")
 
 
 def deletions(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
-    """Objects that earlier runs deleted or moved to quarantine, and nobody restored (DELETIONS).
+    """Objects that earlier runs deleted or moved to quarantine, and that were not restored (DELETIONS).
 
-    A finished sweep lists them in its report, in few files; an unfinished one in its receipts. Receipts also
-    replace a file of the report that cannot be read. Receipts that cannot be read are left out with a warning: their
-    objects may become candidates again, and everything that is live still stays.
+    A finished sweep lists them in its report, in few files; an unfinished one lists them in its receipts. Receipts also
+    replace an unreadable file of the report. Unreadable receipts are left out with a warning: their objects may become
+    candidates again, while everything live still stays.
 
     Args:
-        since: leaves out what was deleted earlier; UTC.
-        newer_than: a run; only runs that were opened after it are looked at.
+        since: leaves out earlier deletions; UTC.
+        newer_than: a run; only runs opened after it are examined.
     """
     runs = EarlierRuns(step.repository.store)
     newer = takewhile(lambda run_id: newer_than is None or run_id < newer_than, runs.newest_first())
@@ -389,15 +383,15 @@ def deletions(step: Step[R], since: datetime | None = None, newer_than: str | No
 
 
 def deleted_since(step: Step[R], moment: datetime) -> R:
-    """Objects (DELETIONS) that other runs deleted or moved to quarantine since a moment, and nobody restored.
+    """Objects (DELETIONS) that other runs deleted or moved to quarantine since a moment, and that were not restored.
 
-    A run that a newer one has overtaken deletes nothing. So runs are read newest first, up to the first one whose sweep
-    ended before the moment: the reads do not grow with the number of earlier runs.
+    A run that a newer one has overtaken deletes nothing. So runs are read newest first, up to the first whose sweep
+    ended before the moment: the number of reads does not grow with the number of earlier runs.
 
     Args:
         moment: UTC, by the clocks of the machines that swept.
     Raises:
-        StorageError: the store cannot be asked.
+        StorageError: the store cannot be read.
     """
     runs = EarlierRuns(step.repository.store)
     swept = _runs_that_may_have_swept_since(step.repository.store, runs, moment)
@@ -405,7 +399,7 @@ def deleted_since(step: Step[R], moment: datetime) -> R:
 
 
 def are_gone(opener: OpensStore, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """True for addresses without an object: somebody may have put one back by other means than `restore`."""
+    """True for addresses without an object: an object may have been put back by other means than `restore`."""
     facts = work_ahead(partial(head_if_there, opener.open()), rows.column("address").to_pylist(), _ASKED_AT_ONCE)
     return pa.array([each is None for each in facts], pa.bool_())
 
@@ -421,7 +415,7 @@ def _runs_that_may_have_swept_since(store: ObjectStore, runs: EarlierRuns, momen
 
 
 def _sweep_ended_at(store: ObjectStore, run_id: str) -> datetime | None:
-    """When the sweep of a run came to its end, UTC; None where it did not, or where its report cannot be read."""
+    """When the sweep of a run ended, UTC; None if it did not, or if its report is unreadable."""
     try:
         ended = reports.read(store, run_id)
     except CorruptFile:
@@ -459,7 +453,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
 
 
 def _read_reported(opener: OpensStore, group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
-    """The rows (RECEIPTS) of a task's share of files, and the receipts of each run of which a file cannot be read."""
+    """The rows (RECEIPTS) of a task's share of files. If a file is damaged, the receipts of its run are read, too."""
     damaged: dict[str, None] = {}
 
     def note(damage: CorruptFile) -> None:
@@ -476,7 +470,7 @@ def _exclude(damage: CorruptFile) -> None:
 
 
 def report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
-    """The files that say what a run's sweep deleted; None where they are not known, and its receipts are to say it."""
+    """The files that list a sweep's deletions; None if they are unknown, so that receipts must be read."""
     try:
         manifest = files_module.read_manifest(store, run_id, DELETED_REPORT)
     except (OrderViolation, CorruptFile):
@@ -485,16 +479,16 @@ def report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | Non
 
 
 def newest_run(store: ObjectStore, *, sweeps: bool = False) -> str:
-    """The id of the newest run that came to its end. Raises CollectionError where there is none.
+    """The id of the newest finished run. Raises CollectionError if there is none.
 
     Args:
-        sweeps: whether dry runs are passed over.
+        sweeps: True to skip dry runs.
     """
     for run_id in run_folder.newest_runs(store):
         try:
             ended = reports.read(store, run_id)
         except CorruptFile as corrupt:
-            # An older run, chosen without a word, would be taken for the newest.
+            # An older run, silently chosen, would be taken for the newest.
             raise CollectionError(f"{corrupt} Name another run: `lakefs-gc status` lists all runs") from corrupt
         if ended is not None and ended.counts and not (sweeps and ended.dry_run):
             return run_id
@@ -509,7 +503,7 @@ def newest_run(store: ObjectStore, *, sweeps: bool = False) -> str:
 
 
 def read_manifest(store: ObjectStore, frame: str, run_id: str) -> Manifest[Any]:
-    """The manifest of a frame of a run. Raises CollectionError where there is none."""
+    """The manifest of a frame of a run. Raises CollectionError if there is none."""
     plans.read(store, run_id)
     try:
         return files_module.read_manifest(store, run_id, FRAMES[frame])
@@ -520,20 +514,20 @@ def read_manifest(store: ObjectStore, frame: str, run_id: str) -> Manifest[Any]:
 
 
 _RUNS_READ = 20
-"""Maximum runs to read, the newest first."""
+"""Maximum runs to read, newest first."""
 MOST_RESTORED = 100_000
-"""Maximum addresses to return; with more, none are."""
+"""Maximum addresses to return; if there are more, none are returned."""
 
 
 def restored_before(store: ObjectStore, run_id: str) -> pa.Array:
-    """Addresses that the newest earlier runs deleted and somebody brought back; none if more than MOST_RESTORED.
+    """Addresses that the newest earlier runs deleted and that were restored; none if more than MOST_RESTORED.
 
-    One call tells of a repository where nothing ever was.
+    For a repository without any restoration, one call is enough.
 
     Args:
-        run_id: the run that asks.
+        run_id: the present run, which is skipped.
     Raises:
-        CollectionError: what is left of it cannot be read.
+        CollectionError: the remaining records cannot be read.
     """
     addresses: list[str] = []
     if across_runs.read_restoration(store) is not None:
@@ -556,12 +550,15 @@ _KEPT_FOR_LONGER = "objects uploaded in parts that an earlier run saw are kept f
 
 
 def read_sightings(step: Step[R], before: datetime) -> R:
-    """Sightings (SIGHTINGS) by the newest runs that listed before a moment; of an address the earliest counts.
+    """Sightings (SIGHTINGS) by the newest runs that listed before a moment. The earliest sighting of an address counts.
 
-    A run hands on the first sightings of what it lists itself, so of the runs that the index knows the newest of each
-    flow is read, and those before it that were limited to some windows: flows differ in what they list, and in what
-    nothing references. Sightings that are damaged are left out and named in the log: without them objects are only
-    kept for longer.
+    LastModified of a multipart upload may be the time when the upload began. So such an object is collected only if an
+    earlier run, possibly a dry run, listed it long enough ago.
+
+    A run passes on the first sightings of objects that it lists itself. So for each flow, only the newest unlimited run
+    of the index is read, and newer runs that were limited to some windows. Flows differ in the objects that they list,
+    and in those that nothing references. Damaged sightings are skipped and logged: without them objects are only kept
+    longer.
     """
     engine = step.engine
     sightings = [engine.table(SIGHTINGS.empty_table())]
@@ -588,19 +585,19 @@ def _warn_of_damage(damage: CorruptFile) -> None:
 
 
 def select_old_enough(engine: Engine[R], sightings: R, listing_started_at: datetime) -> R:
-    """Sightings long enough before this run's listing."""
+    """Sightings that are long enough before this run's listing."""
     limit = pa.scalar(listing_started_at - timedelta(seconds=MULTIPART_SIGHTING_SECONDS), TIME)
     return engine.where(sightings, lambda batch: pc.less_equal(batch.column("first_listed_at"), limit))
 
 
 def keep_sightings(step: Step[R], unreferenced: R, multipart: int, earlier: R, listing_ended_at: datetime) -> None:
-    """Stores the sightings of this run: unreferenced objects uploaded in parts, with the end of their first listing.
+    """Stores this run's sightings: unreferenced multipart uploads with the end of their first listing.
 
     Args:
         unreferenced: rows of the listing.
-        multipart: number of them that were uploaded in parts.
-        earlier: as `read_sightings` gives them.
-        listing_ended_at: by then they were there; at its start they may not have been.
+        multipart: number of multipart uploads among them.
+        earlier: the result of `read_sightings`.
+        listing_ended_at: the objects existed by then; at the start of the listing they may not have.
     """
     engine = step.engine
     written: tuple[FrameFile, ...] = ()
@@ -621,7 +618,7 @@ def _sighted_at(moment: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def _without_window(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Tells earlier sightings from those of this run, which alone have a window."""
+    """Clears the window of earlier sightings, so that only this run's sightings have one."""
     for batch in batches:
         yield batch.set_column(1, SIGHTINGS.field("slice_window"), pa.nulls(batch.num_rows, pa.string()))
 
@@ -634,5 +631,5 @@ def _earliest_of_listed(rows: pa.Table) -> pa.Table:
 
 
 def is_multipart(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Which objects were uploaded in parts."""
+    """True for multipart uploads."""
     return pc.match_substring_regex(rows.column("etag"), MULTIPART_ETAG)

@@ -1,12 +1,11 @@
-"""Guards: checks of figures that look like a mistake rather than like garbage. All of them are raised here.
+"""Guards: checks for figures that look like a mistake rather than like garbage. All guards are raised here.
 
-A guard of amount stops the sweep and leaves the mark: a dry run ends well and shows it as a warning. A guard on the
-live set stops the run.
+A guard of amount stops the sweep and leaves the mark: a dry run succeeds and shows it as a warning. A guard on the live
+set stops the run.
 
-A share says little about a small number: two branches of five may be deleted on an ordinary day. So a guard that looks
-at a share lets a few objects or branches pass whatever their share is. A share that is set to 0 has no such floor: it
-allows none. Neither has the guard on gaps in the listing: no ordinary work makes an object disappear that a branch
-holds.
+A share says little about a small number: deleting two of five branches may be ordinary. So a guard on a share lets a
+few objects or branches pass at any share. A share set to 0 has no such floor and allows none. The guard on gaps in the
+listing has no floor either: no ordinary work removes an object that a branch holds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,38 +20,38 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings
 
 _FEW_CANDIDATES = 10
-"""Up to this many objects may go whatever their share: in a repository of twenty, one rewritten table is half."""
+"""Maximum objects that may go at any share: in a repository of twenty, one rewritten table is half."""
 _FEW_UNCOMMITTED = 10
-"""Up to this many uncommitted addresses may go between mark and recheck, whatever their share: somebody tidied up."""
+"""Maximum uncommitted addresses that may go between mark and recheck at any share: a user cleaned up."""
 _FEW_BRANCHES = 5
-"""Up to this many branches may go whatever their share, if one remains: they were merged. Each may stand for many
-staged objects, so the number is lower than those of objects."""
+"""Maximum branches that may go at any share, if one remains: they were merged. The number is lower than those for
+objects, since each branch may stand for many staged objects."""
 _ADDRESS_FORM = "address form"
 _MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be distinguished from garbage"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Figures of a mark. Sizes in bytes.
+    """Figures of a mark. Sizes are in bytes.
 
     Attributes:
-        listed: objects that the run looked at.
-        known: objects that the run knows, each once: the share of candidates is of these. They are the listed ones,
-            and those in sealed slices that an optimized run does not list; in the flow `committed`, see `count_known`.
+        listed: objects that the run examined.
+        known: distinct objects that the run knows; the share of candidates refers to them. These are the listed objects
+            and those in sealed slices that an optimized run does not list. For the flow `committed`, see `count_known`.
         committed, uncommitted: distinct live addresses.
-        noted: addresses of live ranges that were read by an earlier run alone, each range for itself.
-        entries_promised: entries that the metaranges of live commits say there are; None where none was read.
-        kept: unreferenced objects that are kept, by reason.
-        missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
-        missing_examples: a few of the missing addresses.
+        noted: addresses in live ranges that only an earlier run read, counted for each range separately.
+        entries_promised: entries of live commits, by the counts in metaranges; None if no metarange was read.
+        kept: number of unreferenced objects that are kept, by reason.
+        missing, expected: addresses of branch heads and staging that the listing lacks, and that it should have.
+        missing_examples: some of the missing addresses.
         branches: number of branches whose head holds an object.
-        branches_before: the most such branches that a run counted since the newest successful sweep, see
-            `earlier_runs.branch_baseline`; None where no earlier run counted them.
+        branches_before: the maximum such number that a run counted since the newest successful sweep, see
+            `earlier_runs.branch_baseline`; None if no earlier run counted them.
         retention: guards that the retention rules trip.
-        nested: repositories whose namespace lies inside of this one, or around it.
+        nested: repositories whose namespace lies inside this one, or around it.
         repositories_unknown: the server's answer if it does not list repositories; None if it does.
-        limited_to: the windows that were listed alone, in words; empty where none were left out. `known` counts no
-            others then.
+        limited_to: the only windows listed, in words; empty if all were. `known` then counts only objects in these
+            windows.
     """
 
     listed: int
@@ -78,13 +77,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A figure beside the limit of the guard that looks at it.
+    """A figure and the limit of its guard.
 
     Attributes:
-        setting: of `collection`, which is the limit.
+        setting: setting of `collection` with the limit.
         is_share: True if figure and limit are shares, from 0 to 1; otherwise they are counts.
-        floor: a count up to which the share is not looked at; None where it always is.
-        count: the number that the figure is, or the share of which it is.
+        floor: count up to which the share is ignored; None if there is no floor.
+        count: the figure itself, or the part from which the share is computed.
     """
 
     guard: str
@@ -109,25 +108,25 @@ class Gauge:
 
     @property
     def is_exceeded(self) -> bool:
-        """True if the figure is larger than allowed, and the count larger than the few that always pass.
+        """True if the figure exceeds the limit, and the count exceeds the floor.
 
-        A share of 0 lets none pass.
+        A limit of 0 ignores the floor.
         """
         return self.figure > self.limit and (self.floor is None or self.count > self.floor or not self.limit)
 
     @property
     def used(self) -> float:
-        """The share of the limit that the figure uses."""
+        """The figure as a share of the limit."""
         if not self.limit:
             return 2.0 if self.figure else 0.0
         return self.figure / self.limit
 
 
 def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
-    """Figures of a mark beside the limits of the guards of amount.
+    """The gauges of the guards of amount.
 
-    These are four gauges, of candidates and of the gap in the listing, by share and by number, and the one of branches
-    where an earlier run counted them.
+    There are four: candidates and the gap in the listing, each by share and by number. A fifth is that of branches, if
+    an earlier run counted them.
     """
     gap = "gap in the listing"
     before = mark.branches_before
@@ -149,23 +148,23 @@ def _measure_candidates(candidates: int, known: int, settings: CollectionSetting
 
 
 def _branch_loss(now: int, before: int, settings: CollectionSettings) -> Gauge:
-    # A server that lost its branches answers with none: no floor lets that pass.
+    # A server that lost its branches reports none: no floor lets that pass.
     few = _FEW_BRANCHES if now else 0
     lost = max(before - now, 0)
     return Gauge.of_share("number of branches", "max_branch_loss_share", lost, before, settings, floor=few)
 
 
 def require_live_set(mark: Mark) -> None:
-    """Raises GuardTripped where commits promise entries, there are candidates, and nothing was found to be live."""
+    """Raises GuardTripped if commits promise entries, there are candidates, and no committed address was found."""
     require_committed(bool(mark.committed or mark.noted), mark.entries_promised, mark.candidates)
 
 
 def require_committed(any_committed: bool, promised: int | None, going: int) -> None:
-    """Raises GuardTripped where objects are to be deleted, commits promise entries, and no committed address was found.
+    """Raises GuardTripped if objects are to be deleted, commits promise entries, and no committed address was found.
 
     Args:
-        any_committed: true if any committed address was found.
-        promised: entries that the metaranges of live commits say there are; None where none was read.
+        any_committed: True if any committed address was found.
+        promised: entries of live commits, by the counts in metaranges; None if no metarange was read.
         going: number of objects to be deleted.
     """
     if going and promised and not any_committed:
@@ -178,7 +177,7 @@ def require_committed(any_committed: bool, promised: int | None, going: int) -> 
 
 
 def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...]:
-    """The guards of amount that the figures trip, for a sweep to refuse and a dry run to warn of."""
+    """The guards of amount that the figures trip: a sweep refuses, a dry run warns."""
     return tuple(_tripped(mark, settings))
 
 
@@ -203,7 +202,7 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
 def too_many_candidates(
     candidates: int, known: int, settings: CollectionSettings, limited_to: str = ""
 ) -> Iterable[GuardTripped]:
-    """The guards that so many candidates trip.
+    """The guards that this number of candidates trips.
 
     Args:
         known, limited_to: see Mark.
@@ -253,7 +252,7 @@ def _lost_branches(now: int, before: int) -> GuardTripped:
 
 
 def require_limited_commits(hooks_without_limit: str, settings: CollectionSettings) -> None:
-    """Raises GuardTripped if nobody knows how long a commit lasts that began before the mark.
+    """Raises GuardTripped if a commit that began before the mark may last for an unknown time.
 
     Args:
         hooks_without_limit: see UncommittedFigures.
@@ -268,7 +267,7 @@ def require_limited_commits(hooks_without_limit: str, settings: CollectionSettin
 
 
 def require_branches(now: int, marked: int, settings: CollectionSettings) -> None:
-    """Raises GuardTripped where a recheck counts too few branches, compared with the mark.
+    """Raises GuardTripped if a recheck counts too few branches, compared with the mark.
 
     Args:
         now, marked: branches whose head holds an object, at the recheck and at the mark.
@@ -278,10 +277,10 @@ def require_branches(now: int, marked: int, settings: CollectionSettings) -> Non
 
 
 def require_few_stale(going: int, branches: int, settings: CollectionSettings) -> None:
-    """Raises GuardTripped where too many of the branches are to be deleted as stale.
+    """Raises GuardTripped if too many branches are to be deleted as stale.
 
     Args:
-        branches: how many there were when these were chosen.
+        branches: number of all branches when the stale ones were chosen.
     """
     loss = Gauge.of_share("stale branches", "max_branch_loss_share", going, branches, settings, floor=_FEW_BRANCHES)
     if loss.is_exceeded:
@@ -295,7 +294,7 @@ def require_few_stale(going: int, branches: int, settings: CollectionSettings) -
 def require_own_namespace(
     nested: Sequence[str], repositories_unknown: str | None, settings: CollectionSettings
 ) -> None:
-    """Raises GuardTripped where a recheck finds that another repository shares the storage namespace, or may.
+    """Raises GuardTripped if a recheck finds that another repository shares, or may share, the storage namespace.
 
     Args:
         nested, repositories_unknown: see Mark.
@@ -305,9 +304,10 @@ def require_own_namespace(
 
 
 def require_sole_writer(settings: CollectionSettings) -> None:
-    """Raises GuardTripped where, by the settings, another server may have written ranges into the storage namespace.
+    """Raises GuardTripped if, by the settings, another server may have written ranges into the storage namespace.
 
-    Such ranges look unneeded here. What they hold counts as live by those settings, and would no longer be found.
+    Such ranges look unneeded here. By those settings their objects count as live. Without the ranges, the objects would
+    no longer be found.
     """
     if settings.counts_old_unnamed_ranges:
         raise GuardTripped(
@@ -318,10 +318,10 @@ def require_sole_writer(settings: CollectionSettings) -> None:
 
 
 def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSettings) -> None:
-    """Raises GuardTripped where a recheck lacks too much of what the mark found uncommitted.
+    """Raises GuardTripped if a recheck lacks too many of the addresses that were uncommitted at the mark.
 
     Args:
-        lost: addresses that were uncommitted at the mark and are neither uncommitted nor committed at the recheck.
+        lost: addresses that were uncommitted at the mark, and are neither uncommitted nor committed at the recheck.
         marked: uncommitted addresses of the mark.
     """
     loss = Gauge.of_share(
@@ -337,11 +337,11 @@ def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSetting
 
 
 def require_fresh_mark(listed_at: datetime, latest_now: datetime, settings: CollectionSettings) -> None:
-    """Raises GuardTripped where the listing of a mark is too old to delete by.
+    """Raises GuardTripped if the listing of a mark is too old to delete by.
 
     Args:
-        listed_at: when the listing began, UTC.
-        latest_now: the present by the latest of the clocks, UTC: what is too old by any clock is too old.
+        listed_at: start of the listing, UTC.
+        latest_now: the present by the latest clock, UTC: a listing that is too old by any clock is too old.
     """
     age = latest_now - listed_at
     if age > timedelta(hours=settings.max_mark_age_hours):
@@ -353,7 +353,7 @@ def require_fresh_mark(listed_at: datetime, latest_now: datetime, settings: Coll
 
 
 def require_clocks_agree(clocks: Clocks, skew: timedelta) -> None:
-    """Raises GuardTripped where clocks are further apart than half of the skew that the cutoff allows for."""
+    """Raises GuardTripped if clocks differ by more than half of the skew that the cutoff allows."""
     apart = clocks.latest - clocks.earliest
     if apart > skew / 2:
         raise GuardTripped(
@@ -384,7 +384,7 @@ def refuse_foreign_address(physical_address: str, namespace: Namespace) -> NoRet
 
 
 def refuse_unseen_spelling(namespace: Namespace) -> NoReturn:
-    """Raises GuardTripped where no branch has an object whose address could be compared."""
+    """Raises GuardTripped if no branch has an object to compare its address with."""
     raise GuardTripped(
         _ADDRESS_FORM,
         f"no branch of {namespace.uri} has an object by which to see how the server spells addresses",
@@ -393,10 +393,10 @@ def refuse_unseen_spelling(namespace: Namespace) -> NoReturn:
 
 
 def refuse_staged_spelling(address: str, staged_as: str, namespace: Namespace) -> NoReturn:
-    """Raises GuardTripped for a staged object that retention could delete since uncommitted data cannot hold it.
+    """Raises GuardTripped for a staged object that uncommitted data cannot include, so that retention could delete it.
 
     Args:
-        staged_as: path and branch, for a person.
+        staged_as: path and branch, in words.
     """
     raise GuardTripped(
         _ADDRESS_FORM,
@@ -407,11 +407,11 @@ def refuse_staged_spelling(address: str, staged_as: str, namespace: Namespace) -
 
 
 def refuse_access_point(address: str, staged_as: str, key: str, namespace: Namespace) -> NoReturn:
-    """Raises GuardTripped for an object that is staged by an access point and that uncommitted data lacks.
+    """Raises GuardTripped for an object that was staged through an access point, and that uncommitted data lacks.
 
     Args:
-        staged_as: path and branch, for a person.
-        key: the object of this namespace that it may be.
+        staged_as: path and branch, in words.
+        key: key of this namespace's object that it may be.
     """
     raise GuardTripped(
         _ADDRESS_FORM,
@@ -429,7 +429,7 @@ def list_rule_guards(
 
     Args:
         unknown_names: names of branches and tags in rules that the repository lacks, in words.
-        lost_pins: pinned commits that it lacks.
+        lost_pins: pinned commits that the repository lacks.
     """
     if unknown_names and not settings.allow_rules_of_unknown_branches:
         yield GuardTripped(
@@ -447,10 +447,10 @@ def list_rule_guards(
 
 
 def to_stored(guard: GuardTripped) -> tuple[str, str, str]:
-    """A guard as frames' figures store it: name, figures, and what lifts it."""
+    """A guard in the form of frames' figures: name, figures, and the setting that lifts it."""
     return guard.guard, guard.figures, guard.lifted_by
 
 
 def from_stored(stored: Iterable[tuple[str, str, str]]) -> tuple[GuardTripped, ...]:
-    """Guards that `to_stored` wrote."""
+    """The guards stored by `to_stored`."""
     return tuple(GuardTripped(*fields) for fields in stored)
