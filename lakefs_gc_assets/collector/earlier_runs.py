@@ -98,7 +98,7 @@ class _Index:
     """The stored index.
 
     Attributes:
-        others: folders without a plan beside those of our runs.
+        others: folders without a plan, beside our runs.
     """
 
     runs: tuple[SettledRun, ...] = ()
@@ -557,7 +557,7 @@ def read_sightings(step: Step[R], before: datetime) -> R:
 
     A run passes on the first sightings of objects that it lists itself. So for each flow, only the newest unlimited run
     of the index is read, and newer runs that were limited to some windows. Flows differ in the objects that they list,
-    and in those that nothing references. Damaged sightings are skipped and logged: without them objects are only kept
+    and in their unreferenced objects. Damaged sightings are skipped and logged: without them objects are only kept
     longer.
     """
     engine = step.engine

@@ -184,7 +184,7 @@ def _began(forecast: PastFolder) -> timedelta:
 
 
 def folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
-    """Every folder beside or of our runs, newest first: its id, and the keys directly in it."""
+    """Every folder at the level of our runs, newest first: its id, and the keys directly in it."""
     for run_id in run_folder.folders(store):
         level = store.list_level(run_folder.folder(run_id))
         yield run_id, frozenset([*level.prefixes, *(listed.key for listed in level.objects)])

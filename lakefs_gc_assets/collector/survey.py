@@ -147,7 +147,7 @@ class Commits:
         named: Iterable[str],
         heads: Sequence[str] = (),
     ) -> "Commits":
-        """Reads metaranges once each, those of heads first."""
+        """Reads each metarange once, heads first."""
         ordered = [*dict.fromkeys(filter(None, [*heads, *named]))]
         records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
         readable = tuple(each for each in ordered if each not in damaged)

@@ -330,7 +330,7 @@ def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
 
 
 def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
-    """Removes the delete markers of one address, latest first, and checks if the object is visible then."""
+    """Removes the delete markers of one address, latest first, and checks whether the object is then visible."""
     address, version_ids = row["address"], row["version_id_list"]
     try:
         named = [version_id for version_id in version_ids if version_id not in (None, NULL_VERSION)]

@@ -13,11 +13,11 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 def open_repository(
     configuration: Configuration, clock: Clock, store: StoreSettings | None = None, to_read: bool = False
 ) -> OpenRepository:
-    """Reads the configured repository and those of `also_live` from the server, and opens their stores.
+    """Reads the configured repository and the others in `also_live` from the server, and opens their stores.
 
     Args:
         configuration: with its secrets.
-        store: settings of the store, if a deployment completes them; by default those of the configuration.
+        store: settings of the store, if a deployment completes them; by default as configured.
         to_read: True to open a read-only repository as well.
     Raises:
         ConfigurationError: the configuration names no repository, or something else is missing or wrong.

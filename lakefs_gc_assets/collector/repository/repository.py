@@ -82,7 +82,7 @@ class Pace:
         self._next = clock.monotonic()
 
     def at_once(self, most: int) -> int:
-        """Number of pieces to begin together: those of a second, at least one."""
+        """Number of pieces to begin together: a second's worth, at least one."""
         return min(most, max(1, int(self._rate))) if self._rate else most
 
     def wait(self, pieces: int) -> None:

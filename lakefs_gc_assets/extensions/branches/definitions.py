@@ -1,6 +1,7 @@
 """The asset and job `stale_branches`, and the schedule that lists stale branches.
 
-The job lists stale branches, and deletes those of an approved listing. The schedule only lists, and is off by default.
+The job lists stale branches, and deletes the branches of an approved listing. The schedule only lists, and is off by
+default.
 """
 
 from typing import Any

@@ -1,13 +1,13 @@
 """Stale branches: finds branches that a policy calls stale, deletes them after approval, and recreates them.
 
-The server reports when commits were made, but not when branches were. So a branch is as old as its first own commit: a
-commit on its line of first parents, and on no other branch's. A branch without one has no known age or last use, and
-stays. See `_why_kept` and `_stand` for the other reasons to keep a branch. The server does not list imports and uploads
-in progress, so these do not keep a branch.
+The server reports when commits were made, but not when branches were. So a branch is as old as its first own commit:
+the oldest on its line of first parents that no other branch's line has. A branch without one has no known age or last
+use, and stays. See `_why_kept` and `_stand` for the other reasons to keep a branch. The server does not list imports
+and uploads in progress, so these do not keep a branch.
 
 A deletion removes exactly the branches that were shown. An approval names a digest of the branches, their commits and
-their uncommitted changes. With the digest, everything is computed anew, and a branch is deleted only if it is still
-stale and unchanged.
+their uncommitted changes. The deletion computes everything anew, and skips a branch unless it is still stale and
+unchanged.
 
 A record is stored before each deletion, so that the branch can be recreated. Its commits stay in the server's history.
 From then on, retention treats them as dangling commits. Uncommitted changes become garbage at once.
@@ -527,7 +527,7 @@ def _delete_one(
 
 
 def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
-    """Reason to keep a branch that was stale a moment ago; empty if nothing of it has changed.
+    """Reason to keep a branch that was stale a moment ago; empty if it is unchanged.
 
     The server has no conditional deletion: a write between these reads and the deletion goes unnoticed.
     """

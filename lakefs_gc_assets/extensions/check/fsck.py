@@ -323,7 +323,7 @@ class _Comparison(Generic[R]):
     staged_at: Mapping[str, Sequence[Place]]
 
     def run(self, files: Sequence[str], staged: pa.Table, deep: int) -> Counter[str]:
-        """Records missing and wrong objects; returns the numbers of contents read and of those without a checksum.
+        """Records missing and wrong objects; returns how many contents were read, and how many had no checksum.
 
         Args:
             files: files of uncommitted data.
@@ -441,7 +441,7 @@ class _Comparison(Generic[R]):
         remedies = self._find_remedies(sorted({row["address"] for row in missing}))
         expired = [row for row in missing if remedies[row["address"]][0] is FindingKind.EXPIRED]
         for address in self._held_by_heads(expired):
-            # A branch that cannot be read counts as damage, whatever the cause.
+            # An unreadable branch is damage, even if the object expired by the rules.
             remedies[address] = (FindingKind.MISSING, *remedies[address][1:])
         # An object has a row for each range that holds it.
         findings = dict[Finding, None]()

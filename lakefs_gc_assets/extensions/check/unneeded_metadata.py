@@ -1,9 +1,10 @@
 """Unneeded metadata: ranges and metaranges below `_lakefs/` that nothing names. Moves, restores and purges them.
 
 Failed commits, merges and imports leave such files. Successful imports and compactions of staging leave some, too. A
-file is unneeded if nothing names it (no known commit, expired ones included, no compacted base, no table of the refs
-dump, no younger file) and it is older than a week by the earliest clock. Ids are hashes of contents, so a listed file
-may be needed again later. That is why `move` surveys three times, and why only `purge` deletes copies.
+file is unneeded if it is older than a week by the earliest clock, and nothing names it: no commit that the server
+knows, expired ones included, no compacted base, no table of the refs dump, and no younger file. Ids are hashes of
+contents, so a listed file may be needed again later. That is why `move` surveys three times, and why only `purge`
+deletes copies.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -115,7 +116,7 @@ def find_unneeded(
 
     Args:
         note: receives progress lines.
-        put_back: receives ids of named files before these are read, to put back those that are in quarantine.
+        put_back: receives ids of named files before these are read, to put back files from quarantine.
     Raises:
         CorruptFile: a file that may name others is missing or unreadable, so no file can be called unneeded.
         GuardTripped: another repository is, or may be, on the storage namespace, or the clocks disagree.
@@ -479,7 +480,7 @@ def purge(
         sizes = {
             name: size
             for name, (size, copied_at) in list_copies(repository.store).items()
-            # If receipts were removed, a file moved again has a copy younger than its newest receipt.
+            # The copy's time counts, too: the receipt of a later move may have been removed.
             if name in moved_at and max(moved_at[name], copied_at) <= latest
             if name not in named or quarantine.is_back(name, size)
         }
@@ -494,7 +495,7 @@ def _opened(repository: OpenRepository, work: str, owner: str, warn: LogLine) ->
 
 
 def _wait(repository: OpenRepository, since: datetime, note: LogLine) -> None:
-    """Waits as long as a sweep before its recheck: commits in progress end, and a slow server learns of them."""
+    """Waits as long as a sweep before its recheck: commits in progress end, and a slow server registers them."""
     until = since + timedelta(seconds=repository.settings.wait_before_recheck_seconds)
     repository.wait_until(until, note, "looking again")
 

@@ -193,7 +193,7 @@ def _read_rows(
 def _read_all_receipts(
     store: ObjectStore, run_ids: Collection[str], addresses: Collection[str], gone: Collection[str]
 ) -> list[dict[str, Any]]:
-    """The receipts of these runs for the addresses; earlier runs supply receipts of deletions that are missing.
+    """The receipts of these runs for the addresses; earlier runs supply missing receipts.
 
     An erasure that ended without a certificate is such an earlier run. Damaged receipts of earlier runs are ignored
     during this search.

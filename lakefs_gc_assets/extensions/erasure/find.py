@@ -65,9 +65,9 @@ class Selection:
     """The paths requested for erasure.
 
     Attributes:
-        by_asked: the parsed path or pattern of each requested text.
+        by_asked: parsed paths and patterns by requested text.
         exact: paths without wildcards.
-        patterns: the literal prefix of each pattern, and a regular expression that matches whole paths.
+        patterns: literal prefixes of the patterns, and regular expressions that match whole paths.
     """
 
     by_asked: Mapping[str, bytes | re.Pattern[bytes]]
@@ -231,7 +231,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class SameContent:
-    """An entry at another path and address whose checksum and size equal those of an object to be erased.
+    """An entry at another path and address with the checksum and size of an object to be erased.
 
     Attributes:
         of: an address to be erased that has the same content.
@@ -358,8 +358,8 @@ class _Search(Generic[R]):
     """Finds the addresses at the paths, then the holders of these addresses.
 
     Attributes:
-        paths: requested paths of each address.
-        holders: holders of each address; a dict keeps their order.
+        paths: requested paths by address.
+        holders: holders by address; a dict keeps their order.
         elsewhere: see Finding.
         branches: names of the repository's branches.
         unread: files that cannot be read, with the reason.
@@ -379,7 +379,7 @@ class _Search(Generic[R]):
     same_content: dict[tuple[str, str], SameContent] = field(default_factory=dict)
 
     def run(self, files: Sequence[str]) -> Finding:
-        """Runs the whole search; `files` are those of uncommitted data."""
+        """Runs the whole search; `files` hold uncommitted data."""
         step, repository = self.step, self.step.repository
         # Staging is read first: an entry that is committed meanwhile is then found in the commits.
         staged = [*self._find_staged()]
@@ -577,10 +577,7 @@ def _with_range(rows: pa.Table, record: RangeRecord) -> pa.Table:
 def _held_entries(
     addresses: pa.StringArray, contents: Collection[Content], files: LiveFiles, record: RangeRecord
 ) -> pa.Table:
-    """Entries of a range (_PLACED) that may have one of these addresses, or the reason the range cannot be read.
-
-    Entries with another address and one of these contents are included.
-    """
+    """Entries of a range (_PLACED) that may have a given address or content, or the reason the range cannot be read."""
     try:
         rows, others = files.placed(record, only_certain=False)
     except CorruptFile as damage:

@@ -150,7 +150,7 @@ class VersionOutcome:
 def erase_versions(
     repository: OpenRepository, plan: Plan, lock: Lock, addresses: Collection[str], check: Check
 ) -> Iterator[VersionOutcome]:
-    """Erases versions below delete markers, and then the markers; yields the outcome of each.
+    """Erases versions below delete markers, and then the markers; yields their outcomes.
 
     Addresses that are live by then, or may be, keep all of their versions. So does a key whose newest version is an
     object. If the store refuses a version, the others are still erased, except the markers of its key.

@@ -75,7 +75,7 @@ _SUMS = (
 # The engine groups rows by address; here the address column holds folders.
 _BY_FOLDER = pa.schema([pa.field("address", pa.string()), *_SUMS])
 _LARGEST = pa.schema([FOLDER, *_SUMS, pa.field("others", pa.int64())])
-"""Sums of the largest folders. All other folders share a null folder, and `others` of one row counts them."""
+"""Sums of the largest folders. All other folders share a null folder; one row counts them in `others`."""
 _GROUPS = ["address", "held_there", "alone"]
 
 
@@ -99,7 +99,7 @@ class FolderHolding:
     Attributes:
         folder: ends with a slash; empty for the top level, None for the remaining folders.
         stored: objects that commits hold there, expired commits included.
-        portions: the portion of each holder, in the order of holders.
+        portions: portions in the order of holders.
     """
 
     folder: str | None
@@ -423,7 +423,7 @@ class _Sums:
         return self._of(~self.bits[:, bit])
 
     def alone(self, bits: range) -> list[Amount]:
-        """For each of these bits, the objects that have it and no other of these bits."""
+        """For each of these bits, the objects that have it and none of the others."""
         among = self.bits[:, bits.start : bits.stop]
         single = among.sum(axis=1) == 1
         return [self.having(bit, single) for bit in bits]

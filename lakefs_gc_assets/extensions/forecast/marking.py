@@ -69,11 +69,11 @@ def as_bytes(bits: int, width: int) -> bytes:
 def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> pa.Table:
     """The distinct ranges of metaranges (HELD_RANGES), with the bits of all metaranges that name each, by key.
 
-    Two counts for one id yield two records, and reading them fails later. A task reads neighbouring metaranges, and
+    Two counts for one id yield two records, and reading that range fails. A task reads neighbouring metaranges, and
     returns their shared ranges once.
 
     Args:
-        metaranges: the bits of each metarange.
+        metaranges: bits by metarange.
         width: bytes of a set of bits.
     """
     items = [(metarange_id, as_bytes(bits, width)) for metarange_id, bits in metaranges.items()]
@@ -251,7 +251,7 @@ def binary_of(words: Words) -> pa.BinaryArray:
 
 
 def lacks_some(bits: bytes, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
-    """True for rows that lack any of these bits."""
+    """True for rows that lack any of the given bits."""
     wanted = np.frombuffer(bits, np.uint64)
     return pa.array(((words_of(rows.column("held")) & wanted) != wanted).any(axis=1))
 
@@ -374,10 +374,10 @@ def _find_kept_by_any_rules(
 
 @contextmanager
 def _clear(step: Step[R], questions: Questions, eligible: R) -> Iterator[Cleared[R]]:
-    """Excludes objects that a staged entry may hide: staged with the content of a committed object.
+    """Excludes objects that are staged with the content of a committed object.
 
-    All scenarios share one set of requests. Objects that only the deletion of a branch releases need no request: they
-    may be in that branch's head, at every path that would be requested.
+    All scenarios share one set of requests. Objects that only the deletion of a branch releases need no request: that
+    branch's head may hold them, at every path that would be requested.
 
     If there are too many paths, each scenario by rules makes its own requests, as its run would. Candidates (MARKED)
     that only deletions would free are then kept.

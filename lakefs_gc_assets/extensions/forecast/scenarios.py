@@ -1,4 +1,4 @@
-"""Scenarios: commits that stay under other rules, or without a branch or tag, and the holders of each commit.
+"""Scenarios: commits that stay under other rules, or without a branch or tag, and the holders of commits.
 
 All answers use one reading of refs, rules and the server's own list, and the functions of a run.
 """
@@ -73,8 +73,8 @@ class Questions:
 
     Attributes:
         scenarios: scenario k is bit k. Scenarios by rules come first, starting with the rules in force.
-        holders: bits of holders follow those of scenarios, in order.
-        metaranges: the bits of each metarange of the repository's commits.
+        holders: their bits follow the scenarios' bits, in order.
+        metaranges: bits by metarange, for the repository's commits.
         width: bytes of a set of bits.
         definition: the live commits and ranges under the rules in force.
     """

@@ -116,7 +116,7 @@ def staged_changes(
 
 _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
 _NO_TAG = re.compile(r"^@$|\.$|\.lock$|\.\.|@\{|[/^:?*\[\\\x00-\x20\x7f]")
-"""Matches in invalid names of tags, by git's rules; unlike git, lakeFS allows `~`."""
+"""Matches within names that git forbids for tags; unlike git, lakeFS allows `~`."""
 _NAME_RULE = ": branch id must consist of letters, digits, underscores and dashes, and cannot start with a dash"
 
 

@@ -334,7 +334,7 @@ def _named(core: Core, repository: Repository, reference: str, doing: str) -> Co
 
 
 def log(core: Core, repository: Repository, start: Commit) -> Iterator[Commit]:
-    """A commit and all of its ancestors: always the newest of those reached so far."""
+    """A commit and its ancestors. The newest commit reached so far always comes next."""
     return _ancestry(core, repository, start, lambda commit: (commit.creation_date, commit.generation))
 
 

@@ -141,7 +141,7 @@ RuleSet = Literal["oss", "seed"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Behavior of the server; defaults are those of lakeFS.
+    """Behaviour of the server; the defaults follow lakeFS.
 
     Attributes:
         rules: `oss` behaves like recorded servers. `seed` follows the design of uncommitted collection: an issued

@@ -25,7 +25,7 @@ from lakefs_gc_assets.extensions.playground.embedded.repositories import Reposit
 _REPOSITORY = "/repositories/{repository}"
 _REF = _REPOSITORY + "/refs/{ref}"
 VERSION = {"version": "1.84.0", "version_context": "lakeFS"}
-"""The release whose behavior this server follows."""
+"""The release whose behaviour this server follows."""
 
 
 def storage_config(core: Core) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def remember_copy(core: Core, repository: Repository, address: str) -> None:
 
     Only rule set `seed` makes shallow copies: within a branch's staging area, a copy points to the same object. If the
     old path is deleted before a collector reads the new one, the collector sees neither. So recorded copies are
-    appended to the uncommitted data after all of it was read.
+    appended to the uncommitted data at its end.
     """
     now = core.clock.seconds()
     with core.database.transaction() as database:

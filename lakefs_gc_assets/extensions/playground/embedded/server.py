@@ -170,7 +170,7 @@ class EmbeddedServer:
         folder: folder of the metadata and, unless `blockstore` is given, of the objects, in its subfolder `objects`.
             Existing content is served again.
         blockstore: other store of objects, such as a RemoteBlockstore on a bucket.
-        settings: behavior of the server.
+        settings: behaviour of the server.
         port: port of the API; 0 for any free one.
         access_key_id, secret_access_key: credentials of the user `admin`; generated unless given.
         routes: additional routes, which replace the server's own at the same path. Those below `ADMINISTRATION_PREFIX`
