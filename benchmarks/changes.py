@@ -23,7 +23,7 @@ from benchmarks.repositories import (
 )
 from benchmarks.shapes import Shape
 from lakefs_gc_assets.extensions.playground.embedded import branches, commits, formats, repositories
-from lakefs_gc_assets.extensions.playground.embedded.commits import Commit
+from lakefs_gc_assets.extensions.playground.embedded.commits import ServedCommit
 from lakefs_gc_assets.extensions.playground.embedded.core import Core
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -71,12 +71,12 @@ def _grow(file: Path, size: int) -> None:
     os.utime(file, (times.st_atime, times.st_mtime))
 
 
-def _head(core: Core) -> Commit:
+def _head(core: Core) -> ServedCommit:
     repository = repositories.get(core, REPOSITORY)
     return commits.get(core, repository, branches.get(core, repository, "main").commit_id)
 
 
-def _ranges_of(root: Path, commit: Commit) -> list[RangeRecord]:
+def _ranges_of(root: Path, commit: ServedCommit) -> list[RangeRecord]:
     key = METADATA_PREFIX + commit.metarange_id
     return [*ranges.read_metarange((root / key).read_bytes(), key)]
 

@@ -300,7 +300,9 @@ def write_metarange(root: Path, rows: list[Record]) -> str:
     return metarange.id
 
 
-def _commit(core: Core, repository: repositories.Repository, shape: Shape, root: Path, names: list[str]) -> list[str]:
+def _commit(
+    core: Core, repository: repositories.ServedRepository, shape: Shape, root: Path, names: list[str]
+) -> list[str]:
     """Commits that each add some ranges to what was there; returns their ids."""
     if not shape.ranges:
         return []
@@ -329,7 +331,7 @@ def _commit(core: Core, repository: repositories.Repository, shape: Shape, root:
     return made_commits
 
 
-def _branch(core: Core, repository: repositories.Repository, shape: Shape, made_commits: list[str]) -> None:
+def _branch(core: Core, repository: repositories.ServedRepository, shape: Shape, made_commits: list[str]) -> None:
     if not made_commits:
         return
     with core.database.transaction() as database:
@@ -339,7 +341,7 @@ def _branch(core: Core, repository: repositories.Repository, shape: Shape, made_
             branches.insert(database, repository, f"branch-{number:05d}", head, hidden=False)
 
 
-def _stage(core: Core, repository: repositories.Repository, shape: Shape, names: list[str]) -> None:
+def _stage(core: Core, repository: repositories.ServedRepository, shape: Shape, names: list[str]) -> None:
     tokens = [branch.staging_token for branch in branches.every(core, repository, hidden=True)]
     if shape.staged_on_one:
         tokens = tokens[:1]

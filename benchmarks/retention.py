@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import Policy, effective
 from lakefs_gc_assets.extensions.playground.embedded import formats
-from lakefs_gc_assets.extensions.playground.embedded.commits import Commit, record_value
+from lakefs_gc_assets.extensions.playground.embedded.commits import ServedCommit, record_value
 from lakefs_gc_assets.extensions.playground.embedded.formats import table
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
@@ -102,7 +102,7 @@ def _written(folder: Path, count: int) -> ScriptedApi:
     for commit, date, parents, branch in _history(count):
         heads[branch] = commit
         metarange = _metarange(commit)
-        kept = Commit(commit, "someone", "work", metarange, date, {"key": "value"}, tuple(parents), 1, 1)
+        kept = ServedCommit(commit, "someone", "work", metarange, date, {"key": "value"}, tuple(parents), 1, 1)
         records.append((commit.encode(), record_value(commit.encode(), kept.encode())))
         if date > young and branch == "main":
             lines.append(f"{commit},false,{metarange}")

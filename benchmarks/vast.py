@@ -210,7 +210,7 @@ def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
 
 def _commit(
     core: Core,
-    repository: repositories.Repository,
+    repository: repositories.ServedRepository,
     root: Path,
     branch: int,
     parent: str,

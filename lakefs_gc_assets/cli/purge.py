@@ -21,7 +21,7 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_bar, shown_items
-from lakefs_gc_assets.collector.quarantine.purge import Fate, PurgePlan, plan_purge
+from lakefs_gc_assets.collector.quarantine.purge import PurgeFate, PurgePlan, plan_purge
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import counted
@@ -63,7 +63,7 @@ def purge(target: Target, run_id: str | None, dry_run: bool, quiet: bool, as_jso
         warn = show_progress if quiet else say
         due: list[int] = []
         purging = maintenance.purge(collector, run_id, f"purge-{uuid.uuid4().hex}", say, warn, due.append)
-        print_outcomes(shown_items(purging, count, due), "address", Fate.PURGED, as_json, frees=True)
+        print_outcomes(shown_items(purging, count, due), "address", PurgeFate.PURGED, as_json, frees=True)
 
 
 def _due(planned: PurgePlan) -> str:

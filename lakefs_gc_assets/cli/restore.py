@@ -26,7 +26,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.progress import shown_bar, shown_items
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
-from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import counted
@@ -94,7 +94,7 @@ def restore(
         total: list[int] = []
         warn = show_progress if quiet else say
         restoring = maintenance.bring_back(target.collector(), run_id, addresses, owner, warn, total.append)
-        print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, as_json)
+        print_outcomes(shown_items(restoring, count, total), "address", RestoreFate.RESTORED, as_json)
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:

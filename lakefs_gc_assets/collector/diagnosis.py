@@ -78,7 +78,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DiagnosisFinding:
     """One right or feature.
 
     Attributes:
@@ -103,7 +103,7 @@ class Diagnosis:
         stopped: True if the last finding made further checks pointless, so that they were skipped.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[DiagnosisFinding, ...]
     left: tuple[str, ...] = ()
     stopped: bool = False
 
@@ -148,7 +148,7 @@ def diagnose(
     settings: CollectionSettings,
     clock: Clock,
     wanted: Collection[Purpose],
-    note: Callable[[Finding], None] = lambda finding: None,
+    note: Callable[[DiagnosisFinding], None] = lambda finding: None,
 ) -> Diagnosis:
     """Tries everything, wanted or not. Errors become findings and are not raised.
 
@@ -156,7 +156,7 @@ def diagnose(
         note: receives each finding as it is made.
     """
     examined = _Examination(services, settings, clock)
-    findings: list[Finding] = []
+    findings: list[DiagnosisFinding] = []
     try:
         for check in examined.checks():
             findings.append(_judged(check, wanted))
@@ -191,17 +191,17 @@ class _DoesNotApply(Exception):
     """There is nothing to try, and nothing is missing."""
 
 
-def _judged(check: _Check, wanted: Collection[Purpose]) -> Finding:
+def _judged(check: _Check, wanted: Collection[Purpose]) -> DiagnosisFinding:
     try:
         state, detail = State.WORKS, check.attempt()
     except _DoesNotApply as reason:
-        return Finding(check.name, check.purposes, State.NOT_NEEDED, str(reason))
+        return DiagnosisFinding(check.name, check.purposes, State.NOT_NEEDED, str(reason))
     except CollectionError as error:
         needed = not set(wanted).isdisjoint(check.purposes)
         state, detail = State.MISSING if needed else State.NOT_NEEDED, str(error)
         if not isinstance(error, check.refusal) or isinstance(error, WrongKeys):
-            return Finding(check.name, check.purposes, state, detail)
-    return Finding(check.name, check.purposes, state, detail, check.given_by)
+            return DiagnosisFinding(check.name, check.purposes, state, detail)
+    return DiagnosisFinding(check.name, check.purposes, state, detail, check.given_by)
 
 
 _ALL = tuple(Purpose)

@@ -23,11 +23,11 @@ from lakefs_gc_assets.collector.quarantine.purge import (
     Check,
     LiveCheck,
     Purged,
+    PurgeFate,
     PurgePlan,
     plan_purge,
     purge_by,
 )
-from lakefs_gc_assets.collector.quarantine.purge import Fate as PurgeFate
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
@@ -227,7 +227,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[str, Any]:
     """Counts and logs the outcome of each object. Raises dagster.Failure if some were not restored."""
-    tally = Tally(restore.Fate.RESTORED)
+    tally = Tally(restore.RestoreFate.RESTORED)
     for outcome in tally.counted(restored):
         log = context.log.info if outcome.fate.is_well and outcome.why is None else context.log.warning
         log(describe_result(outcome.address, outcome))

@@ -49,11 +49,11 @@ class MessageNotSent(CollectionError):
     """A message that could not be sent now: the tick fails, and the next one tries again."""
 
 
-class _Transient(CollectionError):
+class _WebhookTransient(CollectionError):
     """A webhook failed in a way that may pass."""
 
 
-class _Refused(CollectionError):
+class _WebhookRefused(CollectionError):
     """A webhook answered that it takes no such message."""
 
 
@@ -84,7 +84,7 @@ def post(url: str, text: str, sleep: Callable[[float], None], ca_bundle: str = "
     shown = text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} …"
     escaped = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     attempts = Retrying(
-        retry=retry_if_exception_type(_Transient),
+        retry=retry_if_exception_type(_WebhookTransient),
         stop=stop_after_attempt(_ATTEMPTS),
         wait=wait_exponential(multiplier=1),
         sleep=sleep,
@@ -113,20 +113,20 @@ def _post_once(pool: urllib3.PoolManager, url: str, body: bytes) -> None:
             retries=False,
         )
     except ProxyError:
-        raise _Transient(
+        raise _WebhookTransient(
             "the webhook cannot be reached through the proxy: check HTTP_PROXY or HTTPS_PROXY, and name the webhook's "
             "host in NO_PROXY if it is reached without"
         ) from None
     except SSLError:
-        raise _Transient(
+        raise _WebhookTransient(
             "the webhook's certificate is not trusted: notifications.ca_bundle names the certificates of an authority"
         ) from None
     except HTTPError as error:
-        raise _Transient(f"the webhook cannot be reached: {type(error).__name__}") from None
+        raise _WebhookTransient(f"the webhook cannot be reached: {type(error).__name__}") from None
     if answer.status >= 500 or answer.status in (408, 429):
-        raise _Transient(f"the webhook answered {answer.status}")
+        raise _WebhookTransient(f"the webhook answered {answer.status}")
     if answer.status >= 300:
-        raise _Refused(f"the webhook answered {answer.status}")
+        raise _WebhookRefused(f"the webhook answered {answer.status}")
 
 
 def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
@@ -205,7 +205,7 @@ def _teller(
             url, ca_bundle = _url(loaded, webhook), loaded.configuration.notifications.ca_bundle
             try:
                 post(url, text, clock.sleep, ca_bundle)
-            except _Refused as refusal:
+            except _WebhookRefused as refusal:
                 # A webhook that takes nothing refuses this one too, and then the tick fails.
                 post(url, replacement(run, refusal), clock.sleep, ca_bundle)
         except CollectionError as error:

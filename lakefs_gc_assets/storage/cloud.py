@@ -73,7 +73,7 @@ _OBSTORE_BACKOFF: "BackoffConfig" = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoreAnswer:
     """Answer of the service; header names in lower case."""
 
     status: int
@@ -165,7 +165,7 @@ def batch_of_deletes(targets: Sequence[str]) -> tuple[str, bytes]:
     return f"multipart/mixed; boundary={boundary}", "\r\n".join(lines).encode()
 
 
-def batch_answers(batch: Answer) -> dict[int, Answer]:
+def batch_answers(batch: StoreAnswer) -> dict[int, StoreAnswer]:
     """The answer of each part, by the number of its request. What cannot be read is left out."""
     head = f"Content-Type: {batch.headers.get('content-type', '')}\r\n\r\n".encode()
     message = BytesParser(policy=HTTP).parsebytes(head + batch.body)
@@ -178,7 +178,7 @@ def batch_answers(batch: Answer) -> dict[int, Answer]:
             inner = BytesParser(policy=HTTP).parsebytes(rest)
             body = inner.get_payload(decode=True)
             fields = {name.lower(): str(value) for name, value in inner.items()}
-            answers[int(number[1])] = Answer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
+            answers[int(number[1])] = StoreAnswer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
     return answers
 
 
@@ -239,7 +239,7 @@ class CloudErrors:
     place: str
     meanings: Mapping[str, Meaning]
 
-    def answered(self, action: str, answer: Answer) -> StorageError:
+    def answered(self, action: str, answer: StoreAnswer) -> StorageError:
         """The error for an answer that is none of those which were hoped for."""
         return self.refused(action, str(answer.status), *code_and_message(answer))
 
@@ -328,7 +328,7 @@ class CloudErrors:
         return f"cannot {action} in {self.place}: {what}; {remedy}"
 
 
-def code_and_message(answer: Answer) -> tuple[str, str]:
+def code_and_message(answer: StoreAnswer) -> tuple[str, str]:
     """The service's code and message, empty where it gave none: JSON of Google, XML or a header of Azure."""
     text = answer.body.decode(errors="replace")
     if answer.headers.get("content-type", "").startswith("application/json") or text.startswith("{"):
@@ -486,7 +486,7 @@ def _batch_outcomes(
         return error
 
 
-def outcome_of(full: str, part: Answer | None, kept: bool | None) -> DeleteOutcome:
+def outcome_of(full: str, part: StoreAnswer | None, kept: bool | None) -> DeleteOutcome:
     """The outcome that the answer to one part states; `kept`: whether the service keeps what it deleted."""
     if part is None:
         return DeleteOutcome(full, DeleteResult.FAILED, "the service's answer does not mention this key")

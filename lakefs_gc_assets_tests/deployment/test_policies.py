@@ -311,7 +311,7 @@ def test_acts_on_metadata_ask_for_what_their_document_allows_and_for_all_of_it(
         )
     monkeypatch.setattr(unneeded_metadata, "MIN_AGE", timedelta())
     time.sleep(demo.BUCKET_AGING.total_seconds())
-    fates = list[unneeded_metadata.Fate]()
+    fates = list[unneeded_metadata.FileFate]()
 
     def act(runs: ArrowRuns) -> None:
         opened, engine = runs.open(), LocalEngine()

@@ -22,7 +22,7 @@ import lakefs_gc_assets
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, REPOSITORIES, Loaded
 from lakefs_gc_assets.extensions.playground.demo import configuration
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings as ServerSettings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.results import Run

@@ -55,7 +55,7 @@ def test_a_sweep_does_what_the_model_does_in_its_order() -> None:
 def test_an_act_on_metadata_does_what_the_model_does_in_its_order() -> None:
     assert in_order(unneeded_metadata.move, "_wait", "find_unneeded", "move", "put_back")
     assert in_order(unneeded_metadata.purge, "find_unneeded", "_read_moves", "is_back", "purge")
-    moving, purging = unneeded_metadata.Quarantine.move, unneeded_metadata.Quarantine.purge
+    moving, purging = unneeded_metadata.MetadataQuarantine.move, unneeded_metadata.MetadataQuarantine.purge
     assert in_order(moving, "work_ahead", "_write_receipt", "verify", "_delete")
     assert in_order(purging, "verify", "is_over", "_write_receipt", "_delete")
 

@@ -24,7 +24,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets.extensions.playground.embedded.stores import Clock
+from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, installation
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
@@ -153,7 +153,7 @@ def both() -> Iterator[tuple[Server, Server]]:
         (real_buckets / "lake").mkdir()
         own_buckets = Path(folder, "buckets")
 
-        def open_buckets(clock: Clock) -> BucketFolder:
+        def open_buckets(clock: StoreClock) -> BucketFolder:
             return BucketFolder(own_buckets, clock)
 
         with EmbeddedServer(Path(folder, "server"), blockstore=open_buckets, routes=ROUTES) as embedded:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.extensions.playground.embedded.stores import Clock
+from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 
@@ -20,7 +20,7 @@ class BucketFolder:
     type = "s3"
     scheme = "s3://lakefs/"
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: StoreClock) -> None:
         self._folder = folder
         self._clock = clock
         self._stores: dict[str, ObjectStore] = {}
@@ -56,7 +56,7 @@ class BucketFolder:
 
 
 class _TimedStore(LocalStore):
-    def __init__(self, root: Path, clock: Clock) -> None:
+    def __init__(self, root: Path, clock: StoreClock) -> None:
         super().__init__(root)
         self._files = root
         self._clock = clock

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets.extensions.playground.embedded.stores import Clock
+from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 from lakefs_gc_assets_tests.replay.made_world import World
@@ -39,7 +39,7 @@ def make_once(group: str, folder: Path) -> Path:
 @contextmanager
 def _world(repository: str) -> Iterator[World]:
     """A new repository on a server of its own, whose clock shows the time of the recordings."""
-    clock = Clock(_RECORDED_AT)
+    clock = StoreClock(_RECORDED_AT)
     with tempfile.TemporaryDirectory() as scratch:
         bucket = BucketFolder(Path(scratch, "buckets"), clock)
         with EmbeddedServer(Path(scratch, "server"), clock=clock, blockstore=bucket, routes=ROUTES) as server:

@@ -6,7 +6,7 @@ from typing import cast
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
-from lakefs_gc_assets.collector.quarantine.purge import Fate, LiveCheck, purge_by
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeFate, purge_by
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock
@@ -67,7 +67,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             step = Step(world.log.append, world.log.append, watched, LocalEngine(TASKS), plan, lock)
             return _PausedCheck(step, looks)
 
-        tally = Tally(Fate.PURGED)
+        tally = Tally(PurgeFate.PURGED)
         each = purge_by(repository, None, f"purge-{world.time.now}", check, world.log.append)
         world.log += [describe_result(reported.address, reported) for reported in tally.counted(each)]
         return not tally.failed

@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine import purge, restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
-from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
+from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -122,7 +122,7 @@ def _removed_first(store: ObjectStore, run_id: str, address: str, size: int, cop
     with suppress(StorageError):
         store.copy_if_absent(copy, address)
     store.delete([copy])
-    return Restored(address, Fate.RESTORED)
+    return Restored(address, RestoreFate.RESTORED)
 
 
 def _all_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> frozenset[str]:

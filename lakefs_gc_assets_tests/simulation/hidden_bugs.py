@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hidden, references
-from lakefs_gc_assets.collector.live.contents import Sample
+from lakefs_gc_assets.collector.live.contents import ContentSample
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, ObjectStats
@@ -31,7 +31,7 @@ _select_ranges = references.select_ranges_by_size
 
 
 def _in_a_world(
-    test: Callable[[World], None], choose_sizes: Callable[..., Sample] = contents.choose_sizes
+    test: Callable[[World], None], choose_sizes: Callable[..., ContentSample] = contents.choose_sizes
 ) -> Callable[[], None]:
     """The test in a world of its own."""
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.extensions.playground.embedded import formats
-from lakefs_gc_assets.extensions.playground.embedded.commits import Commit as EmbeddedCommit
+from lakefs_gc_assets.extensions.playground.embedded.commits import ServedCommit as EmbeddedCommit
 from lakefs_gc_assets.extensions.playground.embedded.formats import table
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit

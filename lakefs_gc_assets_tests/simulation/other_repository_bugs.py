@@ -7,7 +7,7 @@ from typing import Any
 from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.live import current, other_repositories
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Verdict
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeVerdict
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.repository.repository import Moment
 from lakefs_gc_assets.collector.sweep import recheck
@@ -32,9 +32,9 @@ def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:
     return asked
 
 
-def _nothing_is_live(self: LiveCheck[Any], moved: object) -> Verdict:
+def _nothing_is_live(self: LiveCheck[Any], moved: object) -> PurgeVerdict:
     """Takes what has lain in quarantine long enough for garbage."""
-    return Verdict(frozenset(), frozenset(), Moment.now(self._step.repository.clock))
+    return PurgeVerdict(frozenset(), frozenset(), Moment.now(self._step.repository.clock))
 
 
 def _nothing_staged(*arguments: object) -> Any:

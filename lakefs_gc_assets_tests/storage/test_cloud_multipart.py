@@ -2,20 +2,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.storage import cloud
-from lakefs_gc_assets.storage.cloud import Answer
+from lakefs_gc_assets.storage.cloud import StoreAnswer
 
 TARGETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)
 BODIES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40)
 PARTS = st.dictionaries(st.integers(0, 300), st.tuples(st.integers(200, 599), BODIES), max_size=5)
 
 
-def answered(parts: dict[int, tuple[int, str]], identity: str, newline: str) -> Answer:
+def answered(parts: dict[int, tuple[int, str]], identity: str, newline: str) -> StoreAnswer:
     lines = []
     for number, (status, body) in parts.items():
         lines += ["--limit", "Content-Type: application/http", f"Content-ID: {identity.format(number)}", ""]
         lines += [f"HTTP/1.1 {status} Some Reason", "Content-Type: application/xml", "X-Said: yes", "", body]
     content = newline.join([*lines, "--limit--", ""]).encode()
-    return Answer(200, {"content-type": "multipart/mixed; boundary=limit"}, content)
+    return StoreAnswer(200, {"content-type": "multipart/mixed; boundary=limit"}, content)
 
 
 @given(PARTS, st.sampled_from(["{}", "<{}>", "<response-{}>", "<a-1+{}>"]), st.sampled_from(["\r\n", "\n"]))
@@ -45,4 +45,4 @@ def test_a_batch_holds_each_target_once_and_in_order(targets: list[str]) -> None
 @given(st.binary(max_size=60))
 def test_nonsense_answers_nothing(body: bytes) -> None:
     for content_type in ("multipart/mixed; boundary=limit", "text/html", ""):
-        assert cloud.batch_answers(Answer(200, {"content-type": content_type}, body)) == {}
+        assert cloud.batch_answers(StoreAnswer(200, {"content-type": content_type}, body)) == {}

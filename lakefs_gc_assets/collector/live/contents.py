@@ -114,7 +114,7 @@ class _Learned(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Sample:
+class ContentSample:
     """A choice of objects to check.
 
     Attributes:
@@ -137,7 +137,7 @@ class Sample:
         ]
 
 
-def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> Sample:
+def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> ContentSample:
     """Chooses the sizes whose candidates are checked: sizes with more paths to ask for than candidates.
 
     For other sizes, the paths are asked for without knowing the candidates' contents, as far as the limit allows it.
@@ -155,14 +155,14 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
         elif size:
             # All objects of size 0 are equal: checking them would tell nothing.
             looked.append(size)
-    return Sample(
+    return ContentSample(
         pa.array(looked, pa.int64()), _share(CANDIDATES_LOOKED_AT, sum(candidates[size] for size in looked)), seed
     )
 
 
 @contextmanager
 def known_contents(
-    step: Step[R], candidates: R, entries: R, columns: pa.Schema, sample: Sample, listed: Callable[[], R] | None
+    step: Step[R], candidates: R, entries: R, columns: pa.Schema, sample: ContentSample, listed: Callable[[], R] | None
 ) -> Iterator[Known[R]]:
     """Learns the contents of candidates that have the size of an entry, and finds checksums of entries that are true.
 
@@ -203,7 +203,7 @@ def _without_doubtful_checksums(
         doubtful = engine.without_matching(doubtful, computed, _TRUE_CHECKSUMS.names)
     with engine.cached(doubtful, at_most=sys.maxsize) as rest:
         objects = engine.distinct(engine.map_batches(rest, _committed, _OBJECTS))
-        sample = Sample(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
+        sample = ContentSample(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
         with _learn(step, objects, sample, bytes_left) as learned:
             true = engine.map_batches(learned.objects, _true_checksums, _TRUE_CHECKSUMS)
             unchecked = engine.without_matching(rest, true, _TRUE_CHECKSUMS.names)
@@ -215,7 +215,7 @@ def _without_doubtful_checksums(
 
 
 @contextmanager
-def _learn(step: Step[R], objects: R, sample: Sample, bytes_left: int) -> Iterator[_Learned[R]]:
+def _learn(step: Step[R], objects: R, sample: ContentSample, bytes_left: int) -> Iterator[_Learned[R]]:
     """Learns the MD5s of objects: asks the store, and reads small objects if the store does not give the MD5.
 
     Args:
@@ -281,7 +281,7 @@ def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([keys, keys, committed.column("size"), committed.column("etag")], schema=_OBJECTS)
 
 
-def _look(opener: OpensStore, sample: Sample, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look(opener: OpensStore, sample: ContentSample, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Asks the store for the MD5 of the objects in the sample; drops objects that are gone."""
     with ThreadPoolExecutor(_LOOKING_AT_ONCE) as pool:
         for batch in batches:

@@ -87,7 +87,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PurgeVerdict:
     """Decision which addresses are live.
 
     Attributes:
@@ -105,11 +105,11 @@ class Verdict:
         return self.as_of.passed(clock) >= valid
 
 
-Check = Callable[[Sequence[Moved]], Verdict]
+Check = Callable[[Sequence[Moved]], PurgeVerdict]
 """Determines the live addresses in quarantine, anew with each call. Its exceptions end the purge."""
 
 
-class Fate(BaseFate):
+class PurgeFate(BaseFate):
     """Result for a copy."""
 
     PURGED = "purged"
@@ -125,7 +125,7 @@ class Purged:
     run_id: str
     address: str
     size: int
-    fate: Fate
+    fate: PurgeFate
     why: str | None = None
 
 
@@ -323,17 +323,17 @@ def purge(
 
 def left_out(run_id: str, why: str) -> Purged:
     """The result for copies of a run with unreadable files: all stay."""
-    return Purged(run_id, passes.key(run_id, ""), 0, Fate.KEPT, why)
+    return Purged(run_id, passes.key(run_id, ""), 0, PurgeFate.KEPT, why)
 
 
 def _failed(moved: Moved, error: StorageError) -> Purged:
     """The result for copies of a run at which the store failed. The next purge finds out which copies are gone."""
     why = f"the store failed, and what is left of this run stays: {error}. Purge again"
-    return Purged(moved.run_id, passes.key(moved.run_id, ""), 0, Fate.FAILED, why)
+    return Purged(moved.run_id, passes.key(moved.run_id, ""), 0, PurgeFate.FAILED, why)
 
 
 def _emptied(
-    store: ObjectStore, moved: Moved, verdict: Verdict, lock: LockToken, clock: Clock, valid: timedelta
+    store: ObjectStore, moved: Moved, verdict: PurgeVerdict, lock: LockToken, clock: Clock, valid: timedelta
 ) -> Generator[Purged, None, pa.Table]:
     """Restores and deletes copies of one run; returns the copies that are left when the verdict is too old."""
     live = moved.copies.filter(_among(moved.copies, verdict.live))
@@ -345,7 +345,7 @@ def _emptied(
             "it may be staged with the content of a committed object: at a path that is no text, or there is more to "
             "ask than collection.hidden_suspect_limit"
         )
-        yield Purged(moved.run_id, row["address"], row["size"], Fate.KEPT, why)
+        yield Purged(moved.run_id, row["address"], row["size"], PurgeFate.KEPT, why)
     copies = moved.copies.filter(pc.invert(_among(moved.copies, (verdict.live | verdict.unsure) - back)))
 
     is_over = partial(verdict.is_over, clock, valid)
@@ -408,9 +408,9 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
     without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
     rows = pa.concat_tables([rows, _receipts(without, Outcome.COPIED, clock.now())])
     for each in restore.restore_copies(store, plan.run_id, rows, lock, clock):
-        fate = Fate.FAILED
+        fate = PurgeFate.FAILED
         if each.fate.is_well:
-            fate = Fate.RESTORED if each.why is None else Fate.KEPT
+            fate = PurgeFate.RESTORED if each.why is None else PurgeFate.KEPT
         yield Purged(plan.run_id, each.address, sizes[each.address], fate, each.why)
 
 
@@ -433,8 +433,10 @@ def _delete(
         # An unanswered request may have deleted some of these copies.
         left.intersection_update(_copies(store, plan).column("address").to_pylist())
     failed = {key for key, outcome in outcomes.items() if outcome.result is DeleteResult.FAILED}
-    fates = [Fate.FAILED if row["key"] in failed else Fate.PURGED for row in rows]
-    are_deleted = [fate is Fate.PURGED and row["address"] not in left for row, fate in zip(rows, fates, strict=True)]
+    fates = [PurgeFate.FAILED if row["key"] in failed else PurgeFate.PURGED for row in rows]
+    are_deleted = [
+        fate is PurgeFate.PURGED and row["address"] not in left for row, fate in zip(rows, fates, strict=True)
+    ]
     purged = _receipts(batch.filter(pa.array(are_deleted, pa.bool_())), Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, batch_id, purged)
     delete_all(store, [begun])
@@ -484,7 +486,7 @@ class LiveCheck(Generic[R]):
         self._unsure = frozenset[str]()
         self._as_of = Moment.now(step.repository.clock)
 
-    def __call__(self, moved: Sequence[Moved]) -> Verdict:
+    def __call__(self, moved: Sequence[Moved]) -> PurgeVerdict:
         """See `purge.Check`."""
         copies = self._step.engine.table(pa.concat_tables([each.copies for each in moved]))
         if self._first is None:
@@ -492,7 +494,7 @@ class LiveCheck(Generic[R]):
             self._require_believable(self._first, bool(committed), sum(each.copies.num_rows for each in moved))
             self._look_for_hidden(copies, self._first)
         self.look_again(copies)
-        return Verdict(self._live, self._unsure, self._as_of)
+        return PurgeVerdict(self._live, self._unsure, self._as_of)
 
     def look_again(self, copies: R) -> None:
         """Reads uncommitted data, and ranges that were not read before."""

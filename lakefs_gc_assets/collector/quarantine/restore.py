@@ -61,7 +61,7 @@ _IN_TASK = 1000
 _MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
 
 
-class Fate(BaseFate):
+class RestoreFate(BaseFate):
     """Result for a deleted object."""
 
     RESTORED = "restored"
@@ -72,7 +72,7 @@ class Fate(BaseFate):
     @property
     def is_well(self) -> bool:
         """True if the object exists."""
-        return self in (Fate.RESTORED, Fate.THERE)
+        return self in (RestoreFate.RESTORED, RestoreFate.THERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Restored:
     """Result for one address; `why` is the reason for an unexpected result, else None."""
 
     address: str
-    fate: Fate
+    fate: RestoreFate
     why: str | None = None
 
 
@@ -205,7 +205,7 @@ def restore_copies(
     for start in range(0, by_address.num_rows, at_once):
         addresses = engine.spread(engine.table(by_address.slice(start, at_once)))
         rows = engine.collect(engine.map_batches(addresses, undo, _RESULTS)).to_pylist()
-        results = [Restored(row["address"], Fate(row["fate"]), row["why"]) for row in rows]
+        results = [Restored(row["address"], RestoreFate(row["fate"]), row["why"]) for row in rows]
         whys = {each.address: each.why for each in results if each.fate.is_well}
         if whys:
             restored = pc.is_in(deleted.column("address"), pa.array(whys, pa.string()))
@@ -247,7 +247,7 @@ def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dic
             return from_quarantine(store, run_id, row["address"], row["size_max"], row["copy_etag_first"])
         if versions is not None:
             return _from_versions(versions, row)
-        return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine")
+        return Restored(row["address"], RestoreFate.HIDDEN, "the run deleted it without a copy in quarantine")
 
     return undo
 
@@ -265,7 +265,7 @@ def from_quarantine(store: ObjectStore, run_id: str, address: str, size: int, co
     try:
         return _copy_back(store, address, passes.key(run_id, address), size, copy_etag)
     except StorageError as error:
-        return Restored(address, Fate.FAILED, str(error))
+        return Restored(address, RestoreFate.FAILED, str(error))
 
 
 def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag: str | None) -> Restored:
@@ -275,26 +275,28 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
             f"its copy {copy} was changed since the run made it, and has {counted(kept.size, 'bytes')} now: restore an "
             "earlier version of the copy, or look at it and copy it to the address yourself"
         )
-        return Restored(address, Fate.FAILED if head_if_there(store, address) is None else Fate.THERE, why)
+        return Restored(
+            address, RestoreFate.FAILED if head_if_there(store, address) is None else RestoreFate.THERE, why
+        )
     try:
         # The store compares the new object with the copy.
         store.copy_if_absent(copy, address)
-        return Restored(address, Fate.RESTORED)
+        return Restored(address, RestoreFate.RESTORED)
     except AlreadyExists:
         kept = head_if_there(store, copy)
     except ObjectNotFound:
         if head_if_there(store, address) is None:
-            return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
+            return Restored(address, RestoreFate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
     there = store.head(address)
     # A receipt may have a size that a client stated; a copy has its own.
     moved_size = size if kept is None else kept.size
     if there.size != moved_size:
-        return Restored(address, Fate.FAILED, _other_size(there.size, moved_size))
+        return Restored(address, RestoreFate.FAILED, _other_size(there.size, moved_size))
     # Any other object at the address is not the original of the copy.
     if kept is not None and not _alike(store, there, kept):
         why = f"it is not known to be the same: the one in quarantine stays, {copy}"
-        return Restored(address, Fate.THERE, why)
-    return Restored(address, Fate.THERE)
+        return Restored(address, RestoreFate.THERE, why)
+    return Restored(address, RestoreFate.THERE)
 
 
 def find_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> frozenset[str]:
@@ -337,12 +339,12 @@ def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
         removed = [store.remove_delete_marker(address, version_id) for version_id in named]
         there = head_if_there(store, address)
     except StorageError as error:
-        return Restored(address, Fate.FAILED, str(error))
+        return Restored(address, RestoreFate.FAILED, str(error))
     if there is None:
-        return Restored(address, Fate.HIDDEN, _why_hidden(version_ids, removed))
+        return Restored(address, RestoreFate.HIDDEN, _why_hidden(version_ids, removed))
     if there.size != row["size_max"]:
-        return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
-    return Restored(address, Fate.RESTORED if any(removed) else Fate.THERE)
+        return Restored(address, RestoreFate.FAILED, _other_size(there.size, row["size_max"]))
+    return Restored(address, RestoreFate.RESTORED if any(removed) else RestoreFate.THERE)
 
 
 def _other_size(there: int, deleted: int) -> str:
@@ -415,7 +417,9 @@ def restore(
         in_tasks = None if engine is None else (engine, repository.opener)
         yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock, in_tasks)
         for damage in lost:
-            yield Restored(damage.file, Fate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}")
+            yield Restored(
+                damage.file, RestoreFate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}"
+            )
 
 
 def _deleted(repository: OpenRepository, run_id: str, addresses: Sequence[str], damaged: DamagedFile) -> pa.Table:

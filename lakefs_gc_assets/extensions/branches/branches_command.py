@@ -25,7 +25,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.branches import stale_branches
-from lakefs_gc_assets.extensions.branches.stale_branches import Fate, Listing, Standing
+from lakefs_gc_assets.extensions.branches.stale_branches import BranchFate, BranchListing, BranchStatus
 
 _SHOWN = 20
 """Maximum branches printed as kept although a rule matches them."""
@@ -79,7 +79,7 @@ def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
     require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
     owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
     deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
-    print_outcomes(deleting, "branch", Fate.DELETED, as_json)
+    print_outcomes(deleting, "branch", BranchFate.DELETED, as_json)
 
 
 @branches.command()
@@ -104,10 +104,10 @@ def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
         require_yes("Make these branches again?")
     owner = f"branches-{uuid.uuid4().hex}"
     restoring = stale_branches.restore(opened, names, owner, show_progress)
-    print_outcomes(restoring, "branch", Fate.RESTORED, as_json)
+    print_outcomes(restoring, "branch", BranchFate.RESTORED, as_json)
 
 
-def describe(listing: Listing) -> Iterator[str]:
+def describe(listing: BranchListing) -> Iterator[str]:
     """A listing as lines: stale branches, other branches that a rule matches, and how to approve."""
     for standing in listing.stale:
         yield from _describe(standing, listing)
@@ -128,7 +128,7 @@ def describe(listing: Listing) -> Iterator[str]:
         yield f"`lakefs-gc branches approve {listing.digest}` deletes them"
 
 
-def _describe(standing: Standing, listing: Listing) -> Iterator[str]:
+def _describe(standing: BranchStatus, listing: BranchListing) -> Iterator[str]:
     assert standing.first_own_commit is not None
     yield (
         f"{standing.identity.branch}: first commit of its own {standing.first_own_commit:%F}, last one "

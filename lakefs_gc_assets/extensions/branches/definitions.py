@@ -19,7 +19,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.extensions.branches import stale_branches
-from lakefs_gc_assets.extensions.branches.stale_branches import Listing
+from lakefs_gc_assets.extensions.branches.stale_branches import BranchListing
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 
 STALE_BRANCHES = "stale_branches"
@@ -84,7 +84,7 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
     @collector_op(names, _RETIRE_OP, "Shows stale branches, or deletes those that were shown.", StaleBranchesConfig)
     def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
         repository, log = collector.open(), context.log
-        tally = Tally(stale_branches.Fate.DELETED)
+        tally = Tally(stale_branches.BranchFate.DELETED)
         if config.approve:
             require_approvable(policy, config.approve)
             approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
@@ -120,7 +120,7 @@ def require_approvable(policy: LaunchSettings, digest: str) -> None:
         )
 
 
-def describe_branches(listing: Listing) -> dict[str, Any]:
+def describe_branches(listing: BranchListing) -> dict[str, Any]:
     """Metadata of a listing for the UI: numbers, which are plotted, and the branches."""
     stale = listing.stale
     alone = [each.alone.bytes for each in stale if each.alone is not None]

@@ -97,7 +97,7 @@ class BranchIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BranchStatus:
     """A branch and the decision about it. Times are in UTC.
 
     Attributes:
@@ -124,7 +124,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class BranchListing:
     """The decisions about all branches of a repository.
 
     Attributes:
@@ -134,12 +134,12 @@ class Listing:
 
     repository: str
     made_at: datetime
-    standings: tuple[Standing, ...]
+    standings: tuple[BranchStatus, ...]
     forecast_made_at: datetime | None = None
     refused_by: str = ""
 
     @property
-    def stale(self) -> tuple[Standing, ...]:
+    def stale(self) -> tuple[BranchStatus, ...]:
         """The branches that would be deleted."""
         return tuple(each for each in self.standings if not each.kept)
 
@@ -168,7 +168,7 @@ class _Shown:
     format_version: int = FORMAT_VERSION
 
 
-class Fate(BaseFate):
+class BranchFate(BaseFate):
     """Outcome for a branch."""
 
     DELETED = "deleted"
@@ -181,12 +181,12 @@ class Fate(BaseFate):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BranchOutcome:
     """Outcome for one branch, and its reason; `why` is empty if there is nothing to say."""
 
     branch: str
     commit_id: str
-    fate: Fate
+    fate: BranchFate
     why: str = ""
 
 
@@ -195,7 +195,7 @@ def _digest(identities: Iterable[BranchIdentity]) -> str:
     return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:16] if stated else ""
 
 
-def list_branches(repository: OpenRepository, note: LogLine) -> Listing:
+def list_branches(repository: OpenRepository, note: LogLine) -> BranchListing:
     """Decides about every branch, and stores the stale ones for an approval.
 
     Raises:
@@ -231,7 +231,7 @@ class _Facts:
     visible: frozenset[str]
 
 
-def _decide(repository: OpenRepository, note: LogLine) -> Listing:
+def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
     policy = retention.policy_of(repository.settings)
     if not policy.stale:
         raise ConfigurationError(
@@ -267,7 +267,7 @@ def _decide(repository: OpenRepository, note: LogLine) -> Listing:
             is_unknown=True,
         ),
     )
-    return Listing(repository.facts.id, now, tuple(standings))
+    return BranchListing(repository.facts.id, now, tuple(standings))
 
 
 def _one_by_one(
@@ -314,10 +314,10 @@ def first_own_commits(graph: Graph) -> dict[str, int]:
     return first
 
 
-def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
+def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> BranchStatus:
     """Facts about one branch from the refs dump, before the decision."""
     head, own = facts.graph.heads[branch], facts.own.get(branch)
-    return Standing(
+    return BranchStatus(
         BranchIdentity(branch, facts.dump.branches[branch], ""),
         str(rule or ""),
         "",
@@ -327,7 +327,7 @@ def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> Stand
     )
 
 
-def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
+def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> BranchStatus:
     """Decides about one branch. Reads its uncommitted changes only if nothing else keeps it."""
     standing = _first_standing(facts, branch, rule)
     identity, made_at = standing.identity, standing.head_made_at
@@ -347,7 +347,7 @@ def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
     return replace(standing, identity=identity, changes=staged.changes, undo=_undo(facts, identity, made_at))
 
 
-def _why_kept(facts: _Facts, standing: Standing, rule: StaleRule | None) -> str:
+def _why_kept(facts: _Facts, standing: BranchStatus, rule: StaleRule | None) -> str:
     """Reason a branch stays regardless of its uncommitted changes; empty if nothing keeps it."""
     branch = standing.identity.branch
     if branch == facts.repository.facts.default_branch:
@@ -426,7 +426,7 @@ def _undo(facts: _Facts, identity: BranchIdentity, made_at: datetime) -> str:
     return f"until {until:%F %T}Z" if until > facts.now else "until the next run by retention rules"
 
 
-def _with_holdings(store: ObjectStore, listing: Listing) -> Listing:
+def _with_holdings(store: ObjectStore, listing: BranchListing) -> BranchListing:
     """Adds the holdings of stale branches by the newest forecast, if that saw the same commit."""
     newest = stored_forecasts.read_newest(store) if listing.stale else None
     if newest is None:
@@ -434,7 +434,7 @@ def _with_holdings(store: ObjectStore, listing: Listing) -> Listing:
     forecast_id, table = newest
     rows = {row["name"]: row for row in table.to_pylist() if row["kind"] == ScenarioKind.BRANCH.value}
 
-    def held(standing: Standing) -> Standing:
+    def held(standing: BranchStatus) -> BranchStatus:
         row = rows.get(standing.identity.branch)
         if standing.kept or row is None or row["head_made_at"] != standing.head_made_at:
             return standing
@@ -446,7 +446,9 @@ def _with_holdings(store: ObjectStore, listing: Listing) -> Listing:
     return replace(listing, standings=tuple(map(held, listing.standings)), forecast_made_at=made_at)
 
 
-def delete(repository: OpenRepository, digest: str, owner: str, note: LogLine, warn: LogLine) -> Iterator[Outcome]:
+def delete(
+    repository: OpenRepository, digest: str, owner: str, note: LogLine, warn: LogLine
+) -> Iterator[BranchOutcome]:
     """Deletes the branches of an approved listing, during iteration; yields the outcome of each.
 
     May be repeated: branches deleted before stay deleted, and the others are tried again.
@@ -469,37 +471,37 @@ def delete(repository: OpenRepository, digest: str, owner: str, note: LogLine, w
         before = {each.branch: each for each in records if each.listing == digest}
         standings = {each.identity.branch: each for each in _decide(repository, note).standings}
 
-        def act(identity: BranchIdentity) -> Outcome:
+        def act(identity: BranchIdentity) -> BranchOutcome:
             standing, record = standings.get(identity.branch), before.get(identity.branch)
             return _delete_one(repository, lock, identity, standing, record, digest)
 
         yield from _one_by_one(shown.stale, act, _failed)
 
 
-def _failed(branch: BranchIdentity | DeletedBranch, error: CollectionError) -> Outcome:
-    return Outcome(branch.branch, branch.commit_id, Fate.FAILED, str(error))
+def _failed(branch: BranchIdentity | DeletedBranch, error: CollectionError) -> BranchOutcome:
+    return BranchOutcome(branch.branch, branch.commit_id, BranchFate.FAILED, str(error))
 
 
 def _delete_one(
     repository: OpenRepository,
     lock: Lock,
     identity: BranchIdentity,
-    standing: Standing | None,
+    standing: BranchStatus | None,
     record: DeletedBranch | None,
     digest: str,
-) -> Outcome:
+) -> BranchOutcome:
     branch, commit_id = identity.branch, identity.commit_id
     if record is not None and record.state in (BranchState.DELETED, BranchState.RESTORED):
-        return Outcome(branch, commit_id, Fate.GONE, f"{record.state} at {record.at:%F %T}Z")
+        return BranchOutcome(branch, commit_id, BranchFate.GONE, f"{record.state} at {record.at:%F %T}Z")
     if standing is None:
         if record is None or record.state is BranchState.KEPT:
-            return Outcome(branch, commit_id, Fate.GONE, "somebody else deleted it")
+            return BranchOutcome(branch, commit_id, BranchFate.GONE, "somebody else deleted it")
         _put(repository, record, BranchState.DELETED)
-        return Outcome(branch, commit_id, Fate.DELETED, "by an attempt before, which saw no answer")
+        return BranchOutcome(branch, commit_id, BranchFate.DELETED, "by an attempt before, which saw no answer")
     if standing.kept:
-        return Outcome(branch, commit_id, Fate.KEPT, standing.kept)
+        return BranchOutcome(branch, commit_id, BranchFate.KEPT, standing.kept)
     if standing.identity != identity:
-        return Outcome(branch, commit_id, Fate.KEPT, "it was changed, or made anew, since it was shown")
+        return BranchOutcome(branch, commit_id, BranchFate.KEPT, "it was changed, or made anew, since it was shown")
     record = DeletedBranch(
         repository.facts.id,
         branch,
@@ -511,9 +513,9 @@ def _delete_one(
     )
     write_deleted_branch(repository.store, record)
     try:
-        outcome = Outcome(branch, commit_id, Fate.DELETED)
+        outcome = BranchOutcome(branch, commit_id, BranchFate.DELETED)
         if why := _changed(repository, identity):
-            outcome = Outcome(branch, commit_id, Fate.KEPT, why)
+            outcome = BranchOutcome(branch, commit_id, BranchFate.KEPT, why)
         else:
             lock.check()
             repository.branches_api.delete_branch(branch)
@@ -521,8 +523,8 @@ def _delete_one(
         # The record keeps its state, so that the next attempt can tell whether the branch is deleted.
         raise ServerUnavailable(f"{error}; it may be deleted all the same: approve again to see") from error
     except LakeFSError as refusal:
-        outcome = Outcome(branch, commit_id, Fate.FAILED, str(refusal))
-    _put(repository, record, BranchState.DELETED if outcome.fate is Fate.DELETED else BranchState.KEPT)
+        outcome = BranchOutcome(branch, commit_id, BranchFate.FAILED, str(refusal))
+    _put(repository, record, BranchState.DELETED if outcome.fate is BranchFate.DELETED else BranchState.KEPT)
     return outcome
 
 
@@ -583,7 +585,9 @@ def list_deleted(repository: OpenRepository, branches: Collection[str], warn: Lo
     return tuple(each for each in deleted.values() if each.state is not BranchState.RESTORED)
 
 
-def restore(repository: OpenRepository, branches: Collection[str], owner: str, warn: LogLine) -> Iterator[Outcome]:
+def restore(
+    repository: OpenRepository, branches: Collection[str], owner: str, warn: LogLine
+) -> Iterator[BranchOutcome]:
     """Recreates deleted branches on their commits, during iteration; yields the outcome of each. May be repeated.
 
     Args:
@@ -596,11 +600,11 @@ def restore(repository: OpenRepository, branches: Collection[str], owner: str, w
     with locked(repository, _WORK, owner, warn) as lock:
         data = _CommittedData(repository, lock, warn)
 
-        def act(record: DeletedBranch) -> Outcome:
+        def act(record: DeletedBranch) -> BranchOutcome:
             lock.check()
             outcome = _restore_one(repository, record)
             gone = data.describe_gone(record.commit_id) if outcome.fate.is_well else ""
-            return replace(outcome, fate=Fate.INCOMPLETE, why=gone) if gone else outcome
+            return replace(outcome, fate=BranchFate.INCOMPLETE, why=gone) if gone else outcome
 
         yield from _one_by_one(list_deleted(repository, branches, warn), act, _failed)
 
@@ -647,7 +651,7 @@ class _CommittedData:
         )
 
 
-def _restore_one(repository: OpenRepository, record: DeletedBranch) -> Outcome:
+def _restore_one(repository: OpenRepository, record: DeletedBranch) -> BranchOutcome:
     api, branch, commit_id = repository.branches_api, record.branch, record.commit_id
     current = api.branch(branch)
     if current is not None and current.commit_id != commit_id:
@@ -655,9 +659,9 @@ def _restore_one(repository: OpenRepository, record: DeletedBranch) -> Outcome:
             f"a branch of this name is there, on commit {current.commit_id}; "
             f"`lakectl branch create` makes one of another name on commit {commit_id}"
         )
-        return Outcome(branch, commit_id, Fate.KEPT, why)
+        return BranchOutcome(branch, commit_id, BranchFate.KEPT, why)
     if current is None:
         api.create_branch(branch, commit_id, record.hidden)
     if record.state is not BranchState.RESTORED or current is None:
         _put(repository, record, BranchState.RESTORED)
-    return Outcome(branch, commit_id, Fate.RESTORED if current is None else Fate.THERE)
+    return BranchOutcome(branch, commit_id, BranchFate.RESTORED if current is None else BranchFate.THERE)

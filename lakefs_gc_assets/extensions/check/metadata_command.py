@@ -22,11 +22,11 @@ from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.check import unneeded_metadata
-from lakefs_gc_assets.extensions.check.unneeded_metadata import Fate, Listing, Outcome, find_unneeded
+from lakefs_gc_assets.extensions.check.unneeded_metadata import FileFate, FileOutcome, MetadataListing, find_unneeded
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
 _SHOWN = 20
-_USUAL = {"move": Fate.MOVED, "restore": Fate.RESTORED, "purge": Fate.PURGED}
+_USUAL = {"move": FileFate.MOVED, "restore": FileFate.RESTORED, "purge": FileFate.PURGED}
 
 
 @click.command()
@@ -65,7 +65,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
     require_yes_or_terminal()
     opened, owner = collector.open(), f"metadata-{uuid.uuid4().hex}"
     engine = collector.engine(opened.settings)
-    outcomes: Sequence[Outcome] = ()
+    outcomes: Sequence[FileOutcome] = ()
     with errors_of_spark():
         if act == "move":
             with shown_bar(looking, quiet) as (say, _):
@@ -95,7 +95,7 @@ def _describe(amount: Amount) -> str:
     return f"{counted(amount.objects, 'files of metadata')}, {size(amount.bytes)}"
 
 
-def describe(listing: Listing) -> Iterator[str]:
+def describe(listing: MetadataListing) -> Iterator[str]:
     """A listing as lines: the oldest files, reasons why others stay, and the total last."""
     for file in listing.files[:_SHOWN]:
         yield f"{file.kind:<9}  {file.id}: {size(file.size)}, written {file.written_at:%F}"

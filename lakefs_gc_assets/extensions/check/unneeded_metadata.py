@@ -24,8 +24,7 @@ from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
-from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
-from lakefs_gc_assets.collector.quarantine.restore import from_quarantine
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate, from_quarantine
 from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clocks, Moment, OpenRepository
@@ -71,7 +70,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class MetadataListing:
     """Unneeded files, and other files that no commit names with the reason they stay. Times are in UTC.
 
     Attributes:
@@ -100,7 +99,7 @@ class Listing:
 class Survey:
     """A listing, and the ids of all named files, existing or not."""
 
-    listing: Listing
+    listing: MetadataListing
     named: IdSet
 
 
@@ -149,7 +148,7 @@ def find_unneeded(
         else:
             unneeded.append(file)
     unneeded.sort(key=lambda file: (file.written_at, file.id))
-    listing = Listing(
+    listing = MetadataListing(
         repository.facts.id,
         now,
         cutoff,
@@ -241,7 +240,7 @@ _RECEIPTS = f"{layout.RUNS_PREFIX}{MOVED_METADATA}/"
 Item = TypeVar("Item")
 
 
-class Fate(BaseFate):
+class FileFate(BaseFate):
     """Result for a file."""
 
     MOVED = "moved to quarantine"
@@ -253,19 +252,19 @@ class Fate(BaseFate):
     @property
     def is_well(self) -> bool:
         """True if nothing is left to do. A kept file is needed, or already exists."""
-        return self is not Fate.FAILED
+        return self is not FileFate.FAILED
 
 
-_FATES = {RestoreFate.RESTORED: Fate.RESTORED, RestoreFate.THERE: Fate.KEPT}
+_FATES = {RestoreFate.RESTORED: FileFate.RESTORED, RestoreFate.THERE: FileFate.KEPT}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FileOutcome:
     """Result for a range or metarange of `size` bytes; `why` is the reason for an unrequested result, else None."""
 
     id: str
     size: int
-    fate: Fate
+    fate: FileFate
     why: str | None = None
 
 
@@ -274,7 +273,7 @@ class Receipt:
     """Files that were moved, put back or purged, or were about to be. `at` is the latest clock, UTC."""
 
     repository: str
-    fate: Fate
+    fate: FileFate
     at: datetime
     files: tuple[str, ...]
     format_version: int = FORMAT_VERSION
@@ -295,7 +294,7 @@ def list_copies(store: ObjectStore) -> dict[str, tuple[int, datetime]]:
 
 
 @dataclass(frozen=True)
-class Quarantine:
+class MetadataQuarantine:
     """Moves files of one repository, whose lock is held. Every method raises LockLost and StorageError.
 
     A receipt of each batch is stored before anything is deleted.
@@ -307,7 +306,7 @@ class Quarantine:
     repository: OpenRepository
     lock: Lock
     store: ObjectStore
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, FileOutcome] = field(default_factory=dict)
 
     def put_back(self, ids: Set[str]) -> None:
         """Puts back files from quarantine, and keeps their copies.
@@ -321,9 +320,9 @@ class Quarantine:
                 lambda name: from_quarantine(self.store, MOVED_METADATA, _key(name), sizes[name]), batch, _CALLERS
             )
             for name, restored in zip(batch, [*results], strict=True):
-                self._record(name, sizes[name], _FATES.get(restored.fate, Fate.FAILED), restored.why)
-            if back := [name for name in batch if self.outcomes[name].fate is Fate.RESTORED]:
-                self._write_receipt(Fate.RESTORED, back)
+                self._record(name, sizes[name], _FATES.get(restored.fate, FileFate.FAILED), restored.why)
+            if back := [name for name in batch if self.outcomes[name].fate is FileFate.RESTORED]:
+                self._write_receipt(FileFate.RESTORED, back)
 
     def move(self, files: Sequence[File]) -> None:
         """Moves files that still are as they were listed.
@@ -334,15 +333,15 @@ class Quarantine:
         for batch in _batches(files, min(_BATCH, self.store.delete_limit)):
             copies = work_ahead(self._copy, batch, _CALLERS)
             copied = [file for file, is_copied in zip(batch, copies, strict=True) if is_copied]
-            self._write_receipt(Fate.MOVED, [file.id for file in copied])
+            self._write_receipt(FileFate.MOVED, [file.id for file in copied])
             verify(self.store, self.lock.token)
             are_same = work_ahead(self._is_as_listed, copied, _CALLERS)
             same = {file.id: file.size for file, is_same in zip(copied, are_same, strict=True) if is_same}
-            self._delete(same, _key, Fate.MOVED)
+            self._delete(same, _key, FileFate.MOVED)
             for file in copied:
                 if file.id not in same and file.id not in self.outcomes:
                     # Its copy stays until a purge, in case the file is gone.
-                    self._record(file.id, file.size, Fate.KEPT, "it is no longer as it was listed")
+                    self._record(file.id, file.size, FileFate.KEPT, "it is no longer as it was listed")
 
     def purge(self, sizes: Mapping[str, int], is_over: Callable[[], bool]) -> None:
         """Deletes copies permanently, until the time is over."""
@@ -351,23 +350,23 @@ class Quarantine:
             # Checked after the call to the store, which may be slow.
             if is_over():
                 for name in batch:
-                    self._record(name, sizes[name], Fate.FAILED, "the survey is too old by now: purge again")
+                    self._record(name, sizes[name], FileFate.FAILED, "the survey is too old by now: purge again")
                 continue
-            self._write_receipt(Fate.PURGED, batch)
-            self._delete({name: sizes[name] for name in batch}, _copy_of, Fate.PURGED)
+            self._write_receipt(FileFate.PURGED, batch)
+            self._delete({name: sizes[name] for name in batch}, _copy_of, FileFate.PURGED)
 
-    def _delete(self, sizes: Mapping[str, int], key_of: Callable[[str], str], fate: Fate) -> None:
+    def _delete(self, sizes: Mapping[str, int], key_of: Callable[[str], str], fate: FileFate) -> None:
         results = self.store.delete([key_of(name) for name in sizes]) if sizes else ()
         for (name, size), result in zip(sizes.items(), results, strict=True):
             is_gone = result.result is DeleteResult.ACCEPTED
-            self._record(name, size, fate if is_gone else Fate.FAILED, result.error)
+            self._record(name, size, fate if is_gone else FileFate.FAILED, result.error)
 
     def is_back(self, name: str, size: int) -> bool:
         """True if a file with a copy in quarantine is known to exist at its place as well."""
         try:
             facts = head_if_there(self.store, _key(name))
         except StorageError as error:
-            self._record(name, size, Fate.FAILED, f"its copy stays, since the store failed at it: {error}")
+            self._record(name, size, FileFate.FAILED, f"its copy stays, since the store failed at it: {error}")
             return False
         return facts is not None and facts.size == size
 
@@ -376,7 +375,7 @@ class Quarantine:
         try:
             self.store.copy(_key(file.id), _copy_of(file.id))
         except StorageError as error:
-            self._record(file.id, file.size, Fate.FAILED, f"there is no copy in quarantine: {error}")
+            self._record(file.id, file.size, FileFate.FAILED, f"there is no copy in quarantine: {error}")
             return False
         return True
 
@@ -384,7 +383,7 @@ class Quarantine:
         try:
             facts = head_if_there(self.store, _key(file.id))
         except StorageError as error:
-            self._record(file.id, file.size, Fate.FAILED, f"it stays, since the store failed at it: {error}")
+            self._record(file.id, file.size, FileFate.FAILED, f"it stays, since the store failed at it: {error}")
             return False
         # Some stores list fractions of a second, but return whole seconds for a single object.
         return facts is not None and (facts.size, facts.last_modified.replace(microsecond=0)) == (
@@ -392,24 +391,24 @@ class Quarantine:
             file.written_at.replace(microsecond=0),
         )
 
-    def _record(self, name: str, size: int, fate: Fate, why: str | None) -> None:
-        self.outcomes[name] = Outcome(name, size, fate, why)
+    def _record(self, name: str, size: int, fate: FileFate, why: str | None) -> None:
+        self.outcomes[name] = FileOutcome(name, size, fate, why)
 
-    def _write_receipt(self, fate: Fate, ids: Collection[str]) -> None:
+    def _write_receipt(self, fate: FileFate, ids: Collection[str]) -> None:
         at = latest_clock(self.repository)
         receipt = Receipt(self.repository.facts.id, fate, at, tuple(ids))
         self.store.put(f"{_RECEIPTS}{layout.issue_run_id(at)}.json", records_json.encode(receipt))
 
 
-def list_movable(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Listing:
+def list_movable(repository: OpenRepository, engine: Engine[R], note: LogLine) -> MetadataListing:
     """Lists unneeded files for `move`. Raises as `move` does."""
     guards.require_sole_writer(repository.settings)
     return find_unneeded(repository, engine, note).listing
 
 
 def move(
-    repository: OpenRepository, engine: Engine[R], first: Listing, owner: str, note: LogLine, warn: LogLine
-) -> tuple[Outcome, ...]:
+    repository: OpenRepository, engine: Engine[R], first: MetadataListing, owner: str, note: LogLine, warn: LogLine
+) -> tuple[FileOutcome, ...]:
     """Moves unneeded files into quarantine; returns the results for files moved, put back, or failed.
 
     A file is moved if it is in `first` and in a second survey, made under the lock a set time later. A third survey,
@@ -445,7 +444,7 @@ def move(
         return tuple(quarantine.outcomes.values())
 
 
-def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[Outcome, ...]:
+def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[FileOutcome, ...]:
     """Puts back all files in quarantine. Raises LockHeld, LockLost, StorageError.
 
     Args:
@@ -458,7 +457,7 @@ def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[Outc
 
 def purge(
     repository: OpenRepository, engine: Engine[R], owner: str, note: LogLine, warn: LogLine
-) -> tuple[Outcome, ...]:
+) -> tuple[FileOutcome, ...]:
     """Deletes copies permanently if their files were moved `collection.quarantine_days` ago or earlier.
 
     A survey first puts back files that are named. If that fails, the copy stays.
@@ -489,9 +488,9 @@ def purge(
 
 
 @contextmanager
-def _opened(repository: OpenRepository, work: str, owner: str, warn: LogLine) -> Iterator[Quarantine]:
+def _opened(repository: OpenRepository, work: str, owner: str, warn: LogLine) -> Iterator[MetadataQuarantine]:
     with locked(repository, work, owner, warn) as lock:
-        yield Quarantine(repository, lock, repository.store)
+        yield MetadataQuarantine(repository, lock, repository.store)
 
 
 def _wait(repository: OpenRepository, since: datetime, note: LogLine) -> None:
@@ -518,7 +517,7 @@ def _read_moves(repository: OpenRepository, warn: LogLine) -> dict[str, datetime
             unread.append(at + _WHOLE_SECONDS)
             warn(f"nothing is purged until {days:g} days after {at:%F %T}Z, for this may name any file: {damage}")
             continue
-        if receipt.fate is Fate.MOVED and receipt.repository == repository.facts.id:
+        if receipt.fate is FileFate.MOVED and receipt.repository == repository.facts.id:
             moved_at |= {name: max(receipt.at, moved_at.get(name, receipt.at)) for name in receipt.files}
     return {name: max(at, *unread) for name, at in moved_at.items()} if unread else moved_at
 

@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
-from lakefs_gc_assets.extensions.erasure.find import Finding, Held
+from lakefs_gc_assets.extensions.erasure.find import ErasureFindings, Held
 from lakefs_gc_assets.extensions.erasure.remains import Remains, VersionOutcome, look
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
@@ -89,7 +89,7 @@ def read_public_key(data: bytes) -> Ed25519PublicKey:
 
 def make(
     repository: OpenRepository,
-    finding: Finding,
+    finding: ErasureFindings,
     run_id: str,
     versions: Collection[VersionOutcome],
     failures: Sequence[str],

@@ -30,8 +30,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
-from lakefs_gc_assets.collector.quarantine.purge import Fate as PurgeFate
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeFate
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import describe_result, size
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -44,7 +43,14 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, decided_here, execute, instance
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine, counted
 from lakefs_gc_assets.extensions.erasure import certificate
-from lakefs_gc_assets.extensions.erasure.find import Finding, Held, Selection, find, list_first_steps, take_first_step
+from lakefs_gc_assets.extensions.erasure.find import (
+    ErasureFindings,
+    Held,
+    Selection,
+    find,
+    list_first_steps,
+    take_first_step,
+)
 from lakefs_gc_assets.extensions.erasure.remains import VersionOutcome, erase_versions
 from lakefs_gc_assets.extensions.erasure.verify_command import FILE, describe_certificate, is_complete, read_file
 from lakefs_gc_assets.spark.faults import errors_of_spark
@@ -206,7 +212,7 @@ def _reserve(file: Path) -> Iterator[Callable[[bytes], None]]:
         part.unlink(missing_ok=True)
 
 
-def _prepare(repository: OpenRepository, finding: Finding, look_again: str) -> None:
+def _prepare(repository: OpenRepository, finding: ErasureFindings, look_again: str) -> None:
     """Takes the steps that the user confirms; `look_again` is the command without --prepare."""
     steps = list_first_steps(finding)
     for step in steps:
@@ -237,7 +243,7 @@ def _read_list(file: IO[bytes]) -> list[str]:
     return [line.strip() for line in io.StringIO(text) if line.strip()]
 
 
-def _require_approved(finding: Finding, digest: str) -> None:
+def _require_approved(finding: ErasureFindings, digest: str) -> None:
     """Raises CollectionError unless the finding can be erased and is the approved one."""
     if finding.unchecked:
         raise CollectionError(f"nothing was erased, since not everything could be checked: {finding.unchecked[0]}")
@@ -251,7 +257,7 @@ def _require_approved(finding: Finding, digest: str) -> None:
 
 
 def _erase(
-    loaded: Loaded, collector: Collector, finding: Finding, note: LogLine
+    loaded: Loaded, collector: Collector, finding: ErasureFindings, note: LogLine
 ) -> tuple[str, list[VersionOutcome], list[str]]:
     """Deletes objects that nothing holds: first in a run, then their copies in quarantine, then their versions.
 
@@ -293,7 +299,7 @@ def _erase_versions(
         yield from erase_versions(repository, plan, lock, addresses, LiveCheck(step))
 
 
-def describe(finding: Finding) -> Iterator[str]:
+def describe(finding: ErasureFindings) -> Iterator[str]:
     """A finding as lines: each address with its holders, and the steps to take first."""
     for each in finding.addresses[:_SHOWN]:
         yield from _describe_address(each)
@@ -311,7 +317,7 @@ def describe(finding: Finding) -> Iterator[str]:
 
 
 def _describe_next(
-    finding: Finding, again: Callable[..., str], key: Path | None, file_of_certificate: Path | None
+    finding: ErasureFindings, again: Callable[..., str], key: Path | None, file_of_certificate: Path | None
 ) -> Iterator[str]:
     """The next commands; `again` adds options to the command just run."""
     if list_first_steps(finding):
@@ -324,7 +330,7 @@ def _describe_next(
         yield f"next, erase what is free: {again(*options)}"
 
 
-def _describe_unmatched(finding: Finding) -> Iterator[str]:
+def _describe_unmatched(finding: ErasureFindings) -> Iterator[str]:
     """Lines about requested paths without a match."""
     yield from (f"nothing found: {path}" for path in finding.unmatched)
 

@@ -181,7 +181,7 @@ _COUNTED_AS_A_WHOLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class EntryHolder:
     """A branch, tag, commit or range that holds an address.
 
     Attributes:
@@ -225,7 +225,7 @@ class Held:
 
     address: str
     paths: tuple[str, ...]
-    holders: tuple[Holder, ...]
+    holders: tuple[EntryHolder, ...]
     remains: Remains
 
 
@@ -251,7 +251,7 @@ class SameContent:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ErasureFindings:
     """Addresses at the requested paths. Times are in UTC.
 
     Attributes:
@@ -324,7 +324,7 @@ class Finding:
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def find(repository: OpenRepository, engine: Engine[R], selection: Selection, note: LogLine) -> Finding:
+def find(repository: OpenRepository, engine: Engine[R], selection: Selection, note: LogLine) -> ErasureFindings:
     """Searches all commits, staged entries, ranges that no commit names, and quarantine.
 
     Args:
@@ -335,26 +335,26 @@ def find(repository: OpenRepository, engine: Engine[R], selection: Selection, no
     """
     problems = Problems(note)
     step, files = begin_reading(repository, engine, problems, "erase")
-    return _Search(step, selection, problems).run(files)
+    return _ErasureSearch(step, selection, problems).run(files)
 
 
-def _holders(every: Commits, retained: Retention | None, metarange_id: str) -> Iterator[Holder]:
+def _holders(every: Commits, retained: Retention | None, metarange_id: str) -> Iterator[EntryHolder]:
     """The holders of a metarange's entries, with an empty path. Expired commits hold nothing."""
     repository, commits_named = every.repository.facts.id, 0
     for by, name, at in every.named_by(metarange_id):
         if by is not HolderKind.COMMIT:
-            yield Holder(repository, by, name, "")
+            yield EntryHolder(repository, by, name, "")
         elif at is None:
-            yield Holder(repository, by, name, "", "newer than the refs dump")
+            yield EntryHolder(repository, by, name, "", "newer than the refs dump")
         elif commits_named < _COMMITS_NAMED:
             reasons = retained.why(at) if retained else [f"collection.also_live names {repository}"]
             if reasons:
                 commits_named += 1
-                yield Holder(repository, by, name, "", "; ".join(reasons))
+                yield EntryHolder(repository, by, name, "", "; ".join(reasons))
 
 
 @dataclass
-class _Search(Generic[R]):
+class _ErasureSearch(Generic[R]):
     """Finds the addresses at the paths, then the holders of these addresses.
 
     Attributes:
@@ -371,14 +371,14 @@ class _Search(Generic[R]):
     selection: Selection
     problems: Problems
     paths: dict[str, dict[str, None]] = field(default_factory=dict)
-    holders: dict[str, dict[Holder, None]] = field(default_factory=dict)
+    holders: dict[str, dict[EntryHolder, None]] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
     branches: set[str] = field(default_factory=set)
     unread: dict[str, str] = field(default_factory=dict)
     contents: dict[Content, str] = field(default_factory=dict)
     same_content: dict[tuple[str, str], SameContent] = field(default_factory=dict)
 
-    def run(self, files: Sequence[str]) -> Finding:
+    def run(self, files: Sequence[str]) -> ErasureFindings:
         """Runs the whole search; `files` hold uncommitted data."""
         step, repository = self.step, self.step.repository
         # Staging is read first: an entry that is committed meanwhile is then found in the commits.
@@ -400,7 +400,7 @@ class _Search(Generic[R]):
         self._find_unnamed(own)
         self._find_uncommitted(files)
         damaged = [f"{finding.address}: {finding.detail}" for finding in self.problems.findings]
-        return Finding(
+        return ErasureFindings(
             repository.facts.id,
             repository.namespace.uri,
             self.selection.asked,
@@ -425,7 +425,7 @@ class _Search(Generic[R]):
             tuple(self.same_content.values()),
         )
 
-    def _add(self, address: str, holder: Holder) -> None:
+    def _add(self, address: str, holder: EntryHolder) -> None:
         if address in self.paths:
             self.holders.setdefault(address, {})[holder] = None
 
@@ -438,7 +438,7 @@ class _Search(Generic[R]):
             same = SameContent(self.contents[content], repository, path, address)
             self.same_content.setdefault((repository, address), same)
 
-    def _find_staged(self) -> Iterator[tuple[Content, str, Holder]]:
+    def _find_staged(self) -> Iterator[tuple[Content, str, EntryHolder]]:
         """Yields the entries that branches show as staged, and records the addresses at requested paths.
 
         An error at one branch ends the search: objects staged there must not be erased, and only the branch lists them.
@@ -450,7 +450,7 @@ class _Search(Generic[R]):
                     self.branches.add(branch.id)
                 for stats in staged_objects(repository.api, branch.id):
                     keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
-                    holder = Holder(repository.facts.id, HolderKind.STAGED, branch.id, stats.path)
+                    holder = EntryHolder(repository.facts.id, HolderKind.STAGED, branch.id, stats.path)
                     content = (stats.checksum or "", stats.size or 0)
                     # An address outside the namespace is no key, but may be that of a copy.
                     yield from ((content, key, holder) for key in keys or (stats.physical_address,))
@@ -531,7 +531,7 @@ class _Search(Generic[R]):
         for row in naming:
             for address, path in entries[row["range"]]:
                 for holder in holders[row["metarange"]]:
-                    self._add(address, Holder(holder.repository, holder.by, holder.name, path, holder.why))
+                    self._add(address, EntryHolder(holder.repository, holder.by, holder.name, path, holder.why))
 
     def _find_unnamed(self, own: Commits) -> None:
         """Records ranges that hold the addresses and that no commit names, if the settings keep such ranges."""
@@ -544,7 +544,7 @@ class _Search(Generic[R]):
         unnamed = find_unnamed(own.repository.store, references, IdSet(), known, since).records
         for range_id, entries in self._find_entries(own.repository, unnamed).items():
             for address, path in entries:
-                self._add(address, Holder(own.repository.facts.id, HolderKind.RANGE, range_id, path))
+                self._add(address, EntryHolder(own.repository.facts.id, HolderKind.RANGE, range_id, path))
 
     def _find_uncommitted(self, files: Sequence[str]) -> None:
         """Records addresses of uncommitted data that no branch shows."""
@@ -555,7 +555,7 @@ class _Search(Generic[R]):
         rows = engine.select(References.from_step(self.step).uncommitted(files), "address")
         for address in engine.collect(engine.distinct(engine.among_exactly(rows, wanted))).column(0).to_pylist():
             if not any(holder.by is HolderKind.STAGED for holder in self.holders.get(address, ())):
-                self._add(address, Holder(name, HolderKind.UNCOMMITTED, "", ""))
+                self._add(address, EntryHolder(name, HolderKind.UNCOMMITTED, "", ""))
 
 
 def _asked_entries(selection: Selection, files: LiveFiles, record: RangeRecord) -> pa.Table:
@@ -628,7 +628,7 @@ class FirstStep:
         return f"delete {where}, and commit: {named}{more}"
 
 
-def list_first_steps(finding: Finding) -> tuple[FirstStep, ...]:
+def list_first_steps(finding: ErasureFindings) -> tuple[FirstStep, ...]:
     """The steps that release the addresses, at most one per tag, and per branch one reset and one deletion.
 
     Paths that are not valid UTF-8 are skipped.

@@ -42,7 +42,7 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported, counted
 from lakefs_gc_assets.extensions.forecast import marking, scenarios
 from lakefs_gc_assets.extensions.forecast.marking import SUMS, Marked, binary_of, count, words_of
-from lakefs_gc_assets.extensions.forecast.scenarios import AGES, Holder, Questions, Scenario
+from lakefs_gc_assets.extensions.forecast.scenarios import AGES, ByteHolder, Questions, Scenario
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -147,7 +147,7 @@ class Holding:
         if_deleted: objects that a run would mark if the branch or tag was deleted now; None if it cannot be deleted.
     """
 
-    holder: Holder
+    holder: ByteHolder
     in_all: Amount
     alone: Amount
     if_deleted: Freed | None = None
@@ -484,7 +484,7 @@ def portions(forecast: Forecast, folder: FolderHolding) -> list[tuple[Holding, P
     )
 
 
-def _named(holder: Holder) -> dict[str, object]:
+def _named(holder: ByteHolder) -> dict[str, object]:
     return {"kind": "rest" if holder.kind is None else holder.kind.value, "name": holder.name}
 
 

@@ -49,7 +49,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ByteHolder:
     """A branch or tag under the rules in force, or everything else that keeps commits.
 
     Attributes:
@@ -80,7 +80,7 @@ class Questions:
     """
 
     scenarios: tuple[Scenario, ...]
-    holders: tuple[Holder, ...]
+    holders: tuple[ByteHolder, ...]
     metaranges: Mapping[str, int]
     width: int
     definition: LiveDefinition
@@ -256,7 +256,7 @@ class _Asked:
             alone &= ~active_commits(self.retained.graph, rules, self.now).flags
         return alone
 
-    def holders(self) -> Iterator[tuple[Holder, Flags]]:
+    def holders(self) -> Iterator[tuple[ByteHolder, Flags]]:
         """Each branch with the commits its walk keeps, each tag with its commit, and everything else that stays."""
         graph, active = self.retained.graph, self.retained.active
         stale = {each.branch for each in self.definition.stale}
@@ -266,14 +266,14 @@ class _Asked:
             rule = None if active is None else active.rules.branches[branch]
             commits = mark_kept_by(graph, branch, rule, self.now, flags)
             rest &= ~flags
-            yield Holder(ScenarioKind.BRANCH, branch, commits, date(graph.commits, head), branch in stale), flags
+            yield ByteHolder(ScenarioKind.BRANCH, branch, commits, date(graph.commits, head), branch in stale), flags
         for tag, commit_id in sorted(self.readings.dump.tags.items()):
             flags = np.zeros(len(graph.commits), np.bool_)
             at = int(graph.commits.positions(pa.array([commit_id], pa.string()))[0])
             flags[at] = self.readings.policy.keeps_tag(tag) or active is None
             rest &= ~flags
-            yield Holder(ScenarioKind.TAG, tag, int(flags.sum()), date(graph.commits, at)), flags
-        yield Holder(None, "dangling commits, pins and others", int(rest.sum())), rest
+            yield ByteHolder(ScenarioKind.TAG, tag, int(flags.sum()), date(graph.commits, at)), flags
+        yield ByteHolder(None, "dangling commits, pins and others", int(rest.sum())), rest
 
 
 def of_age(policy: Policy, days: int) -> Policy:

@@ -38,7 +38,7 @@ from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun
 from lakefs_gc_assets.errors import ConfigurationError, LogLine
-from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet, Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet, ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.sample import (
     GarbageObject,
     Sample,
@@ -97,7 +97,9 @@ def open_server(
     return EmbeddedServer(
         folder,
         blockstore=None if store is None else in_bucket(url, store),
-        settings=Settings(rules=rules) if store is None else Settings(rules=rules, link_seconds=BUCKET_GRACE.seconds),
+        settings=ServerSettings(rules=rules)
+        if store is None
+        else ServerSettings(rules=rules, link_seconds=BUCKET_GRACE.seconds),
         port=port,
         access_key_id=access_key_id,
         secret_access_key=secret_access_key,
@@ -105,7 +107,7 @@ def open_server(
 
 
 @dataclass(frozen=True)
-class Shown:
+class DemoResult:
     """Results of a demonstration: candidates of the dry run, objects deleted and failed, and flows of the sweeps."""
 
     candidates: frozenset[str]
@@ -120,7 +122,7 @@ def demonstrate(
     console: Console,
     meanwhile: Callable[[str], None] = lambda step: None,
     then: Sequence[Flow] = (),
-) -> Shown:
+) -> DemoResult:
     """Makes a dry run and a sweep in one process and one Spark session, and prints both.
 
     Args:
@@ -161,7 +163,7 @@ def demonstrate(
             console.print(_compared(ended))
         deleted = sum(run_report.statistics.deleted or 0 for run_report in ended)
         failed = sum(run_report.statistics.failed or 0 for run_report in ended)
-        return Shown(
+        return DemoResult(
             frozenset(candidates.column("address").to_pylist()),
             deleted,
             failed,

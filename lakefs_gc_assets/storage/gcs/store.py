@@ -38,7 +38,14 @@ from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
-from lakefs_gc_assets.storage.cloud import Answer, CloudErrors, Meaning, ObstoreError, delete_in_batches, outcome_of
+from lakefs_gc_assets.storage.cloud import (
+    CloudErrors,
+    Meaning,
+    ObstoreError,
+    StoreAnswer,
+    delete_in_batches,
+    outcome_of,
+)
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -337,9 +344,9 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         return error
 
 
-def _answer(response: Response) -> Answer:
+def _answer(response: Response) -> StoreAnswer:
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, response.content)
+    return StoreAnswer(response.status_code, headers, response.content)
 
 
 def _page(answer: Mapping[str, Any]) -> Page:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import ChangeBatches
 from lakefs_gc_assets.collector.live import contents, hidden
-from lakefs_gc_assets.collector.live.contents import Sample, choose_sizes
+from lakefs_gc_assets.collector.live.contents import ContentSample, choose_sizes
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -164,9 +164,9 @@ def world(tmp_path: Path) -> World:
     return World(EncryptingStore(tmp_path))
 
 
-def look_at_all(candidates: object, questions: Mapping[int, int], limit: int, seed: str) -> Sample:
+def look_at_all(candidates: object, questions: Mapping[int, int], limit: int, seed: str) -> ContentSample:
     """Candidates are looked at wherever that can tell something, although there are few paths to ask for."""
-    return Sample(pa.array([size for size in questions if size], pa.int64()), 1.0, seed)
+    return ContentSample(pa.array([size for size in questions if size], pa.int64()), 1.0, seed)
 
 
 @pytest.fixture
@@ -763,18 +763,18 @@ class TestChoosingSizes:
         monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 1)
         assert choose_sizes({7: 1}, {7: 2}, 0, "run").share == 1
         assert choose_sizes({7: 1, 8: 3, 9: 100}, {7: 2, 8: 4, 9: 1}, 1, "run").share == 0.25
-        assert choose_sizes({}, {}, 0, "run") == Sample(pa.array([], pa.int64()), 1.0, "run")
+        assert choose_sizes({}, {}, 0, "run") == ContentSample(pa.array([], pa.int64()), 1.0, "run")
 
     def test_all_of_any_size_are_chosen_where_no_size_is_named(self) -> None:
         batch = pa.RecordBatch.from_pydict({"key": ["a", "b"], "size": [1, 2]})
-        assert Sample(None, 1.0, "run").chooses(batch) == [True, True]
-        assert Sample(pa.array([2], pa.int64()), 1.0, "run").chooses(batch) == [False, True]
-        assert Sample(None, 0.0, "run").chooses(batch) == [False, False]
+        assert ContentSample(None, 1.0, "run").chooses(batch) == [True, True]
+        assert ContentSample(pa.array([2], pa.int64()), 1.0, "run").chooses(batch) == [False, True]
+        assert ContentSample(None, 0.0, "run").chooses(batch) == [False, False]
 
     def test_half_of_them_is_about_half(self) -> None:
         keys = [f"data/s/{number}" for number in range(2000)]
         batch = pa.RecordBatch.from_pydict({"key": keys, "size": [7] * len(keys)})
-        assert 800 < sum(Sample(None, 0.5, "run").chooses(batch)) < 1200
+        assert 800 < sum(ContentSample(None, 0.5, "run").chooses(batch)) < 1200
 
     def test_no_more_are_looked_at_than_the_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 100)

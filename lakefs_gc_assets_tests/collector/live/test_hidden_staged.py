@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden
-from lakefs_gc_assets.collector.live.contents import Sample, known_contents
+from lakefs_gc_assets.collector.live.contents import ContentSample, known_contents
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -211,7 +211,7 @@ def test_large_objects_are_no_reason_to_believe_etags(
     entry = {"range_id": "r", "path": b"p", "size": size, "etag": None, "key": None}
     entries = engine.table(pa.Table.from_pylist([entry], schema=HEAD_ENTRIES))
 
-    looking = Sample(None, 1.0, "seed")
+    looking = ContentSample(None, 1.0, "seed")
     with known_contents(step, candidates, entries, SCHEMA, looking, None) as known:
         assert engine.collect(known.candidates).to_pylist() == [
             {"address": head.copy, "size": size, "etag": digest if expected else None, "unreadable": False}

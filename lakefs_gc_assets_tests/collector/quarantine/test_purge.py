@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
-from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Purged, Verdict
+from lakefs_gc_assets.collector.quarantine.purge import Moved, Purged, PurgeFate, PurgeVerdict
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
@@ -58,9 +58,9 @@ class Looking:
     unsure: set[str] = field(default_factory=set)
     asked: list[set[str]] = field(default_factory=list)
 
-    def __call__(self, moved: Sequence[Moved]) -> Verdict:
+    def __call__(self, moved: Sequence[Moved]) -> PurgeVerdict:
         self.asked.append({key for each in moved for key in each.copies["address"].to_pylist()})
-        return Verdict(frozenset(self.live), frozenset(self.unsure), Moment.now(self.clock))
+        return PurgeVerdict(frozenset(self.live), frozenset(self.unsure), Moment.now(self.clock))
 
 
 @dataclass
@@ -88,11 +88,11 @@ class Purging:
         assert not unreadable or store not in (None, self.store)
         return moved
 
-    def purge(self, store: ObjectStore, live: Iterable[str] = (), unsure: Iterable[str] = ()) -> dict[str, Fate]:
+    def purge(self, store: ObjectStore, live: Iterable[str] = (), unsure: Iterable[str] = ()) -> dict[str, PurgeFate]:
         """Everything that is in quarantine, as by a command that is given again."""
         return self.purge_by(store, Looking(self.clock, set(live), set(unsure)))
 
-    def purge_by(self, store: ObjectStore, check: quarantine_purge.Check) -> dict[str, Fate]:
+    def purge_by(self, store: ObjectStore, check: quarantine_purge.Check) -> dict[str, PurgeFate]:
         token = self.moving.lock().token
         moved = self.moved(store)
         return {
@@ -117,7 +117,7 @@ def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> N
     assert (moved.run_id, moved.size) == (purge.moving.run, sum(map(len, ALL.values())))
     assert moved.copies["address"].to_pylist() == KEYS
 
-    assert purge.purge(purge.store) == dict.fromkeys(KEYS, Fate.PURGED)
+    assert purge.purge(purge.store) == dict.fromkeys(KEYS, PurgeFate.PURGED)
 
     assert (purge.moving.there(), purge.moving.moved()) == ({}, {})
     rows = receipts.read(purge.store, purge.moving.run)
@@ -132,7 +132,7 @@ def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> N
 def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Purging) -> None:
     reported = purge.purge(purge.store, live=[KEYS[1]])
 
-    assert reported == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
+    assert reported == {KEYS[0]: PurgeFate.PURGED, KEYS[1]: PurgeFate.RESTORED, KEYS[2]: PurgeFate.PURGED}
     assert purge.moving.there() == purge.moving.moved() == {KEYS[1]: ALL[KEYS[1]]}
     assert (purge.receipts(Outcome.RESTORED), purge.receipts(Outcome.PURGED)) == ([KEYS[1]], [KEYS[0], KEYS[2]])
     rows = receipts.read(purge.store, purge.moving.run)
@@ -147,7 +147,7 @@ def test_the_copy_of_what_is_back_goes_by_the_next_purge_and_no_other_run_has_to
     assert (purge.moving.there(), purge.moving.moved()) == (ALL, ALL)
     purge.store.delete([across_runs.RESTORATION_KEY])
 
-    assert purge.purge(purge.store, live=KEYS[:2], unsure=KEYS[2:]) == dict.fromkeys(KEYS, Fate.PURGED)
+    assert purge.purge(purge.store, live=KEYS[:2], unsure=KEYS[2:]) == dict.fromkeys(KEYS, PurgeFate.PURGED)
 
     assert (purge.moving.there(), purge.moving.moved()) == (ALL, {})
     assert purge.receipts(Outcome.PURGED) == KEYS
@@ -157,7 +157,7 @@ def test_the_copy_of_what_is_back_goes_by_the_next_purge_and_no_other_run_has_to
 def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
     reported = purge.purge(purge.store, unsure=[KEYS[0]])
 
-    assert reported == {KEYS[0]: Fate.KEPT, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.PURGED}
+    assert reported == {KEYS[0]: PurgeFate.KEPT, KEYS[1]: PurgeFate.PURGED, KEYS[2]: PurgeFate.PURGED}
     assert purge.moving.moved() == {KEYS[0]: ALL[KEYS[0]]}
 
 
@@ -171,10 +171,10 @@ def test_of_each_copy_is_reported_what_became_of_it_and_why(purge: Purging) -> N
     reported = [*quarantine_purge.purge(purge.store, moved, check, token, purge.clock, VALID)]
 
     assert {(each.run_id, each.address, each.size, each.fate) for each in reported} == {
-        (purge.moving.run, KEYS[0], len(ALL[KEYS[0]]), Fate.RESTORED),
-        (purge.moving.run, KEYS[1], len(ALL[KEYS[1]]), Fate.KEPT),
-        (purge.moving.run, KEYS[2], len(ALL[KEYS[2]]), Fate.KEPT),
-        (purge.moving.run, other, 34, Fate.RESTORED),
+        (purge.moving.run, KEYS[0], len(ALL[KEYS[0]]), PurgeFate.RESTORED),
+        (purge.moving.run, KEYS[1], len(ALL[KEYS[1]]), PurgeFate.KEPT),
+        (purge.moving.run, KEYS[2], len(ALL[KEYS[2]]), PurgeFate.KEPT),
+        (purge.moving.run, other, 34, PurgeFate.RESTORED),
     }
     assert len(reported) == 4
     why = {each.address: each.why or "" for each in reported}
@@ -205,7 +205,7 @@ def test_what_was_taken_out_while_the_folders_were_listed_is_nothing(purge: Purg
 
 
 def test_where_it_cannot_be_found_out_what_is_live_nothing_goes(purge: Purging) -> None:
-    def fails(moved: Sequence[Moved]) -> Verdict:
+    def fails(moved: Sequence[Moved]) -> PurgeVerdict:
         raise GuardTripped("commits under way", "a commit", "wait")
 
     with pytest.raises(GuardTripped):
@@ -216,24 +216,24 @@ def test_where_it_cannot_be_found_out_what_is_live_nothing_goes(purge: Purging) 
 def test_a_copy_of_what_was_not_deleted_goes_and_the_object_stays(purge: Purging) -> None:
     purge.store.put(KEYS[0], ALL[KEYS[0]])
 
-    assert purge.purge(purge.store) == dict.fromkeys(KEYS, Fate.PURGED)
+    assert purge.purge(purge.store) == dict.fromkeys(KEYS, PurgeFate.PURGED)
 
     assert purge.moving.there() == {KEYS[0]: ALL[KEYS[0]]}
 
 
 @pytest.mark.parametrize(
     ("content", "fate"),
-    [(ALL[KEYS[0]], Fate.PURGED), (b"x" * len(ALL[KEYS[0]]), Fate.KEPT), (b"another size", Fate.FAILED)],
+    [(ALL[KEYS[0]], PurgeFate.PURGED), (b"x" * len(ALL[KEYS[0]]), PurgeFate.KEPT), (b"another size", PurgeFate.FAILED)],
 )
 def test_what_is_live_and_there_already_loses_only_a_copy_that_is_the_same(
-    purge: Purging, content: bytes, fate: Fate
+    purge: Purging, content: bytes, fate: PurgeFate
 ) -> None:
     purge.store.put(KEYS[0], content)
 
     assert purge.purge(purge.store, live=KEYS)[KEYS[0]] is fate
 
     assert purge.moving.there() == {**ALL, KEYS[0]: content}
-    assert purge.moving.moved().keys() == {*KEYS[fate is Fate.PURGED :]}
+    assert purge.moving.moved().keys() == {*KEYS[fate is PurgeFate.PURGED :]}
 
 
 def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None:
@@ -242,7 +242,7 @@ def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None
 
     reported = purge.purge(purge.store, live=[other])
 
-    assert reported == {**dict.fromkeys(KEYS, Fate.PURGED), other: Fate.RESTORED}
+    assert reported == {**dict.fromkeys(KEYS, PurgeFate.PURGED), other: PurgeFate.RESTORED}
     assert purge.moving.there() == {other: b"copied before the sweep was killed"}
 
 
@@ -268,12 +268,12 @@ def test_a_copy_that_could_not_be_deleted_is_reported_and_goes_the_next_time(pur
 
     sizes = [len(ALL[key]) for key in KEYS]
     assert sorted(reported, key=lambda each: each.address) == [
-        Purged(purge.moving.run, KEYS[0], sizes[0], Fate.FAILED, "AccessDenied"),
-        Purged(purge.moving.run, KEYS[1], sizes[1], Fate.PURGED),
-        Purged(purge.moving.run, KEYS[2], sizes[2], Fate.PURGED),
+        Purged(purge.moving.run, KEYS[0], sizes[0], PurgeFate.FAILED, "AccessDenied"),
+        Purged(purge.moving.run, KEYS[1], sizes[1], PurgeFate.PURGED),
+        Purged(purge.moving.run, KEYS[2], sizes[2], PurgeFate.PURGED),
     ]
     assert purge.receipts(Outcome.PURGED) == KEYS[1:]
-    assert purge.purge(purge.store) == {KEYS[0]: Fate.PURGED}
+    assert purge.purge(purge.store) == {KEYS[0]: PurgeFate.PURGED}
     assert purge.receipts(Outcome.PURGED) == KEYS
 
 
@@ -300,12 +300,12 @@ def test_a_store_that_fails_at_the_second_of_three_runs_keeps_no_other(purge: Pu
     by_run = {run_id: [*rows] for run_id, rows in groupby(purged, lambda each: each.run_id)}
 
     assert list(by_run) == run_ids
-    assert {each.fate for run_id in (run_ids[0], run_ids[2]) for each in by_run[run_id]} == {Fate.PURGED}
+    assert {each.fate for run_id in (run_ids[0], run_ids[2]) for each in by_run[run_id]} == {PurgeFate.PURGED}
     (failed,) = by_run[run_ids[1]]
-    assert (failed.address, failed.fate) == (passes.key(run_ids[1], ""), Fate.FAILED)
+    assert (failed.address, failed.fate) == (passes.key(run_ids[1], ""), PurgeFate.FAILED)
     assert failed.why is not None and "400 MalformedXML" in failed.why
     assert [each.run_id for each in purge.moved() if each.copies.num_rows] == [run_ids[1]]
-    assert set(purge.purge(purge.store).values()) == {Fate.PURGED}
+    assert set(purge.purge(purge.store).values()) == {PurgeFate.PURGED}
 
 
 def test_a_list_of_a_batch_that_cannot_be_settled_keeps_no_other_run(purge: Purging) -> None:
@@ -320,7 +320,7 @@ def test_a_list_of_a_batch_that_cannot_be_settled_keeps_no_other_run(purge: Purg
     moved = purge.moved()
     token, store = purge.moving.lock().token, Unlisted(purge.store)
     purged = [*quarantine_purge.purge(store, moved, Looking(purge.clock), token, purge.clock, VALID)]
-    assert [each.run_id for each in purged if each.fate is Fate.FAILED] == [run_ids[1]]
+    assert [each.run_id for each in purged if each.fate is PurgeFate.FAILED] == [run_ids[1]]
     assert [each.run_id for each in purge.moved() if each.copies.num_rows] == [run_ids[1]]
 
 
@@ -337,7 +337,7 @@ def test_a_live_object_that_the_store_fails_at_keeps_no_other(purge: Purging) ->
             super().copy_if_absent(source, target)
 
     reported = purge.purge(Forbidding(purge.store), live=[KEYS[1], KEYS[2]])
-    assert reported == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.FAILED, KEYS[2]: Fate.RESTORED}
+    assert reported == {KEYS[0]: PurgeFate.PURGED, KEYS[1]: PurgeFate.FAILED, KEYS[2]: PurgeFate.RESTORED}
     assert KEYS[1] in purge.moving.moved()
 
 
@@ -348,7 +348,7 @@ def test_a_store_that_does_not_tell_of_every_copy_fails_the_run_and_no_receipt_s
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
             return [outcome for outcome in super().delete(keys) if not outcome.key.endswith(KEYS[0])]
 
-    assert purge.purge(Silent(purge.store)) == {passes.key(purge.moving.run, ""): Fate.FAILED}
+    assert purge.purge(Silent(purge.store)) == {passes.key(purge.moving.run, ""): PurgeFate.FAILED}
     assert purge.receipts(Outcome.PURGED) == []
     assert purge.purge(purge.store) == {}
 
@@ -360,7 +360,7 @@ def test_a_list_of_a_batch_that_cannot_be_removed_is_reported_and_settled_the_ne
                 return [DeleteOutcome(keys[0], DeleteResult.FAILED, "AccessDenied")]
             return super().delete(keys)
 
-    assert purge.purge(Refusing(purge.store)) == {passes.key(purge.moving.run, ""): Fate.FAILED}
+    assert purge.purge(Refusing(purge.store)) == {passes.key(purge.moving.run, ""): PurgeFate.FAILED}
     assert len(purge.moving.moved()) == 1
     assert purge.purge(purge.store) == {}
     assert (purge.moving.moved(), purge.receipts(Outcome.PURGED)) == ({}, KEYS)
@@ -369,10 +369,10 @@ def test_a_list_of_a_batch_that_cannot_be_removed_is_reported_and_settled_the_ne
 def test_a_list_of_a_batch_that_is_damaged_keeps_the_copies_of_its_run(purge: Purging) -> None:
     begun = passes.key(purge.moving.run, "purging/purged-1")
     purge.store.put(begun, b"damaged")
-    assert purge.purge(purge.store) == {passes.key(purge.moving.run, ""): Fate.KEPT}
+    assert purge.purge(purge.store) == {passes.key(purge.moving.run, ""): PurgeFate.KEPT}
     assert purge.moving.moved() == {**ALL, "purging/purged-1": b"damaged"}
     purge.store.delete([begun])
-    assert set(purge.purge(purge.store).values()) == {Fate.PURGED}
+    assert set(purge.purge(purge.store).values()) == {PurgeFate.PURGED}
 
 
 class TestTime:
@@ -426,7 +426,7 @@ class TestTime:
         reported = purge.purge_by(Slow(purge.store), check)
 
         assert check.asked == [set(KEYS), set(KEYS[1:])]
-        assert reported == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.RESTORED}
+        assert reported == {KEYS[0]: PurgeFate.PURGED, KEYS[1]: PurgeFate.PURGED, KEYS[2]: PurgeFate.RESTORED}
 
     def test_a_batch_that_a_busy_store_makes_wait_ends_in_time(self, purge: Purging) -> None:
         check = Looking(purge.clock)
@@ -444,7 +444,7 @@ class TestTime:
         reported = purge.purge_by(Busy(purge.store), check)
 
         assert check.asked == [set(KEYS), set(KEYS[1:])]
-        assert reported == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
+        assert reported == {KEYS[0]: PurgeFate.PURGED, KEYS[1]: PurgeFate.RESTORED, KEYS[2]: PurgeFate.PURGED}
         assert purge.moving.moved().keys() == {KEYS[1]}
         assert purge.receipts(Outcome.PURGED) == [KEYS[0], KEYS[2]]
 
@@ -464,11 +464,13 @@ class TestTime:
                 check.live = {KEYS[2]}
                 return super().delete(keys)
 
-        assert purge.purge_by(Slow(purge.store), check)[KEYS[2]] is Fate.RESTORED
+        assert purge.purge_by(Slow(purge.store), check)[KEYS[2]] is PurgeFate.RESTORED
 
     def test_where_the_look_alone_takes_too_long_nothing_goes(self, purge: Purging) -> None:
-        def old(moved: Sequence[Moved]) -> Verdict:
-            return Verdict(frozenset(), frozenset(), replace(Moment.now(purge.clock), at=purge.clock.now() - VALID))
+        def old(moved: Sequence[Moved]) -> PurgeVerdict:
+            return PurgeVerdict(
+                frozenset(), frozenset(), replace(Moment.now(purge.clock), at=purge.clock.now() - VALID)
+            )
 
         with pytest.raises(CollectionError, match="recheck_valid_minutes"):
             purge.purge_by(purge.store, old)
@@ -482,7 +484,7 @@ def test_a_rate_is_kept_on_average(purge: Purging) -> None:
     purge.store.delete([lock.KEY])
     check = Looking(clock)
     purged = [*quarantine_purge.purge_by(repository, None, "purge", lambda plan, lock: check, print)]
-    assert {each.fate for each in purged} == {Fate.PURGED}
+    assert {each.fate for each in purged} == {PurgeFate.PURGED}
     assert sum(clock.slept) == 2 * (len(purged) - 1)
 
 
@@ -491,7 +493,7 @@ def test_without_the_lock_nothing_goes(purge: Purging) -> None:
     moved = purge.moved()
     check = Looking(purge.clock)
 
-    def losing(given: Sequence[Moved]) -> Verdict:
+    def losing(given: Sequence[Moved]) -> PurgeVerdict:
         held.release()
         return check(given)
 
@@ -510,7 +512,7 @@ def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging
         assert expiring.remove_frames(purge.store, run)
     assert receipts.keys(purge.store, purge.moving.run) == before
 
-    assert purge.purge(purge.store, live=[KEYS[0]])[KEYS[0]] is Fate.RESTORED
+    assert purge.purge(purge.store, live=[KEYS[0]])[KEYS[0]] is PurgeFate.RESTORED
 
 
 @pytest.mark.parametrize("damage", [None, b"damaged"])
@@ -530,7 +532,7 @@ def test_what_is_live_comes_back_although_its_receipts_cannot_be_read(purge: Pur
     for key in receipts.keys(purge.store, purge.moving.run):
         purge.store.put(key, b"damaged")
     fates = purge.purge(purge.store, live=[KEYS[0]])
-    assert fates == {**dict.fromkeys(KEYS, Fate.PURGED), KEYS[0]: Fate.RESTORED}
+    assert fates == {**dict.fromkeys(KEYS, PurgeFate.PURGED), KEYS[0]: PurgeFate.RESTORED}
     assert purge.store.get(KEYS[0]) == ALL[KEYS[0]]
 
 
@@ -550,7 +552,7 @@ def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purg
             assert across_runs.read_restoration(purge.store) is not None, what
 
         for _ in range(2):
-            assert Fate.FAILED not in purge.purge(purge.store, live).values(), what
+            assert PurgeFate.FAILED not in purge.purge(purge.store, live).values(), what
 
         assert (purge.moving.there(), purge.moving.moved()) == ({key: ALL[key] for key in live}, {}), what
         assert purge.moved() == [], what

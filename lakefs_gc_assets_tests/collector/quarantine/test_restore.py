@@ -16,7 +16,7 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository.lock import Lock
@@ -73,10 +73,10 @@ class Deleting:
         lock.release()
         return found
 
-    def restore(self, *addresses: str) -> dict[str, Fate]:
+    def restore(self, *addresses: str) -> dict[str, RestoreFate]:
         return self.restore_by(self.store, *addresses)
 
-    def restore_by(self, store: ObjectStore, *addresses: str) -> dict[str, Fate]:
+    def restore_by(self, store: ObjectStore, *addresses: str) -> dict[str, RestoreFate]:
         lock = self.lock()
         deleted = restore.deleted_by(store, self.run, addresses)
         found = {
@@ -140,14 +140,14 @@ def test_everything_comes_back_and_no_other_version_is_touched(versioned: Versio
     before = versioned.versions()
     versioned.sweep(*KEYS)
     assert versioned.sizes() == {}
-    assert versioned.restore() == dict.fromkeys(KEYS, Fate.RESTORED)
+    assert versioned.restore() == dict.fromkeys(KEYS, RestoreFate.RESTORED)
     assert versioned.sizes() == all_sizes()
     assert versioned.versions() == before
 
 
 def test_only_what_is_named_comes_back(versioned: Versioned) -> None:
     versioned.sweep(*KEYS)
-    assert versioned.restore(KEYS[2], KEYS[1]) == dict.fromkeys(KEYS[1:3], Fate.RESTORED)
+    assert versioned.restore(KEYS[2], KEYS[1]) == dict.fromkeys(KEYS[1:3], RestoreFate.RESTORED)
     assert versioned.sizes() == all_sizes(KEYS[1:3])
 
 
@@ -164,7 +164,7 @@ def test_receipts_say_what_came_back(versioned: Versioned) -> None:
 def test_it_may_be_repeated(versioned: Versioned) -> None:
     versioned.sweep(*KEYS)
     versioned.restore()
-    assert versioned.restore() == dict.fromkeys(KEYS, Fate.THERE)
+    assert versioned.restore() == dict.fromkeys(KEYS, RestoreFate.THERE)
     assert versioned.sizes() == all_sizes()
 
 
@@ -187,7 +187,7 @@ def test_what_was_deleted_again_since_stays_gone(versioned: Versioned) -> None:
     versioned.store.delete([KEYS[0]])
     before = versioned.versions()
     found = versioned.restore()
-    assert found == {KEYS[0]: Fate.HIDDEN, **dict.fromkeys(KEYS[1:], Fate.RESTORED)}
+    assert found == {KEYS[0]: RestoreFate.HIDDEN, **dict.fromkeys(KEYS[1:], RestoreFate.RESTORED)}
     assert {each for each in versioned.versions() if each[0] == KEYS[0]} == {
         each for each in before if each[0] == KEYS[0]
     }
@@ -199,7 +199,7 @@ def test_what_was_written_again_since_stays_as_it_is(versioned: Versioned) -> No
     versioned.store.put(KEYS[2], b"yy")
     before = versioned.versions()
     found = versioned.restore(KEYS[1], KEYS[2])
-    assert found == {KEYS[1]: Fate.FAILED, KEYS[2]: Fate.THERE}
+    assert found == {KEYS[1]: RestoreFate.FAILED, KEYS[2]: RestoreFate.THERE}
     assert versioned.versions() == before
     assert versioned.store.get(KEYS[2]) == b"yy"
 
@@ -213,7 +213,7 @@ def test_every_marker_that_the_receipts_name_goes_the_latest_first(versioned: Ve
     rows = rows.set_column(6, rows.schema.field(6), pa.array(later, rows.schema.field(6).type))
     lock = versioned.lock()
     (found,) = restore.restore_copies(versioned.store, versioned.run, rows, lock.token, HandClock())
-    assert found.fate is Fate.RESTORED
+    assert found.fate is RestoreFate.RESTORED
     assert versioned.sizes()[KEYS[3]] == 3
     stored = receipts.read(versioned.store, versioned.run)
     undone = stored.filter(pc.equal(stored.column("outcome"), Outcome.RESTORED.value))
@@ -230,8 +230,8 @@ def test_a_marker_that_no_receipt_names_is_reported_of_and_left(versioned: Versi
         each.address: each
         for each in restore.restore_copies(versioned.store, versioned.run, deleted, lock.token, HandClock())
     }
-    assert reported[KEYS[1]].fate is Fate.RESTORED
-    assert reported[KEYS[0]].fate is Fate.HIDDEN
+    assert reported[KEYS[1]].fate is RestoreFate.RESTORED
+    assert reported[KEYS[0]].fate is RestoreFate.HIDDEN
     assert "another one that its receipts do not name" in (reported[KEYS[0]].why or "")
     assert {each[1] for each in versioned.versions() if each[2]} == {foreign}
 
@@ -248,7 +248,7 @@ def test_a_marker_of_suspended_versioning_is_never_touched(versioned: Versioned)
     before = versioned.versions()
     lock = versioned.lock()
     reported = [*restore.restore_copies(versioned.store, versioned.run, rows, lock.token, HandClock())]
-    assert {each.fate for each in reported} == {Fate.HIDDEN}
+    assert {each.fate for each in reported} == {RestoreFate.HIDDEN}
     assert all("suspended" in (each.why or "") for each in reported)
     assert versioned.versions() == before
 
@@ -301,8 +301,8 @@ class TestRefused:
             lock.token,
             HandClock(),
         )
-        assert next(reported).fate is Fate.RESTORED
-        assert next(reported).fate is Fate.RESTORED
+        assert next(reported).fate is RestoreFate.RESTORED
+        assert next(reported).fate is RestoreFate.RESTORED
         lock.release()
         with pytest.raises(LockLost):
             next(reported)
@@ -346,7 +346,7 @@ def test_a_sweep_that_is_killed_anywhere_can_be_undone_as_far_as_its_receipts_go
     with pytest.raises(CollectionError, match="deleted nothing"):
         restore.deleted_by(versioned.store, versioned.run)
     versioned.sweep(KEYS[0])
-    assert versioned.restore() == {KEYS[0]: Fate.HIDDEN}
+    assert versioned.restore() == {KEYS[0]: RestoreFate.HIDDEN}
     assert len([each for each in versioned.versions() if not each[2]]) == len(KEYS)
 
 
@@ -396,7 +396,7 @@ class TestInAFolder:
         made.prepare()
         return made
 
-    def reported(self, folder: Deleting, rows: pa.Table | None = None) -> dict[str, tuple[Fate, str | None]]:
+    def reported(self, folder: Deleting, rows: pa.Table | None = None) -> dict[str, tuple[RestoreFate, str | None]]:
         lock = folder.lock()
         deleted = restore.deleted_by(folder.store, folder.run) if rows is None else rows
         found = [*restore.restore_copies(folder.store, folder.run, deleted, lock.token, HandClock())]
@@ -413,17 +413,19 @@ class TestInAFolder:
         deleted, token = restore.deleted_by(folder.store, folder.run), folder.lock().token
         in_tasks = LocalEngine(), OpensFolder(StoreSettings(), "local://repo")
         found = restore.restore_copies(folder.store, folder.run, deleted, token, HandClock(), in_tasks)
-        assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(KEYS, (Fate.RESTORED, None))
+        assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(
+            KEYS, (RestoreFate.RESTORED, None)
+        )
         assert folder.sizes() == all_sizes()
 
     def test_everything_comes_back_and_may_again(self, folder: Deleting) -> None:
         folder.sweep(*KEYS)
         assert folder.sizes() == {}
-        assert self.reported(folder) == dict.fromkeys(KEYS, (Fate.RESTORED, None))
+        assert self.reported(folder) == dict.fromkeys(KEYS, (RestoreFate.RESTORED, None))
         assert folder.sizes() == all_sizes()
         record = across_runs.read_restoration(folder.store)
         assert record is not None and record.concerns(folder.run)
-        assert self.reported(folder) == dict.fromkeys(KEYS, (Fate.THERE, None))
+        assert self.reported(folder) == dict.fromkeys(KEYS, (RestoreFate.THERE, None))
 
     def test_receipts_say_what_came_back(self, folder: Deleting) -> None:
         made = folder.sweep(*KEYS)
@@ -437,7 +439,7 @@ class TestInAFolder:
 
     def test_only_what_is_named_comes_back(self, folder: Deleting) -> None:
         folder.sweep(*KEYS)
-        assert folder.restore(KEYS[2], KEYS[1]) == dict.fromkeys(KEYS[1:3], Fate.RESTORED)
+        assert folder.restore(KEYS[2], KEYS[1]) == dict.fromkeys(KEYS[1:3], RestoreFate.RESTORED)
         assert folder.sizes() == all_sizes(KEYS[1:3])
         with pytest.raises(CollectionError, match="did not delete 'data/nothing'"):
             restore.deleted_by(folder.store, folder.run, ["data/of another run", KEYS[0], "data/nothing"])
@@ -448,17 +450,17 @@ class TestInAFolder:
         folder.store.put(KEYS[1], b"another one")
         folder.store.put(KEYS[2], b"yy")
         assert self.reported(folder) == {
-            KEYS[0]: (Fate.HIDDEN, "the delete marker of the run is not the newest version"),
-            KEYS[1]: (Fate.FAILED, "there is an object of 11 bytes, 1 were deleted"),
-            KEYS[2]: (Fate.THERE, None),
-            KEYS[3]: (Fate.RESTORED, None),
+            KEYS[0]: (RestoreFate.HIDDEN, "the delete marker of the run is not the newest version"),
+            KEYS[1]: (RestoreFate.FAILED, "there is an object of 11 bytes, 1 were deleted"),
+            KEYS[2]: (RestoreFate.THERE, None),
+            KEYS[3]: (RestoreFate.RESTORED, None),
         }
 
     def test_a_marker_that_no_receipt_names_is_reported_of(self, folder: Deleting) -> None:
         folder.store.delete([KEYS[0]])
         folder.sweep(*KEYS)
         assert self.reported(folder)[KEYS[0]] == (
-            Fate.HIDDEN,
+            RestoreFate.HIDDEN,
             "below the delete marker of the run is another one that its receipts do not name, or nothing",
         )
 
@@ -476,8 +478,8 @@ class TestInAFolder:
         ids = [version_id, *rows["version_id"].to_pylist()[1:]]
         place = rows.schema.get_field_index("version_id")
         rows = rows.set_column(place, rows.schema.field(place), pa.array(ids, pa.string()))
-        assert self.reported(folder, rows) == {KEYS[0]: (Fate.HIDDEN, why)} | dict.fromkeys(
-            KEYS[1:], (Fate.RESTORED, None)
+        assert self.reported(folder, rows) == {KEYS[0]: (RestoreFate.HIDDEN, why)} | dict.fromkeys(
+            KEYS[1:], (RestoreFate.RESTORED, None)
         )
 
     def test_every_marker_that_the_receipts_name_goes_the_latest_first(self, folder: Deleting) -> None:
@@ -505,9 +507,9 @@ class TestInAFolder:
 
         rows, lock = folder.sweep(*KEYS), folder.lock()
         found = restore.restore_copies(Refusing(folder.store), folder.run, rows, lock.token, HandClock())
-        assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(KEYS, (Fate.RESTORED, None)) | {
-            KEYS[1]: (Fate.FAILED, "AccessDenied")
-        }
+        assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(
+            KEYS, (RestoreFate.RESTORED, None)
+        ) | {KEYS[1]: (RestoreFate.FAILED, "AccessDenied")}
         undone = receipts.read(folder.store, folder.run)
         undone = undone.filter(pc.equal(undone["outcome"], Outcome.RESTORED.value))
         assert KEYS[1] not in undone["address"].to_pylist() and undone.num_rows == 3
@@ -524,15 +526,15 @@ class TestInAFolder:
         lock = folder.lock()
         found = [*restore.restore_copies(plain, folder.run, rows, lock.token, HandClock())]
         assert {each.address: (each.fate, each.why) for each in found} == {
-            KEYS[0]: (Fate.HIDDEN, "the run deleted it without a copy in quarantine"),
-            KEYS[1]: (Fate.HIDDEN, "the run deleted it without a copy in quarantine"),
-            KEYS[2]: (Fate.RESTORED, None),
+            KEYS[0]: (RestoreFate.HIDDEN, "the run deleted it without a copy in quarantine"),
+            KEYS[1]: (RestoreFate.HIDDEN, "the run deleted it without a copy in quarantine"),
+            KEYS[2]: (RestoreFate.RESTORED, None),
         }
         lock.release()
         assert self.reported(folder, rows) == {
-            KEYS[0]: (Fate.RESTORED, None),
-            KEYS[1]: (Fate.RESTORED, None),
-            KEYS[2]: (Fate.THERE, None),
+            KEYS[0]: (RestoreFate.RESTORED, None),
+            KEYS[1]: (RestoreFate.RESTORED, None),
+            KEYS[2]: (RestoreFate.THERE, None),
         }
 
     def test_what_a_run_deleted_without_versions_and_without_copies_is_refused(self, folder: Deleting) -> None:
@@ -568,7 +570,7 @@ class TestInAFolder:
         monkeypatch.setattr(restore, "BATCH", 2)
         rows, lock = folder.sweep(*KEYS), folder.lock()
         reported = restore.restore_copies(folder.store, folder.run, rows, lock.token, HandClock())
-        assert [next(reported).fate, next(reported).fate] == [Fate.RESTORED] * 2
+        assert [next(reported).fate, next(reported).fate] == [RestoreFate.RESTORED] * 2
         lock.release()
         with pytest.raises(LockLost):
             next(reported)
@@ -589,4 +591,4 @@ class TestInAFolder:
             return head(key)
 
         monkeypatch.setattr(folder.store, "head", waiting)
-        assert {fate for fate, _ in self.reported(folder, rows).values()} == {Fate.HIDDEN}
+        assert {fate for fate, _ in self.reported(folder, rows).values()} == {RestoreFate.HIDDEN}

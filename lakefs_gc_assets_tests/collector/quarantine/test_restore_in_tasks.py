@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
-from lakefs_gc_assets.collector.quarantine.restore import Fate, restore
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate, restore
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -56,7 +56,7 @@ def test_only_many_objects_need_an_engine(
     monkeypatch.setattr(maintenance, "_MANY", many)
     planned: list[int] = []
     (reported,) = maintenance.bring_back(collector, moved.run, KEYS[:1], "owner", pytest.fail, planned.append)
-    assert (reported.address, reported.fate, planned) == (KEYS[0], Fate.RESTORED, [1])
+    assert (reported.address, reported.fate, planned) == (KEYS[0], RestoreFate.RESTORED, [1])
     assert collector.engine.called is in_tasks
 
 
@@ -87,8 +87,8 @@ def test_many_objects_are_restored_by_spark(
     reported = {each.address: (each.fate, each.why) for each in restoring}
 
     assert engine.ran_on == "Spark"
-    assert [reported[key] for key in (KEYS[0], KEYS[2])] == [(Fate.RESTORED, None)] * 2
-    assert reported[KEYS[1]] == (Fate.FAILED, "there is an object of 14 bytes, 20 were deleted")
+    assert [reported[key] for key in (KEYS[0], KEYS[2])] == [(RestoreFate.RESTORED, None)] * 2
+    assert reported[KEYS[1]] == (RestoreFate.FAILED, "there is an object of 14 bytes, 20 were deleted")
     assert moved.there() == {**ALL, KEYS[1]: b"something else"}
     assert restored(moved) == [KEYS[0], KEYS[2]]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored, plan_restore, restore
+from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate, plan_restore, restore
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -47,7 +47,7 @@ def test_what_would_be_restored_is_reported_once_with_its_bytes(moved: Moving) -
 def test_it_is_restored_under_the_lock_which_others_may_take_afterwards(moved: Moving) -> None:
     reported = restore(moved.opened, moved.run, [f"{moved.opened.namespace.uri}{KEYS[1]}"], "owner", no_warning)
     assert moved.there() == {}
-    assert next(reported) == Restored(KEYS[1], Fate.RESTORED)
+    assert next(reported) == Restored(KEYS[1], RestoreFate.RESTORED)
     with pytest.raises(LockHeld, match=f"restore {moved.run}"):
         taken_by_another(moved.opened)
     assert [*reported] == []
@@ -83,7 +83,7 @@ def test_a_lock_that_is_lost_meanwhile_is_warned_of(moved: Moving) -> None:
     warned = queue.Queue[str]()
     hasty = replace(moved.opened, settings=CollectionSettings(lock_expiry_minutes=0.01))
     reported = restore(hasty, moved.run, KEYS[:1], "owner", warned.put)
-    assert next(reported).fate is Fate.RESTORED
+    assert next(reported).fate is RestoreFate.RESTORED
     moved.store.delete([lock.KEY])
     assert "lock" in warned.get(timeout=30)
     with pytest.raises(LockLost):

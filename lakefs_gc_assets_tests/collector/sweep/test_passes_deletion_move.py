@@ -11,7 +11,7 @@ import pytest
 
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.quarantine import restore as restore_module
-from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
@@ -102,7 +102,7 @@ class Moving:
         found = list(Quarantine(store, self.run, token, HandClock(), attempt="attempt").delete(rows))
         return pa.concat_tables(found) if found else None
 
-    def restore(self, store: ObjectStore) -> dict[str, Fate]:
+    def restore(self, store: ObjectStore) -> dict[str, RestoreFate]:
         token = self.lock().token
         deleted = restore_module.deleted_by(store, self.run)
         return {
@@ -167,9 +167,9 @@ def test_receipts_say_that_there_is_a_copy_before_anything_is_deleted(moving: Mo
 def test_everything_comes_back_and_copies_stay(moving: Moving) -> None:
     moving.quarantine(moving.store)
     assert moving.there() == {}
-    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.RESTORED)
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED)
     assert (moving.there(), moving.moved()) == (ALL, ALL)
-    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.THERE)
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.THERE)
     assert (moving.there(), moving.moved()) == (ALL, ALL)
 
 
@@ -187,13 +187,13 @@ def test_what_a_deletion_that_is_done_late_takes_away_comes_back(moving: Moving,
         moving.quarantine(Late(moving.store))
     assert all(fate.is_well for fate in moving.restore(moving.store).values()) and moving.there() == ALL
     moving.store.delete(KEYS)
-    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.RESTORED) and moving.there() == ALL
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED) and moving.there() == ALL
 
 
 def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
     """A run that lists nothing knows sizes from entries alone."""
     moving.quarantine(moving.store, beyond=9)
-    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.RESTORED)
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED)
     assert moving.there() == ALL
 
 
@@ -202,11 +202,11 @@ def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
 def test_copy_that_was_cut_or_exchanged_does_not_come_back(moving: Moving, changed: bytes) -> None:
     moving.quarantine(moving.store)
     moving.store.put(passes.key(moving.run, KEYS[1]), changed)
-    fates = {KEYS[0]: Fate.RESTORED, KEYS[1]: Fate.FAILED, KEYS[2]: Fate.RESTORED}
+    fates = {KEYS[0]: RestoreFate.RESTORED, KEYS[1]: RestoreFate.FAILED, KEYS[2]: RestoreFate.RESTORED}
     assert moving.restore(moving.store) == fates
     assert moving.there() == {key: ALL[key] for key in (KEYS[0], KEYS[2])}
     moving.store.put(KEYS[1], ALL[KEYS[1]])
-    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.THERE)
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.THERE)
     assert moving.there() == ALL
 
 
@@ -216,7 +216,7 @@ def test_receipts_of_earlier_versions_name_no_etag_and_copies_come_back_as_they_
         old = receipts.read_file(moving.store, key).drop_columns(["copy_etag"])
         moving.store.put(key, tables.encode(old))
     moving.store.put(passes.key(moving.run, KEYS[1]), b"XX")
-    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.RESTORED)
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED)
 
 
 def test_the_copy_of_what_cannot_be_deleted_goes_whatever_size_a_client_named(moving: Moving) -> None:
@@ -239,7 +239,11 @@ def test_what_is_at_the_address_again_is_left(moving: Moving) -> None:
     moving.quarantine(moving.store)
     moving.store.put(KEYS[0], b"x" * len(ALL[KEYS[0]]))
     moving.store.put(KEYS[1], b"another size")
-    assert moving.restore(moving.store) == {KEYS[0]: Fate.THERE, KEYS[1]: Fate.FAILED, KEYS[2]: Fate.RESTORED}
+    assert moving.restore(moving.store) == {
+        KEYS[0]: RestoreFate.THERE,
+        KEYS[1]: RestoreFate.FAILED,
+        KEYS[2]: RestoreFate.RESTORED,
+    }
     assert moving.there() == {KEYS[0]: b"x" * len(ALL[KEYS[0]]), KEYS[1]: b"another size", KEYS[2]: ALL[KEYS[2]]}
     assert moving.moved() == ALL
     assert restore_module.find_back(moving.store, moving.run, KEYS) == {KEYS[2]}
@@ -255,7 +259,11 @@ def test_what_is_at_the_address_again_is_not_known_to_be_the_same_where_a_store_
     moving.store.put(KEYS[1], ALL[KEYS[1]])
     store = WithoutEtags(moving.store)
     assert restore_module.find_back(store, moving.run, KEYS) == {KEYS[1]}
-    assert moving.restore(store) == {KEYS[0]: Fate.THERE, KEYS[1]: Fate.THERE, KEYS[2]: Fate.RESTORED}
+    assert moving.restore(store) == {
+        KEYS[0]: RestoreFate.THERE,
+        KEYS[1]: RestoreFate.THERE,
+        KEYS[2]: RestoreFate.RESTORED,
+    }
     assert restore_module.find_back(store, moving.run, KEYS) == {*KEYS[1:]}
 
 
@@ -263,7 +271,7 @@ def test_what_left_quarantine_is_reported(moving: Moving) -> None:
     moving.quarantine(moving.store)
     moving.store.delete([passes.key(moving.run, KEYS[0])])
     reported = moving.restore(moving.store)
-    assert reported == {KEYS[0]: Fate.HIDDEN, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.RESTORED}
+    assert reported == {KEYS[0]: RestoreFate.HIDDEN, KEYS[1]: RestoreFate.RESTORED, KEYS[2]: RestoreFate.RESTORED}
 
 
 def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
@@ -322,7 +330,7 @@ def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
 
 
 class TestWhatIsToldOfARestoration:
-    def reported(self, moving: Moving, store: ObjectStore) -> list[tuple[str, Fate, str | None]]:
+    def reported(self, moving: Moving, store: ObjectStore) -> list[tuple[str, RestoreFate, str | None]]:
         token, deleted = moving.lock().token, restore_module.deleted_by(store, moving.run)
         found = restore_module.restore_copies(store, moving.run, deleted, token, HandClock())
         return sorted((each.address, each.fate, each.why) for each in found)
@@ -334,9 +342,9 @@ class TestWhatIsToldOfARestoration:
         moving.store.put(KEYS[2], b"another size")
         copy = passes.key(moving.run, KEYS[1])
         assert self.reported(moving, moving.store) == [
-            (KEYS[0], Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"),
-            (KEYS[1], Fate.THERE, f"it is not known to be the same: the one in quarantine stays, {copy}"),
-            (KEYS[2], Fate.FAILED, f"there is an object of 12 bytes, {len(ALL[KEYS[2]])} were deleted"),
+            (KEYS[0], RestoreFate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"),
+            (KEYS[1], RestoreFate.THERE, f"it is not known to be the same: the one in quarantine stays, {copy}"),
+            (KEYS[2], RestoreFate.FAILED, f"there is an object of 12 bytes, {len(ALL[KEYS[2]])} were deleted"),
         ]
 
     @pytest.mark.parametrize(
@@ -354,7 +362,7 @@ class TestWhatIsToldOfARestoration:
         moving.quarantine(moving.store, KEYS[:1])
         moving.store.put(KEYS[0], ALL[KEYS[0]] if same else b"x" * size)
         ((_, fate, why),) = self.reported(moving, WithoutEtags(moving.store))
-        assert (fate, why is None) == (Fate.THERE, known)
+        assert (fate, why is None) == (RestoreFate.THERE, known)
         back = restore_module.find_back(WithoutEtags(moving.store), moving.run, KEYS)
         assert back == ({KEYS[0]} if known else set())
 
@@ -367,7 +375,7 @@ class TestWhatIsToldOfARestoration:
         moving.quarantine(moving.store, KEYS[:1])
         moving.store.copy(passes.key(moving.run, KEYS[0]), KEYS[0])
         assert restore_module.find_back(Unread(moving.store), moving.run, KEYS) == {KEYS[0]}
-        assert self.reported(moving, Unread(moving.store)) == [(KEYS[0], Fate.THERE, None)]
+        assert self.reported(moving, Unread(moving.store)) == [(KEYS[0], RestoreFate.THERE, None)]
         assert moving.there()[KEYS[0]] == ALL[KEYS[0]]
 
     def test_where_the_store_refuses(self, moving: Moving) -> None:
@@ -379,9 +387,9 @@ class TestWhatIsToldOfARestoration:
 
         moving.quarantine(moving.store)
         assert self.reported(moving, Refusing(moving.store)) == [
-            (KEYS[0], Fate.FAILED, "AccessDenied"),
-            (KEYS[1], Fate.RESTORED, None),
-            (KEYS[2], Fate.RESTORED, None),
+            (KEYS[0], RestoreFate.FAILED, "AccessDenied"),
+            (KEYS[1], RestoreFate.RESTORED, None),
+            (KEYS[2], RestoreFate.RESTORED, None),
         ]
 
     def test_what_was_copied_back_by_a_request_without_an_answer(self, moving: Moving) -> None:
@@ -391,7 +399,7 @@ class TestWhatIsToldOfARestoration:
                 super().copy_if_absent(source, target)
 
         moving.quarantine(moving.store)
-        assert self.reported(moving, Repeating(moving.store)) == [(key, Fate.THERE, None) for key in KEYS]
+        assert self.reported(moving, Repeating(moving.store)) == [(key, RestoreFate.THERE, None) for key in KEYS]
         assert moving.there() == ALL
 
 

@@ -16,14 +16,20 @@ from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedB
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.extensions.branches import stale_branches
-from lakefs_gc_assets.extensions.branches.stale_branches import BranchIdentity, Fate, Listing, Outcome, Standing
+from lakefs_gc_assets.extensions.branches.stale_branches import (
+    BranchFate,
+    BranchIdentity,
+    BranchListing,
+    BranchOutcome,
+    BranchStatus,
+)
 from lakefs_gc_assets_tests.extensions.check.test_fsck_command import NOW
 
 RULE = "rule of line 2"
-STALE = Standing(BranchIdentity("old", "c1", ""), RULE, "", NOW, NOW, hidden=False, undo="until 2027-01-01")
+STALE = BranchStatus(BranchIdentity("old", "c1", ""), RULE, "", NOW, NOW, hidden=False, undo="until 2027-01-01")
 KEPT = replace(STALE, identity=BranchIdentity("new\n", "c2", ""), kept="it is protected")
 UNFIT = replace(KEPT, identity=BranchIdentity("main", "c3", ""), rule="", kept="no rule fits it")
-LISTING = Listing("repo", NOW, (UNFIT, KEPT, STALE))
+LISTING = BranchListing("repo", NOW, (UNFIT, KEPT, STALE))
 Branches = Callable[..., Result]
 
 
@@ -86,14 +92,19 @@ def test_in_json(branches: Branches) -> None:
 
 
 def test_approving(branches: Branches) -> None:
-    well = [Outcome("old", "c1", Fate.DELETED), Outcome("older", "c2", Fate.GONE, "somebody else deleted it")]
+    well = [
+        BranchOutcome("old", "c1", BranchFate.DELETED),
+        BranchOutcome("older", "c2", BranchFate.GONE, "somebody else deleted it"),
+    ]
     result = branches(well, "approve", "digest", "--yes")
     assert result.exit_code == Status.WELL
     assert result.stdout.splitlines() == [
         "older: gone before: somebody else deleted it",
         "1 deleted, 1 gone before",
     ]
-    partly = branches([*well, Outcome("new", "c3", Fate.KEPT, "changed")], "approve", "digest", "--yes", "--json")
+    partly = branches(
+        [*well, BranchOutcome("new", "c3", BranchFate.KEPT, "changed")], "approve", "digest", "--yes", "--json"
+    )
     assert partly.exit_code == Status.INCOMPLETE
     *rows, last = map(json.loads, partly.stdout.splitlines())
     assert [(row["branch"], row["why"]) for row in rows[1:]] == [
@@ -113,7 +124,7 @@ def test_nothing_is_done_unasked(branches: Branches, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(click, "confirm", lambda *arguments, **options: False)
     assert "it was not confirmed: nothing was changed" in branches(never, *arguments).stderr
     monkeypatch.setattr(click, "confirm", lambda *arguments, **options: True)
-    assert branches([Outcome("old", "c1", Fate.RESTORED)], *arguments).exit_code == Status.WELL
+    assert branches([BranchOutcome("old", "c1", BranchFate.RESTORED)], *arguments).exit_code == Status.WELL
 
 
 def test_nothing_to_restore_needs_no_question(branches: Branches, monkeypatch: pytest.MonkeyPatch) -> None:

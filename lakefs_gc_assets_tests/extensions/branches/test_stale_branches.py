@@ -43,7 +43,7 @@ from lakefs_gc_assets.errors import (
     StorageError,
 )
 from lakefs_gc_assets.extensions.branches import stale_branches
-from lakefs_gc_assets.extensions.branches.stale_branches import Fate, Listing, Outcome, Standing
+from lakefs_gc_assets.extensions.branches.stale_branches import BranchFate, BranchListing, BranchOutcome, BranchStatus
 from lakefs_gc_assets.extensions.forecast import forecast
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi
@@ -111,7 +111,7 @@ def opened(made: RetainedRepository, **answers: Callable[..., Any]) -> OpenRepos
     return replace(repository, api=cast("LakeFSApi", Asked(repository.api, **answers))) if answers else repository
 
 
-def listed(made: RetainedRepository, **answers: Callable[..., Any]) -> Listing:
+def listed(made: RetainedRepository, **answers: Callable[..., Any]) -> BranchListing:
     return stale_branches.list_branches(opened(made, **answers), lambda line: None)
 
 
@@ -119,20 +119,20 @@ def stale(made: RetainedRepository) -> list[str]:
     return [each.identity.branch for each in listed(made).stale]
 
 
-def standing(made: RetainedRepository, name: str) -> Standing:
+def standing(made: RetainedRepository, name: str) -> BranchStatus:
     return next(each for each in listed(made).standings if each.identity.branch == name)
 
 
-def deleted(made: RetainedRepository, digest: str, **answers: Callable[..., Any]) -> dict[str, Outcome]:
+def deleted(made: RetainedRepository, digest: str, **answers: Callable[..., Any]) -> dict[str, BranchOutcome]:
     outcomes = stale_branches.delete(opened(made, **answers), digest, "test", lambda line: None, pytest.fail)
     return {outcome.branch: outcome for outcome in outcomes}
 
 
-def fates(made: RetainedRepository, digest: str, **answers: Callable[..., Any]) -> dict[str, Fate]:
+def fates(made: RetainedRepository, digest: str, **answers: Callable[..., Any]) -> dict[str, BranchFate]:
     return {name: outcome.fate for name, outcome in deleted(made, digest, **answers).items()}
 
 
-def restored(made: RetainedRepository, *names: str, **answers: Callable[..., Any]) -> dict[str, Outcome]:
+def restored(made: RetainedRepository, *names: str, **answers: Callable[..., Any]) -> dict[str, BranchOutcome]:
     outcomes = stale_branches.restore(opened(made, **answers), names, "test", pytest.fail)
     return {outcome.branch: outcome for outcome in outcomes}
 
@@ -301,17 +301,17 @@ def test_own_commits_of_random_graphs() -> None:
 class TestDeleting:
     def test_what_was_shown_goes_and_comes_back(self, made: RetainedRepository) -> None:
         before, listing = heads(made), listed(made)
-        assert fates(made, listing.digest) == {"old-1": Fate.DELETED}
+        assert fates(made, listing.digest) == {"old-1": BranchFate.DELETED}
         assert heads(made) == {"main": before["main"]}
         (record,) = read_deleted_branches(opened(made).store, "repo", pytest.fail)
         assert (record.branch, record.commit_id, record.state) == ("old-1", before["old-1"], BranchState.DELETED)
 
-        assert fates(made, listing.digest) == {"old-1": Fate.GONE}, "approved twice"
-        assert {name: outcome.fate for name, outcome in restored(made).items()} == {"old-1": Fate.RESTORED}
+        assert fates(made, listing.digest) == {"old-1": BranchFate.GONE}, "approved twice"
+        assert {name: outcome.fate for name, outcome in restored(made).items()} == {"old-1": BranchFate.RESTORED}
         assert heads(made) == before
         assert restored(made) == {}, "nothing is left to do"
-        assert restored(made, "old-1")["old-1"].fate is Fate.THERE
-        assert fates(made, listing.digest) == {"old-1": Fate.GONE}, "an approval does not undo the restoration"
+        assert restored(made, "old-1")["old-1"].fate is BranchFate.THERE
+        assert fates(made, listing.digest) == {"old-1": BranchFate.GONE}, "an approval does not undo the restoration"
         assert standing(made, "old-1").kept.startswith("making it again is of ")
 
     def test_a_hidden_branch_is_hidden_again(self, made: RetainedRepository) -> None:
@@ -339,7 +339,7 @@ class TestDeleting:
     def test_one_that_became_stale_since_stays(self, made: RetainedRepository) -> None:
         digest = listed(made).digest
         branch(made, "old-2", 90)
-        assert fates(made, digest) == {"old-1": Fate.DELETED}
+        assert fates(made, digest) == {"old-1": BranchFate.DELETED}
         assert "old-2" in heads(made)
 
     def test_what_changed_since_it_was_shown_stays(self, made: RetainedRepository) -> None:
@@ -361,21 +361,21 @@ class TestDeleting:
         outcomes = deleted(made, digest)
         changed = "it was changed, or made anew, since it was shown"
         assert {name: (outcome.fate, outcome.why) for name, outcome in outcomes.items()} == {
-            "old-1": (Fate.KEPT, changed),
-            "old-2": (Fate.KEPT, "uncommitted changes"),
+            "old-1": (BranchFate.KEPT, changed),
+            "old-2": (BranchFate.KEPT, "uncommitted changes"),
             # Made anew on the same commit, it is as it was shown.
-            "old-3": (Fate.DELETED, ""),
-            "old-4": (Fate.KEPT, "the branch protection rule old-4 fits it"),
-            "old-5": (Fate.DELETED, ""),
-            "wild-1": (Fate.KEPT, changed),
-            "wild-2": (Fate.GONE, "somebody else deleted it"),
+            "old-3": (BranchFate.DELETED, ""),
+            "old-4": (BranchFate.KEPT, "the branch protection rule old-4 fits it"),
+            "old-5": (BranchFate.DELETED, ""),
+            "wild-1": (BranchFate.KEPT, changed),
+            "wild-2": (BranchFate.GONE, "somebody else deleted it"),
         }
         assert {*heads(made)} == {"main", "old-1", "old-2", "old-4", "wild-1"}
 
     def test_a_rule_that_was_taken_back_keeps_what_was_shown(self, made: RetainedRepository) -> None:
         digest = listed(made).digest
         policy(made, RULES[:2])
-        assert fates(made, digest) == {"old-1": Fate.KEPT}
+        assert fates(made, digest) == {"old-1": BranchFate.KEPT}
 
     @pytest.mark.parametrize(
         ("meanwhile", "why"),
@@ -408,7 +408,7 @@ class TestDeleting:
 
         with mock.patch.object(stale_branches, "read_staged", read):
             (outcome,) = deleted(made, digest).values()
-        assert outcome.fate is (Fate.KEPT if why else Fate.FAILED)
+        assert outcome.fate is (BranchFate.KEPT if why else BranchFate.FAILED)
         assert outcome.why == why.format(id=pull_id) or "branch not found" in outcome.why
         assert ("old-1" in heads(made)) is bool(why)
         (record,) = read_deleted_branches(opened(made).store, "repo", pytest.fail)
@@ -445,7 +445,7 @@ class TestDeleting:
                 raise ServerUnavailable("gone")
 
         outcomes = deleted(made, digest, delete_branch=fail)
-        assert [each.fate for each in outcomes.values()] == [Fate.DELETED, Fate.FAILED, Fate.DELETED]
+        assert [each.fate for each in outcomes.values()] == [BranchFate.DELETED, BranchFate.FAILED, BranchFate.DELETED]
         assert outcomes["old-2"].why == "gone; it may be deleted all the same: approve again to see"
         states = {each.branch: each.state for each in read_deleted_branches(opened(made).store, "repo", pytest.fail)}
         assert states == {
@@ -454,8 +454,8 @@ class TestDeleting:
             "old-3": BranchState.DELETED,
         }
         listed(made), "which shows less, and does not take the approval away"
-        assert fates(made, digest) == {"old-1": Fate.GONE, "old-2": Fate.DELETED, "old-3": Fate.GONE}
-        assert [outcome.fate for outcome in restored(made).values()] == [Fate.RESTORED] * 3
+        assert fates(made, digest) == {"old-1": BranchFate.GONE, "old-2": BranchFate.DELETED, "old-3": BranchFate.GONE}
+        assert [outcome.fate for outcome in restored(made).values()] == [BranchFate.RESTORED] * 3
 
     def test_a_server_that_fails_twice_in_a_row_ends_it(self, made: RetainedRepository) -> None:
         for number in (2, 3, 4):
@@ -469,7 +469,7 @@ class TestDeleting:
         with pytest.raises(ServerUnavailable):
             deleted(made, digest, delete_branch=fail)
         assert calls == ["old-1", "old-2"]
-        assert set(fates(made, digest).values()) == {Fate.DELETED}
+        assert set(fates(made, digest).values()) == {BranchFate.DELETED}
 
     def test_a_record_that_cannot_be_written_keeps_its_branch_alone(self, made: RetainedRepository) -> None:
         for number in (2, 3):
@@ -483,7 +483,7 @@ class TestDeleting:
 
         with mock.patch.object(stale_branches, "write_deleted_branch", write):
             outcomes = deleted(made, digest)
-        assert [each.fate for each in outcomes.values()] == [Fate.DELETED, Fate.FAILED, Fate.DELETED]
+        assert [each.fate for each in outcomes.values()] == [BranchFate.DELETED, BranchFate.FAILED, BranchFate.DELETED]
         assert {*heads(made)} == {"main", "old-2"} and outcomes["old-2"].why == "refused"
 
     def test_one_refusal_does_not_keep_the_others(self, made: RetainedRepository) -> None:
@@ -495,8 +495,8 @@ class TestDeleting:
                 raise AccessDenied("a hook refused")
             cast("Any", real).delete_branch(name)
 
-        assert fates(made, digest, delete_branch=refuse) == {"old-1": Fate.FAILED, "old-2": Fate.DELETED}
-        assert fates(made, digest) == {"old-1": Fate.DELETED, "old-2": Fate.GONE}
+        assert fates(made, digest, delete_branch=refuse) == {"old-1": BranchFate.FAILED, "old-2": BranchFate.DELETED}
+        assert fates(made, digest) == {"old-1": BranchFate.DELETED, "old-2": BranchFate.GONE}
 
     def test_the_record_is_there_before_the_branch_goes(self, made: RetainedRepository) -> None:
         digest, seen = listed(made).digest, list[BranchState]()
@@ -537,14 +537,14 @@ class TestRestoring:
         branch(made, "old-1", 1)
         again = heads(made)["old-1"]
         outcome = restored(made)["old-1"]
-        assert outcome.fate is Fate.KEPT and again in outcome.why and before["old-1"] in outcome.why
+        assert outcome.fate is BranchFate.KEPT and again in outcome.why and before["old-1"] in outcome.why
         assert heads(made)["old-1"] == again
 
     def test_one_that_is_there_again_on_its_commit(self, made: RetainedRepository) -> None:
         before = heads(made)
         deleted(made, listed(made).digest)
         branch(made, "old-1", source=before["old-1"])
-        assert restored(made)["old-1"].fate is Fate.THERE
+        assert restored(made)["old-1"].fate is BranchFate.THERE
 
     def test_one_that_nobody_deleted(self, made: RetainedRepository) -> None:
         with pytest.raises(ConfigurationError, match="no record of deleted branches names main, other"):
@@ -562,8 +562,8 @@ class TestRestoring:
             cast("Any", real).create_branch(name, *arguments)
 
         fates = [outcome.fate for outcome in restored(made, create_branch=fail).values()]
-        assert fates == [Fate.RESTORED, Fate.FAILED, Fate.RESTORED]
-        assert restored(made)["old-2"].fate is Fate.RESTORED
+        assert fates == [BranchFate.RESTORED, BranchFate.FAILED, BranchFate.RESTORED]
+        assert restored(made)["old-2"].fate is BranchFate.RESTORED
 
     def test_the_server_refuses(self, made: RetainedRepository) -> None:
         deleted(made, listed(made).digest)
@@ -571,24 +571,26 @@ class TestRestoring:
         def refuse(*arguments: Any) -> None:
             raise LakeFSError("no")
 
-        assert restored(made, create_branch=refuse)["old-1"].fate is Fate.FAILED
-        assert restored(made)["old-1"].fate is Fate.RESTORED
+        assert restored(made, create_branch=refuse)["old-1"].fate is BranchFate.FAILED
+        assert restored(made)["old-1"].fate is BranchFate.RESTORED
 
     def test_a_head_whose_data_a_run_by_rules_deleted(self, made: RetainedRepository) -> None:
         retire_and_sweep(made)
         outcomes = restored(made)
-        assert outcomes["old-1"].fate is Fate.RESTORED, "its objects are young"
+        assert outcomes["old-1"].fate is BranchFate.RESTORED, "its objects are young"
         outcome = outcomes["old-2"]
-        assert outcome.fate is Fate.INCOMPLETE and not outcome.fate.is_well
+        assert outcome.fate is BranchFate.INCOMPLETE and not outcome.fate.is_well
         assert outcome.why.startswith("2 objects of its 3 entries are gone: earlier runs deleted them")
-        assert restored(made, "old-2")["old-2"].fate is Fate.INCOMPLETE
+        assert restored(made, "old-2")["old-2"].fate is BranchFate.INCOMPLETE
 
     def test_a_head_whose_metarange_cannot_be_read(self, made: RetainedRepository) -> None:
         commit_id = retire_and_sweep(made)
         repository = opened(made)
         repository.store.put(METADATA_PREFIX + repository.api.commit(commit_id).metarange_id, b"damaged")
         outcome = restored(made)["old-2"]
-        assert outcome.fate is Fate.INCOMPLETE and outcome.why.startswith("whether its data is there is not known: ")
+        assert outcome.fate is BranchFate.INCOMPLETE and outcome.why.startswith(
+            "whether its data is there is not known: "
+        )
 
     def test_a_damaged_record_keeps_no_other_from_coming_back(self, made: RetainedRepository) -> None:
         branch(made, "old-2", 90)
@@ -597,7 +599,7 @@ class TestRestoring:
         first, _ = read_deleted_branches(repository.store, "repo", pytest.fail)
         repository.store.put(first.key, b"{}")
         outcomes = [*stale_branches.restore(repository, (), "test", warnings.append)]
-        assert [outcome.fate for outcome in outcomes] == [Fate.RESTORED] and len(warnings) == 1
+        assert [outcome.fate for outcome in outcomes] == [BranchFate.RESTORED] and len(warnings) == 1
 
 
 class TestUndo:
@@ -662,7 +664,7 @@ def retire_and_sweep(made: RetainedRepository) -> str:
             made.put(f"old-2 {number}", f"old-2/{number}", "old-2")
         made.commit(f"old-2 {number}", days, "old-2")
     head = heads(made)["old-2"]
-    assert {*fates(made, listed(made).digest).values()} == {Fate.DELETED}
+    assert {*fates(made, listed(made).digest).values()} == {BranchFate.DELETED}
     made.rules(7)
     assert collecting(made, flow=Flow.UNIFIED).statistics.deleted == 2
     return head
@@ -671,7 +673,7 @@ def retire_and_sweep(made: RetainedRepository) -> str:
 def retire_all(made: RetainedRepository, recorded: bool) -> None:
     """Deletes the stale branches: as approved, or by other means."""
     if recorded:
-        assert {*fates(made, listed(made).digest).values()} == {Fate.DELETED}
+        assert {*fates(made, listed(made).digest).values()} == {BranchFate.DELETED}
     else:
         for name in stale(made):
             made.call("DELETE", f"/branches/{name}")

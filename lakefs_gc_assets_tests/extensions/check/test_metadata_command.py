@@ -17,18 +17,25 @@ from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.extensions.check import metadata_command as command
 from lakefs_gc_assets.extensions.check import unneeded_metadata
-from lakefs_gc_assets.extensions.check.unneeded_metadata import Fate, File, FileKind, Listing, Outcome, Survey
+from lakefs_gc_assets.extensions.check.unneeded_metadata import (
+    File,
+    FileFate,
+    FileKind,
+    FileOutcome,
+    MetadataListing,
+    Survey,
+)
 from lakefs_gc_assets_tests.extensions.check.test_fsck_command import NOW
 
 RANGE = File("aa", 2048, NOW, FileKind.RANGE)
-LISTING = Listing(
+LISTING = MetadataListing(
     "repo", NOW, NOW, (RANGE, File("bb", 100, NOW, FileKind.METARANGE)), 7, {"too young": Amount(1, 5)}, True
 )
 Metadata = Callable[..., Result]
 
 
 def _surveyed(answer: object) -> object:
-    return Survey(answer, IdSet()) if isinstance(answer, Listing) else answer
+    return Survey(answer, IdSet()) if isinstance(answer, MetadataListing) else answer
 
 
 @pytest.fixture
@@ -73,7 +80,7 @@ def test_what_cannot_be_known_is_an_error(metadata: Metadata) -> None:
     assert result.exit_code == Status.FAILED and result.stdout == ""
 
 
-MOVED, FAILED = Outcome("aa", 2048, Fate.MOVED), Outcome("bb", 100, Fate.FAILED, "no copy")
+MOVED, FAILED = FileOutcome("aa", 2048, FileFate.MOVED), FileOutcome("bb", 100, FileFate.FAILED, "no copy")
 Act = Callable[..., tuple[Result, mock.Mock]]
 
 
@@ -81,7 +88,9 @@ Act = Callable[..., tuple[Result, mock.Mock]]
 def act() -> Act:
     """Calls an act of the command, with what the collector lists and answers; gives the collector too."""
 
-    def call(outcomes: tuple[Outcome, ...], *arguments: str, listing: Listing = LISTING, typed: str = "") -> Any:
+    def call(
+        outcomes: tuple[FileOutcome, ...], *arguments: str, listing: MetadataListing = LISTING, typed: str = ""
+    ) -> Any:
         acts: dict[str, Any] = {name: mock.Mock(return_value=outcomes) for name in ("move", "restore", "purge")}
         shown: dict[str, Any] = {"list_movable": lambda *given: listing, "list_copies": lambda store: {"aa": (1, NOW)}}
         with (
@@ -105,7 +114,7 @@ def test_nothing_is_changed_without_a_yes(act: Act, name: str) -> None:
     for result, called in (act((), name), act((), name, typed="n\n")):
         assert result.exit_code == Status.FAILED and "nothing was changed" in result.stderr
         assert not called.called
-    done = Outcome("aa", 2048, command._USUAL[name])
+    done = FileOutcome("aa", 2048, command._USUAL[name])
     result, called = act((done,), name, typed="y\n")
     assert result.exit_code == Status.WELL and called.call_count == 1
     assert result.stdout == DONE[name]

@@ -11,8 +11,7 @@ from unittest import mock
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
-from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate
 from lakefs_gc_assets.collector.repository.lock import KEY as LOCK
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored.tables import IdSet
@@ -20,11 +19,11 @@ from lakefs_gc_assets.collector.survey import read_named
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets.extensions.check.unneeded_metadata import (
-    Fate,
+    FileFate,
     FileKind,
-    Listing,
-    Outcome,
-    Quarantine,
+    FileOutcome,
+    MetadataListing,
+    MetadataQuarantine,
     Survey,
     list_movable,
 )
@@ -100,15 +99,18 @@ def ignore(line: str) -> None:
 
 
 def move(
-    world: World, point: Callable[[str], bool] = lambda call: False, first: Listing | None = None, **changes: Any
-) -> dict[str, Outcome]:
+    world: World,
+    point: Callable[[str], bool] = lambda call: False,
+    first: MetadataListing | None = None,
+    **changes: Any,
+) -> dict[str, FileOutcome]:
     repository = to_move(world, point, **changes)
     first = first or list_movable(to_move(world, **changes), LocalEngine(), ignore)
     moved = unneeded_metadata.move(repository, LocalEngine(), first, "mover", ignore, ignore)
     return {outcome.id: outcome for outcome in moved}
 
 
-def purge(world: World, **changes: Any) -> dict[str, Fate]:
+def purge(world: World, **changes: Any) -> dict[str, FileFate]:
     purged = unneeded_metadata.purge(to_move(world, **changes), LocalEngine(), "purger", ignore, ignore)
     return {outcome.id: outcome.fate for outcome in purged}
 
@@ -152,26 +154,26 @@ def require_whole(world: World) -> None:
     assert needed(world) <= stored(world), "a needed file is missing"
 
 
-def fates(outcomes: dict[str, Outcome]) -> set[Fate]:
+def fates(outcomes: dict[str, FileOutcome]) -> set[FileFate]:
     return {outcome.fate for outcome in outcomes.values()}
 
 
 def test_files_are_moved_with_receipts_and_all_put_back(world: World) -> None:
     before = {key: each.data for key, each in world.bucket.objects.items()}
     outcomes = move(world)
-    assert outcomes.keys() == FAILED and fates(outcomes) == {Fate.MOVED}
+    assert outcomes.keys() == FAILED and fates(outcomes) == {FileFate.MOVED}
     assert quarantined(world) == FAILED and not FAILED & stored(world)
     moved_at = unneeded_metadata._read_moves(to_move(world), ignore)
     assert moved_at.keys() == FAILED
     require_whole(world)
     restored = unneeded_metadata.restore(to_move(world), "restorer", ignore)
-    assert {(each.id, each.fate) for each in restored} == {(name, Fate.RESTORED) for name in FAILED}
+    assert {(each.id, each.fate) for each in restored} == {(name, FileFate.RESTORED) for name in FAILED}
     assert quarantined(world) == FAILED and stored(world) >= FAILED
     assert all(world.bucket.objects[key].data == data for key, data in before.items() if key != LOCK)
     again = unneeded_metadata.restore(to_move(world), "restorer", ignore)
-    assert {each.fate for each in again} == {Fate.KEPT}
+    assert {each.fate for each in again} == {FileFate.KEPT}
     world.pass_time(30 * DAY)
-    assert purge(world) == dict.fromkeys(FAILED, Fate.PURGED)
+    assert purge(world) == dict.fromkeys(FAILED, FileFate.PURGED)
     assert not quarantined(world) and stored(world) >= FAILED
 
 
@@ -180,7 +182,7 @@ def test_what_a_purge_deletes_was_moved_long_ago(world: World) -> None:
     world.pass_time(13 * DAY)
     assert purge(world) == {} and quarantined(world) == FAILED
     world.pass_time(1 * DAY)
-    assert purge(world) == dict.fromkeys(FAILED, Fate.PURGED)
+    assert purge(world) == dict.fromkeys(FAILED, FileFate.PURGED)
     assert not quarantined(world) and not FAILED & stored(world)
     require_whole(world)
     assert purge(world) == {}
@@ -194,15 +196,15 @@ def test_what_is_shown_first_is_what_is_moved(world: World) -> None:
 
 def test_a_file_that_is_gone_by_then_is_reported_and_nothing_else_fails(world: World) -> None:
     gone, other = sorted(FAILED)
-    original = Quarantine.move
+    original = MetadataQuarantine.move
 
-    def after_it_is_gone(self: Quarantine, files: Any) -> None:
+    def after_it_is_gone(self: MetadataQuarantine, files: Any) -> None:
         world.bucket.remove(METADATA_PREFIX + gone)
         original(self, files)
 
-    with mock.patch.object(Quarantine, "move", after_it_is_gone):
+    with mock.patch.object(MetadataQuarantine, "move", after_it_is_gone):
         outcomes = move(world)
-    assert (outcomes[gone].fate, outcomes[other].fate) == (Fate.FAILED, Fate.MOVED)
+    assert (outcomes[gone].fate, outcomes[other].fate) == (FileFate.FAILED, FileFate.MOVED)
     assert quarantined(world) == {other}
 
 
@@ -217,7 +219,7 @@ def test_a_file_that_the_store_fails_at_stays_and_the_others_are_moved(world: Wo
 
     with mock.patch.object(unneeded_metadata, "head_if_there", fail):
         outcomes = move(world)
-    assert (outcomes[failing].fate, outcomes[other].fate) == (Fate.FAILED, Fate.MOVED)
+    assert (outcomes[failing].fate, outcomes[other].fate) == (FileFate.FAILED, FileFate.MOVED)
     assert outcomes[failing].why == "it stays, since the store failed at it: 403"
     assert failing in stored(world) and other not in stored(world)
 
@@ -238,12 +240,12 @@ def test_a_named_copy_that_the_store_fails_at_stays(world: World) -> None:
 
     named = mock.patch.object(unneeded_metadata, "find_unneeded", survey)
     with named, mock.patch.object(unneeded_metadata, "head_if_there", fail):
-        assert purge(world) == {failing: Fate.FAILED, other: Fate.PURGED}
+        assert purge(world) == {failing: FileFate.FAILED, other: FileFate.PURGED}
     assert quarantined(world) == {failing}
 
 
 def test_a_store_that_cannot_copy_a_file_leaves_it(world: World) -> None:
-    refused = mock.patch.object(Quarantine, "_copy", lambda self, file: False)
+    refused = mock.patch.object(MetadataQuarantine, "_copy", lambda self, file: False)
     with refused:
         assert move(world) == {}
     assert stored(world) >= FAILED and not quarantined(world)
@@ -266,7 +268,7 @@ def test_where_another_server_may_write_nothing_is_moved_or_purged(world: World)
 def test_by_a_survey_that_is_too_old_nothing_is_purged(world: World) -> None:
     move(world)
     world.pass_time(30 * DAY)
-    assert purge(world, recheck_valid_minutes=0) == dict.fromkeys(FAILED, Fate.FAILED)
+    assert purge(world, recheck_valid_minutes=0) == dict.fromkeys(FAILED, FileFate.FAILED)
     assert quarantined(world) == FAILED
 
 
@@ -294,7 +296,7 @@ def test_what_was_moved_again_is_not_purged_by_an_earlier_receipt(world: World, 
             world.bucket.put(key, b"{}")
     assert purge(world) == {} and quarantined(world) == FAILED
     world.pass_time(15 * DAY)
-    assert purge(world) == dict.fromkeys(FAILED, Fate.PURGED)
+    assert purge(world) == dict.fromkeys(FAILED, FileFate.PURGED)
 
 
 def test_a_deletion_that_is_done_late_leaves_a_copy(world: World) -> None:
@@ -308,7 +310,7 @@ def test_a_deletion_that_is_done_late_leaves_a_copy(world: World) -> None:
         world.bucket.remove(METADATA_PREFIX + name)
     commit_by_name(world, entries("failed"))
     require_safe(world)
-    assert purge(world) == dict.fromkeys(FAILED, Fate.RESTORED)
+    assert purge(world) == dict.fromkeys(FAILED, FileFate.RESTORED)
     require_whole(world)
 
 
@@ -318,10 +320,10 @@ def test_readers_say_where_a_missing_file_lies(world: World) -> None:
     with pytest.raises(CorruptFile, match="lakefs-gc metadata restore"):
         listed(world)
     require_safe(world)
-    assert purge(world) == dict.fromkeys(FAILED, Fate.RESTORED) and quarantined(world) == FAILED
+    assert purge(world) == dict.fromkeys(FAILED, FileFate.RESTORED) and quarantined(world) == FAILED
     require_whole(world)
     world.pass_time(30 * DAY)
-    assert purge(world) == dict.fromkeys(FAILED, Fate.PURGED)
+    assert purge(world) == dict.fromkeys(FAILED, FileFate.PURGED)
     require_whole(world)
     assert not FAILED & {file.id for file in listed(world).files}
 
@@ -338,7 +340,7 @@ def last_look(world: World) -> None:
     """A commit under way writes the files again right before their deletion, and is made after the third survey."""
     content = entries("failed")
     outcomes = move(world, Meanwhile({(RECEIPTS, 1): lambda: write_again(world, content)}))
-    assert fates(outcomes) == {Fate.KEPT}
+    assert fates(outcomes) == {FileFate.KEPT}
     world.commit(content, (), 0.0)
     require_whole(world)
 
@@ -346,7 +348,7 @@ def last_look(world: World) -> None:
 def third_survey(world: World) -> None:
     """A commit comes to need a file right after its deletion."""
     act = Meanwhile({(SURVEYS, 2): lambda: commit_by_name(world, entries("failed"))})
-    assert fates(move(world, act)) == {Fate.RESTORED}
+    assert fates(move(world, act)) == {FileFate.RESTORED}
     require_whole(world)
 
 
@@ -355,7 +357,7 @@ def range_alone(world: World) -> None:
     first = list_movable(to_move(world), LocalEngine(), ignore)
     ranges = tuple(file for file in first.files if file.kind is FileKind.RANGE)
     act = Meanwhile({(SURVEYS, 2): lambda: commit_by_name(world, entries("failed"))})
-    assert fates(move(world, act, first=replace(first, files=ranges))) == {Fate.RESTORED}
+    assert fates(move(world, act, first=replace(first, files=ranges))) == {FileFate.RESTORED}
     require_whole(world)
 
 
@@ -374,7 +376,7 @@ def young_metarange(world: World) -> None:
             world.bucket.remove(key)
 
     outcomes = move(world, Meanwhile({(SURVEYS, 2): write}))
-    assert Fate.RESTORED in fates({name: outcomes[name] for name in moved})
+    assert FileFate.RESTORED in fates({name: outcomes[name] for name in moved})
     world.commit(content, (), 0.0)
     require_whole(world)
 
@@ -481,9 +483,9 @@ def _far_away(*arguments: object) -> datetime:
 Scenario = Callable[[World], None]
 BUGS: dict[str, tuple[Scenario, object, str, Callable[..., Any]]] = {
     "no second survey": (second_survey, unneeded_metadata, "find_unneeded", _surveyed_once),
-    "no look before the deletion": (last_look, Quarantine, "_is_as_listed", lambda self, file: True),
+    "no look before the deletion": (last_look, MetadataQuarantine, "_is_as_listed", lambda self, file: True),
     "no third survey": (third_survey, unneeded_metadata, "find_unneeded", _surveyed_once),
-    "the third survey puts nothing back": (third_survey, Quarantine, "put_back", _nothing),
+    "the third survey puts nothing back": (third_survey, MetadataQuarantine, "put_back", _nothing),
     "ranges of commits are not put back": (range_alone, unneeded_metadata, "read_named", _without_ranges),
     "ranges of young metaranges are not put back": (
         young_metarange,
@@ -491,11 +493,11 @@ BUGS: dict[str, tuple[Scenario, object, str, Callable[..., Any]]] = {
         "_read_unnamed",
         _without_names,
     ),
-    "nothing put back after a failure": (failed_survey, Quarantine, "put_back", _nothing),
+    "nothing put back after a failure": (failed_survey, MetadataQuarantine, "put_back", _nothing),
     "no waits": (waits, unneeded_metadata, "_wait", _nothing),
     "a move does not look at the lock": (lost_lock, unneeded_metadata, "verify", _nothing),
     "a purge does not look at the lock": (lost_lock_of_a_purge, unneeded_metadata, "verify", _nothing),
-    "a purge puts nothing back": (look_of_a_purge, Quarantine, "put_back", _nothing),
+    "a purge puts nothing back": (look_of_a_purge, MetadataQuarantine, "put_back", _nothing),
     "a purge does not look at what is named": (failed_put_back, unneeded_metadata, "find_unneeded", _naming_nothing),
     "a purge does not look at the age": (age_of_a_purge, unneeded_metadata, "earliest_clock", _far_away),
 }
@@ -584,7 +586,7 @@ def test_so_it_is_in_more_histories(kind: HistoryKind) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "replacement"), [("_copy", lambda *given: True), ("put_back", _nothing)])
 def test_histories_notice_what_is_missing(name: str, replacement: Callable[..., Any]) -> None:
-    with mock.patch.object(Quarantine, name, replacement), pytest.raises(MISSED):
+    with mock.patch.object(MetadataQuarantine, name, replacement), pytest.raises(MISSED):
         for seed in range(8):
             play("clean", seed)
 

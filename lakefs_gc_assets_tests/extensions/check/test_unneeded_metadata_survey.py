@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.survey import read_named
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped
 from lakefs_gc_assets.extensions.check import unneeded_metadata
-from lakefs_gc_assets.extensions.check.unneeded_metadata import FileKind, Listing, find_unneeded
+from lakefs_gc_assets.extensions.check.unneeded_metadata import FileKind, MetadataListing, find_unneeded
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -50,7 +50,7 @@ def only_delete_clock(key: str, is_gone: bool) -> None:
         never_delete(key, is_gone)
 
 
-def listed(world: World, **changes: Any) -> Listing:
+def listed(world: World, **changes: Any) -> MetadataListing:
     repository = opened(world, only_delete_clock, only_clock, **changes)
     return find_unneeded(repository, LocalEngine(), lambda line: None).listing
 
@@ -91,7 +91,7 @@ def old_files(world: World, days: float) -> set[str]:
     }
 
 
-def require_right(world: World, listing: Listing) -> None:
+def require_right(world: World, listing: MetadataListing) -> None:
     """Raises AssertionError unless what is listed is old and not needed, and all of that is listed."""
     ids = {file.id for file in listing.files}
     assert not ids & needed(world), "something that is listed is needed"

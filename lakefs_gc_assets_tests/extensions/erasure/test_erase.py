@@ -17,8 +17,7 @@ from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.quarantine.purge import Fate as PurgeFate
-from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.quarantine.purge import Purged, PurgeFate
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.stored import run_folder
@@ -299,7 +298,7 @@ class TestPreparing:
         erasable.link("old", "elsewhere")
         found = finding.list_first_steps
 
-        def overwritten(held: finding.Finding) -> tuple[finding.FirstStep, ...]:
+        def overwritten(held: finding.ErasureFindings) -> tuple[finding.FirstStep, ...]:
             erasable.put("newer", "elsewhere")
             return found(held)
 

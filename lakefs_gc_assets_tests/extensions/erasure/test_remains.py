@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector.quarantine.purge import Moved, Verdict
+from lakefs_gc_assets.collector.quarantine.purge import Moved, PurgeVerdict
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
@@ -44,9 +44,9 @@ class Erasing:
         self.store.delete([GONE, LIVE, UNSURE, COPY])
         self.lock = Lock.acquire(self.store, run_id=self.plan.run_id, owner="owner", now=NOW, expiry=timedelta(hours=1))
 
-    def check(self, moved: Sequence[Moved]) -> Verdict:
+    def check(self, moved: Sequence[Moved]) -> PurgeVerdict:
         self.asked += moved
-        return Verdict(frozenset([LIVE]), frozenset([UNSURE]), Moment.now(self.repository.clock))
+        return PurgeVerdict(frozenset([LIVE]), frozenset([UNSURE]), Moment.now(self.repository.clock))
 
     def erase(self) -> list[str]:
         addresses = [GONE, LIVE, UNSURE, THERE]
@@ -156,7 +156,7 @@ def test_nothing_is_erased_without_the_lock(erasing: Erasing) -> None:
 def test_nothing_is_erased_once_it_is_no_longer_known_what_is_live(erasing: Erasing) -> None:
     before, answer = erasing.count(), erasing.check
 
-    def late(moved: Sequence[Moved]) -> Verdict:
+    def late(moved: Sequence[Moved]) -> PurgeVerdict:
         verdict = answer(moved)
         erasing.repository.clock.sleep(3600)
         return verdict

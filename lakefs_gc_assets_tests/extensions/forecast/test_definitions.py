@@ -18,7 +18,7 @@ from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.forecast.definitions import define, described
 from lakefs_gc_assets.extensions.forecast.forecast import Forecast, Freed, Holding
-from lakefs_gc_assets.extensions.forecast.scenarios import AGES, Holder, Scenario
+from lakefs_gc_assets.extensions.forecast.scenarios import AGES, ByteHolder, Scenario
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.defs.test_pages_metadata import SHOWN_AT_ONCE, drawn
@@ -94,7 +94,7 @@ def test_pictures_are_shown_where_they_stand() -> None:
         rules.append(Freed(Scenario(ScenarioKind.AGE, name, 5, days), amount))
     holdings = tuple(
         Holding(
-            Holder(ScenarioKind.BRANCH, f"{'a-rather-long-name-of-a-branch-' * 2}{number}", 3, NOW),
+            ByteHolder(ScenarioKind.BRANCH, f"{'a-rather-long-name-of-a-branch-' * 2}{number}", 3, NOW),
             Amount(number, number * 10**12),
             Amount(number, number * 10**11),
             rules[0],

@@ -26,7 +26,7 @@ from lakefs_gc_assets.extensions.forecast.forecast import (
     Portion,
 )
 from lakefs_gc_assets.extensions.forecast.forecast_command import describe, encode
-from lakefs_gc_assets.extensions.forecast.scenarios import Holder, Scenario
+from lakefs_gc_assets.extensions.forecast.scenarios import ByteHolder, Scenario
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -164,7 +164,7 @@ def test_many_folders_and_holders_are_cut_for_people() -> None:
     now = datetime(2026, 11, 1, tzinfo=UTC)
     in_force = Freed(Scenario(ScenarioKind.IN_FORCE, "rules in force", 3), Amount(2, 2048))
     holdings = tuple(
-        Holding(Holder(ScenarioKind.BRANCH, f"b{n}", 1, now), Amount(5, 5), Amount(1, 1)) for n in range(7)
+        Holding(ByteHolder(ScenarioKind.BRANCH, f"b{n}", 1, now), Amount(5, 5), Amount(1, 1)) for n in range(7)
     )
     portions = tuple(Portion(Amount(1, n + 1), Amount()) for n in range(7))
     largest = tuple(FolderHolding(f"f{n}/", Amount(1, 100), portions) for n in range(25))
@@ -203,7 +203,7 @@ def test_what_is_kept_longer_without_a_branch_is_reported_as_less() -> None:
     now = datetime(2026, 11, 1, tzinfo=UTC)
     in_force = Freed(Scenario(ScenarioKind.IN_FORCE, "rules in force", 3), Amount(2, 2048))
     deleted = Freed(Scenario(ScenarioKind.BRANCH, "dev", 1), Amount(1, 1024))
-    dev = Holding(Holder(ScenarioKind.BRANCH, "dev", 1, now - 3 * DAY), Amount(5, 5), Amount(1, 1), deleted)
+    dev = Holding(ByteHolder(ScenarioKind.BRANCH, "dev", 1, now - 3 * DAY), Amount(5, 5), Amount(1, 1), deleted)
     found = Forecast("repo", "id", now, now, 4, 5, Amount(9, 9), (in_force,), (dev,), undecided=True)
     assert found.more_if_deleted(dev) == Amount(-1, -1024)
     listed = ListedClasses("run", now, {"GLACIER": Amount(1, 2**30)})

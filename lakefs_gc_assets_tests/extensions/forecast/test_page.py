@@ -18,7 +18,7 @@ from lakefs_gc_assets.extensions.forecast.forecast import (
     ListedClasses,
     Portion,
 )
-from lakefs_gc_assets.extensions.forecast.scenarios import AGES, Holder, Scenario
+from lakefs_gc_assets.extensions.forecast.scenarios import AGES, ByteHolder, Scenario
 from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read
 
@@ -36,14 +36,14 @@ def made(name: str = "dev", holders: int = 2, folders: int = 2, in_force: int = 
     rules.append(Freed(Scenario(ScenarioKind.POLICY, f"{name}.yaml", 1, notes=(f"no branch {name}",)), Amount(1, GIB)))
     holdings = [
         Holding(
-            Holder(ScenarioKind.BRANCH, f"{name}{number or ''}", 3, NOW - timedelta(days=number), stale=not number),
+            ByteHolder(ScenarioKind.BRANCH, f"{name}{number or ''}", 3, NOW - timedelta(days=number), stale=not number),
             Amount(10, (1000 - number) * GIB),
             Amount(1, 2 * GIB),
             Freed(Scenario(ScenarioKind.BRANCH, name, 4), Amount(8, 2 * GIB)),
         )
         for number in range(holders)
     ]
-    holdings.append(Holding(Holder(None, "dangling commits, pins and others", 0), Amount(), Amount()))
+    holdings.append(Holding(ByteHolder(None, "dangling commits, pins and others", 0), Amount(), Amount()))
     portion, none = Portion(Amount(2, GIB), Amount(1, GIB)), Portion(Amount(), Amount())
     reported = tuple(
         FolderHolding(f"{name}/{number}/" if number else "", Amount(2, GIB), (*[portion] * holders, none))

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.extensions.playground import demo, demo_command
-from lakefs_gc_assets.extensions.playground.demo import Shown
+from lakefs_gc_assets.extensions.playground.demo import DemoResult
 from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet
 from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.spark import session as spark_session
@@ -30,7 +30,7 @@ def _collector(
     failed: int = 0,
     waits: bool = True,
     then: Flow = Flow.OPTIMIZED,
-) -> Callable[..., Shown]:
+) -> Callable[..., DemoResult]:
     """Deletes what is garbage, but for what is said to go wrong.
 
     Args:
@@ -48,7 +48,7 @@ def _collector(
         console: Console,
         meanwhile: Callable[[str], None],
         **more: object,
-    ) -> Shown:
+    ) -> DemoResult:
         root = Path(loaded.configuration.store.local_root)
         if waits:
             meanwhile("uncommitted_df")
@@ -56,7 +56,7 @@ def _collector(
             (root / "sample" / address).unlink()
         if takes:
             (root / takes).unlink()
-        return Shown(frozenset(garbage), len(garbage) - leaves, failed, (Flow.CLEAN, then))
+        return DemoResult(frozenset(garbage), len(garbage) - leaves, failed, (Flow.CLEAN, then))
 
     return demonstrate
 

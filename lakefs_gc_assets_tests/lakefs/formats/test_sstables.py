@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats import sstables
-from lakefs_gc_assets.lakefs.formats.sstables import Table, read_layout, read_table
+from lakefs_gc_assets.lakefs.formats.sstables import SSTable, read_layout, read_table
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import SET, TableBytes, block, framed, read_entries, varint
 
 Rows = dict[bytes, tuple[bytes, bytes]]
 
 
-def _rows(table: Table) -> Rows:
+def _rows(table: SSTable) -> Rows:
     offsets, keys = table.keys()
     joined, buffer = keys.tobytes(), table.buffer.tobytes()
     return {

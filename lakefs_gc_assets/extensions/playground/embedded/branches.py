@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakefs_gc_assets.extensions.playground.embedded import commits, repositories
-from lakefs_gc_assets.extensions.playground.embedded.commits import Commit, Description, Record
+from lakefs_gc_assets.extensions.playground.embedded.commits import Description, Record, ServedCommit
 from lakefs_gc_assets.extensions.playground.embedded.core import ApiFailure, Core, bad_request, not_found
 from lakefs_gc_assets.extensions.playground.embedded.formats import Entry, decode_entry
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 
@@ -35,7 +35,7 @@ def decode_path(path: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StagedChange:
     """A changed path: its present record, None if it was removed, and its previous record."""
 
     type: str
@@ -93,8 +93,8 @@ def scan_staged(database: sqlite3.Connection, token: str, start: bytes = b"") ->
 
 
 def staged_changes(
-    core: Core, database: sqlite3.Connection, repository: Repository, branch: "Branch", start: bytes = b""
-) -> Iterator[Change]:
+    core: Core, database: sqlite3.Connection, repository: ServedRepository, branch: "ServedBranch", start: bytes = b""
+) -> Iterator[StagedChange]:
     """Staged differences from the commit, by path. Consume it within the transaction in which it began.
 
     As in lakeFS, a staged entry whose identity equals that of the committed entry at its path is no difference.
@@ -107,11 +107,11 @@ def staged_changes(
         base = following if following is not None and following[0] == path else None
         if data is None or identity is None:
             if base is not None:
-                yield Change("removed", path, None, base)
+                yield StagedChange("removed", path, None, base)
         elif base is None:
-            yield Change("added", path, (path, identity, data), None)
+            yield StagedChange("added", path, (path, identity, data), None)
         elif base[1] != identity:
-            yield Change("changed", path, (path, identity, data), base)
+            yield StagedChange("changed", path, (path, identity, data), base)
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
@@ -121,7 +121,7 @@ _NAME_RULE = ": branch id must consist of letters, digits, underscores and dashe
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class ServedBranch:
     """A branch and the commit it points to."""
 
     id: str
@@ -135,7 +135,7 @@ class Branch:
 
 
 def insert(
-    database: sqlite3.Connection, repository: Repository, branch_id: str, commit_id: str, *, hidden: bool
+    database: sqlite3.Connection, repository: ServedRepository, branch_id: str, commit_id: str, *, hidden: bool
 ) -> None:
     """Inserts a branch that is known not to exist."""
     database.execute(
@@ -144,7 +144,7 @@ def insert(
     )
 
 
-def new_token(repository: Repository, branch_id: str) -> str:
+def new_token(repository: ServedRepository, branch_id: str) -> str:
     """A new staging token, without staged entries."""
     return f"{repository.id}-{branch_id}:{secrets.token_hex(8)}"
 
@@ -155,7 +155,7 @@ def check_name(branch_id: str, rule: str = "") -> None:
         raise bad_request(f"argument branch: branch id: invalid value: validation error{rule}")
 
 
-def create(core: Core, repository: Repository, branch_id: str, source: str, *, hidden: bool) -> str:
+def create(core: Core, repository: ServedRepository, branch_id: str, source: str, *, hidden: bool) -> str:
     """Creates a branch from a reference; returns its commit. Raises ApiFailure 400, 404, 409."""
     check_name(branch_id, _NAME_RULE)
     commit = commits.resolve(core, repository, source, f"source reference '{source}':")
@@ -166,17 +166,17 @@ def create(core: Core, repository: Repository, branch_id: str, source: str, *, h
     return commit.id
 
 
-def find(core: Core, repository: Repository, branch_id: str) -> Branch | None:
+def find(core: Core, repository: ServedRepository, branch_id: str) -> ServedBranch | None:
     """The branch of this name; None if there is none."""
     with core.database.transaction() as database:
         row = database.execute(
             "SELECT id, commit_id, staging_token, hidden FROM branches WHERE repository = ? AND id = ?",
             (repository.id, branch_id),
         ).fetchone()
-    return None if row is None else Branch(row[0], row[1], row[2], bool(row[3]))
+    return None if row is None else ServedBranch(row[0], row[1], row[2], bool(row[3]))
 
 
-def get(core: Core, repository: Repository, branch_id: str) -> Branch:
+def get(core: Core, repository: ServedRepository, branch_id: str) -> ServedBranch:
     """The branch of this name. Raises ApiFailure 404."""
     branch = find(core, repository, branch_id)
     if branch is None:
@@ -184,7 +184,7 @@ def get(core: Core, repository: Repository, branch_id: str) -> Branch:
     return branch
 
 
-def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
+def every(core: Core, repository: ServedRepository, *, hidden: bool) -> list[ServedBranch]:
     """Branches by name, hidden ones only on request."""
     with core.database.transaction() as database:
         rows = database.execute(
@@ -192,10 +192,10 @@ def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
             "ORDER BY id",
             (repository.id, int(hidden)),
         ).fetchall()
-    return [Branch(row[0], row[1], row[2], bool(row[3])) for row in rows]
+    return [ServedBranch(row[0], row[1], row[2], bool(row[3])) for row in rows]
 
 
-def delete(core: Core, repository: Repository, branch_id: str) -> None:
+def delete(core: Core, repository: ServedRepository, branch_id: str) -> None:
     """Deletes a branch and its staged entries. Its commits stay, perhaps dangling. Raises ApiFailure 403, 404."""
     if branch_id == repository.default_branch:
         raise ApiFailure(403, "cannot delete repository default branch")
@@ -205,7 +205,7 @@ def delete(core: Core, repository: Repository, branch_id: str) -> None:
         database.execute("DELETE FROM branches WHERE repository = ? AND id = ?", (repository.id, branch_id))
 
 
-def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> None:
+def move(core: Core, repository: ServedRepository, branch: ServedBranch, commit_id: str) -> None:
     """Points a branch to a commit, drops its staged entries, and gives it a new staging token."""
     with core.database.transaction() as database:
         drop_staged(database, branch.staging_token)
@@ -215,14 +215,14 @@ def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> 
         )
 
 
-def require_clean(core: Core, repository: Repository, branch: Branch) -> None:
+def require_clean(core: Core, repository: ServedRepository, branch: ServedBranch) -> None:
     """Raises ApiFailure 400 if the branch has uncommitted changes."""
     with core.database.transaction() as database:
         if next(staged_changes(core, database, repository, branch), None) is not None:
             raise bad_request("uncommitted changes (dirty branch)")
 
 
-def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: str) -> None:
+def reset(core: Core, repository: ServedRepository, branch_id: str, kind: str, path: str) -> None:
     """Drops staged entries: all, one object, or all objects below a prefix."""
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
@@ -242,7 +242,7 @@ def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: s
             )
 
 
-def create_tag(core: Core, repository: Repository, tag_id: str, reference: str) -> dict[str, Any]:
+def create_tag(core: Core, repository: ServedRepository, tag_id: str, reference: str) -> dict[str, Any]:
     """Creates a tag. Raises ApiFailure 400 for an invalid name, 404 for an unknown reference, 409 if the tag exists."""
     if not tag_id or _NO_TAG.search(tag_id):
         raise bad_request("argument tagID: tag id: invalid value: validation error")
@@ -257,7 +257,7 @@ def create_tag(core: Core, repository: Repository, tag_id: str, reference: str) 
     return {"id": tag_id, "commit_id": commit.id}
 
 
-def every_tag(core: Core, repository: Repository) -> list[dict[str, Any]]:
+def every_tag(core: Core, repository: ServedRepository) -> list[dict[str, Any]]:
     """Tags by name, in the API's form."""
     with core.database.transaction() as database:
         rows = database.execute(
@@ -266,7 +266,7 @@ def every_tag(core: Core, repository: Repository) -> list[dict[str, Any]]:
     return [{"id": tag_id, "commit_id": commit_id} for tag_id, commit_id in rows]
 
 
-def delete_tag(core: Core, repository: Repository, tag_id: str) -> None:
+def delete_tag(core: Core, repository: ServedRepository, tag_id: str) -> None:
     """Deletes a tag. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         deleted = database.execute("DELETE FROM tags WHERE repository = ? AND id = ?", (repository.id, tag_id))
@@ -275,8 +275,8 @@ def delete_tag(core: Core, repository: Repository, tag_id: str) -> None:
 
 
 def commit_staged(
-    core: Core, repository: Repository, branch_id: str, described: Description, *, allow_empty: bool = False
-) -> Commit:
+    core: Core, repository: ServedRepository, branch_id: str, described: Description, *, allow_empty: bool = False
+) -> ServedCommit:
     """Commits a branch. Raises ApiFailure 400 if there are no changes, unless `allow_empty` is set.
 
     An entry staged again with the committed identity is no change: the commit keeps the committed entry.
@@ -300,8 +300,13 @@ def commit_staged(
 
 
 def add_to(
-    core: Core, repository: Repository, branch: Branch, head: Commit, described: Description, metarange_id: str
-) -> Commit:
+    core: Core,
+    repository: ServedRepository,
+    branch: ServedBranch,
+    head: ServedCommit,
+    described: Description,
+    metarange_id: str,
+) -> ServedCommit:
     """Adds a commit on top of the branch's head, points the branch to it, and drops staged entries."""
     commit = commits.add(core, repository, described, metarange_id, (head.id,), head.generation + 1)
     move(core, repository, branch, commit.id)
@@ -313,7 +318,7 @@ _SOURCE_WINS, _DEST_WINS = "source-wins", "dest-wins"
 
 
 def combine(
-    core: Core, repository: Repository, change: tuple[str, str], destination: str, strategy: str, doing: str
+    core: Core, repository: ServedRepository, change: tuple[str, str], destination: str, strategy: str, doing: str
 ) -> str:
     """Applies the changes between two metaranges, `change[0]` and `change[1]`, to `destination`; returns the new id.
 
@@ -362,12 +367,12 @@ class MergeOptions:
 
 def merge(
     core: Core,
-    repository: Repository,
+    repository: ServedRepository,
     source_reference: str,
     destination_branch: str,
     described: Description,
     options: MergeOptions,
-) -> Commit:
+) -> ServedCommit:
     """Merges a reference into a branch; without a message, the commit has a default one.
 
     Raises ApiFailure 400 if the source changed nothing and `allow_empty` is not set, 409 for a conflict.
@@ -401,7 +406,7 @@ def merge(
 
 
 def revert(
-    core: Core, repository: Repository, branch_id: str, reference: str, parent_number: int, committer: str
+    core: Core, repository: ServedRepository, branch_id: str, reference: str, parent_number: int, committer: str
 ) -> None:
     """Reverts the changes of one commit, in a new commit on the branch."""
     with core.database.transaction():
@@ -418,7 +423,7 @@ def revert(
         add_to(core, repository, branch, head, Description(committer, f"Revert {reference}"), metarange_id)
 
 
-def parent_of(core: Core, repository: Repository, commit: Commit, number: int) -> Commit:
+def parent_of(core: Core, repository: ServedRepository, commit: ServedCommit, number: int) -> ServedCommit:
     """The parent with this number, counted from 1. Raises ApiFailure 400 if there is none."""
     if number > len(commit.parents):
         raise bad_request(f"parent {number}: given commit does not have the given parent number")
@@ -429,7 +434,7 @@ _LAST_IMPORT = ".lakefs.last.import.timestamp"
 
 
 def run_import(
-    core: Core, repository: Repository, branch_id: str, committer: str, body: Mapping[str, Any]
+    core: Core, repository: ServedRepository, branch_id: str, committer: str, body: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Imports the body's paths; returns the commit, its metarange and the number of objects.
 

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.extensions.playground.embedded import branches, commits, formats, repositories
-from lakefs_gc_assets.extensions.playground.embedded.commits import Commit
+from lakefs_gc_assets.extensions.playground.embedded.commits import ServedCommit
 from lakefs_gc_assets.extensions.playground.embedded.core import ApiFailure, Core, bad_request, not_found
 from lakefs_gc_assets.extensions.playground.embedded.formats import Entry, decode_entry, retention_rules
 from lakefs_gc_assets.extensions.playground.embedded.http import checked_object
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository, store_of
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository, store_of
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
 RULES_KEY = "_lakefs/retention/gc/rules/config.json"
@@ -43,7 +43,7 @@ class Rules:
         return {"default_retention_days": self.default_days, "branches": branches or None}
 
 
-def get_rules(core: Core, repository: Repository) -> Rules:
+def get_rules(core: Core, repository: ServedRepository) -> Rules:
     """The rules of a repository. Raises ApiFailure 404 if it has none."""
     with core.database.transaction() as database:
         row = database.execute(
@@ -54,7 +54,7 @@ def get_rules(core: Core, repository: Repository) -> Rules:
     return Rules(row[0], json.loads(row[1]))
 
 
-def put_rules(core: Core, repository: Repository, body: Any) -> None:
+def put_rules(core: Core, repository: ServedRepository, body: Any) -> None:
     """Stores the rules, also as a file; all zero removes them. Raises ApiFailure 400 for invalid rules."""
     for name in ("default_retention_days", "branches"):
         if not isinstance(body, dict) or name not in body:
@@ -85,7 +85,7 @@ _RETENTION_FOLDER = "_lakefs/retention/gc"
 COMMITS_HEADER = ("commit_id", "expired", "metarange_id")
 
 
-def starting_points(heads: Mapping[str, str], all_commits: Iterable[Commit]) -> list[tuple[str, str | None]]:
+def starting_points(heads: Mapping[str, str], all_commits: Iterable[ServedCommit]) -> list[tuple[str, str | None]]:
     """Commit and branch of each head, and commit and None of each other leaf; sorted by commit, then branch."""
     commits = list(all_commits)
     parents = {commit.main_parent for commit in commits}
@@ -95,7 +95,9 @@ def starting_points(heads: Mapping[str, str], all_commits: Iterable[Commit]) -> 
     return sorted(points, key=lambda point: (point[0], point[1] or ""))
 
 
-def active_commits(heads: Mapping[str, str], all_commits: Iterable[Commit], rules: Rules, now: datetime) -> set[str]:
+def active_commits(
+    heads: Mapping[str, str], all_commits: Iterable[ServedCommit], rules: Rules, now: datetime
+) -> set[str]:
     """Ids of the commits that the reference server keeps, including its known defect.
 
     The walk from a starting point stops at a commit that another walk passed with the same or a longer retention. It
@@ -126,7 +128,7 @@ def active_commits(heads: Mapping[str, str], all_commits: Iterable[Commit], rule
     return active
 
 
-def prepare_commits(core: Core, repository: Repository) -> dict[str, Any]:
+def prepare_commits(core: Core, repository: ServedRepository) -> dict[str, Any]:
     """Writes the list of retained commits; returns its location. Raises ApiFailure 404 if there are no rules."""
     try:
         rules = get_rules(core, repository)
@@ -154,7 +156,7 @@ def prepare_commits(core: Core, repository: Repository) -> dict[str, Any]:
 _DUMPED_SCHEMAS = {"commit": "CommitData", "branch": "BranchData", "tag": "TagData"}
 
 
-def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
+def dump_refs(core: Core, repository: ServedRepository) -> dict[str, Any]:
     """Writes the three tables; returns the ids of their metaranges."""
     dumped_commits = ((commit.id, commit.id, commit.encode()) for commit in commits.every(core, repository))
     commits_id = _write_dump(core, repository, "commit", dumped_commits)
@@ -176,7 +178,7 @@ def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
     }
 
 
-def _write_dump(core: Core, repository: Repository, entity: str, rows: Iterable[tuple[str, str, bytes]]) -> str:
+def _write_dump(core: Core, repository: ServedRepository, entity: str, rows: Iterable[tuple[str, str, bytes]]) -> str:
     records = sorted((key.encode("utf-8", "surrogateescape"), identity.encode(), data) for key, identity, data in rows)
     properties = {"entity": entity, "schema_name": f"io.treeverse.lakefs.graveler.{_DUMPED_SCHEMAS[entity]}"}
     if entity == "branch":
@@ -268,7 +270,7 @@ class _Page:
         return self._sink.getvalue()
 
 
-def prepare_uncommitted(core: Core, repository: Repository, continuation_token: str | None) -> dict[str, Any]:
+def prepare_uncommitted(core: Core, repository: ServedRepository, continuation_token: str | None) -> dict[str, Any]:
     """Writes the next page; returns run id, location and, except for the last page, a continuation token.
 
     The location is empty if no file was written. Raises ApiFailure 400 for an invalid token.
@@ -291,7 +293,7 @@ def prepare_uncommitted(core: Core, repository: Repository, continuation_token: 
     return answer
 
 
-def _fill(core: Core, repository: Repository, page: _Page, start: _Token | None, run_id: str) -> _Token | None:
+def _fill(core: Core, repository: ServedRepository, page: _Page, start: _Token | None, run_id: str) -> _Token | None:
     """Adds rows until the page is full; returns the start of the next page, or None after the last row."""
     ends_at = time.monotonic() + core.settings.page_seconds
     full = False
@@ -306,7 +308,7 @@ def _fill(core: Core, repository: Repository, page: _Page, start: _Token | None,
     return None
 
 
-def _rows(core: Core, repository: Repository, branch_id: str, start: str) -> Iterator[tuple[str, str, int]]:
+def _rows(core: Core, repository: ServedRepository, branch_id: str, start: str) -> Iterator[tuple[str, str, int]]:
     """Path, relative address and time of a branch's staged entries, from this path on."""
     position = branches.encode_path(start)
     while True:
@@ -331,7 +333,7 @@ def _rows(core: Core, repository: Repository, branch_id: str, start: str) -> Ite
         position = part[-1].path + b"\0"
 
 
-def _relative(repository: Repository, entry: Entry) -> str | None:
+def _relative(repository: ServedRepository, entry: Entry) -> str | None:
     if entry.address_type == AddressType.RELATIVE:
         return entry.address
     if entry.address.startswith(repository.namespace):

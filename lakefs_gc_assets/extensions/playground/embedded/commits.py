@@ -24,7 +24,7 @@ from lakefs_gc_assets.extensions.playground.embedded.formats import (
     text_field,
     time_field,
 )
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.lakefs.formats.sstables import encode_varint
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
@@ -93,7 +93,7 @@ def _decoded(path: bytes) -> str:
 
 def write_metarange(
     core: Core,
-    repository: Repository,
+    repository: ServedRepository,
     records: Iterable[Record],
     *,
     more_properties: Mapping[str, str] | None = None,
@@ -126,7 +126,7 @@ def write_metarange(
     return metarange.id
 
 
-def _write_file(core: Core, repository: Repository, file: TableFile, *, anew: bool = False) -> bool:
+def _write_file(core: Core, repository: ServedRepository, file: TableFile, *, anew: bool = False) -> bool:
     """Writes a file unless the namespace has it; returns True if it is new there.
 
     Args:
@@ -179,7 +179,7 @@ _STEP = re.compile(r"([~^])([0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class ServedCommit:
     """A commit; `creation_date` in seconds since 1970 UTC, `metarange_id` empty for a first commit."""
 
     id: str
@@ -240,22 +240,24 @@ class Description:
 
 def add(
     core: Core,
-    repository: Repository,
+    repository: ServedRepository,
     described: Description,
     metarange_id: str,
     parents: tuple[str, ...],
     generation: int,
-) -> Commit:
+) -> ServedCommit:
     """Stores a commit. Equal content gives an equal id, so a repeated commit is stored once."""
     committer, message, metadata = described.committer, described.message, described.metadata
     date = core.clock.seconds() if described.date is None else described.date
     commit_id = formats.commit_id(committer, message, metarange_id, date, metadata, parents)
-    commit = Commit(commit_id, committer, message, metarange_id, date, metadata, parents, _CURRENT_VERSION, generation)
+    commit = ServedCommit(
+        commit_id, committer, message, metarange_id, date, metadata, parents, _CURRENT_VERSION, generation
+    )
     store_record(core, repository, commit)
     return commit
 
 
-def store_record(core: Core, repository: Repository, commit: Commit) -> None:
+def store_record(core: Core, repository: ServedRepository, commit: ServedCommit) -> None:
     """Stores a commit under its id."""
     with core.database.transaction() as database:
         database.execute(
@@ -275,7 +277,7 @@ def store_record(core: Core, repository: Repository, commit: Commit) -> None:
         )
 
 
-def get(core: Core, repository: Repository, commit_id: str) -> Commit:
+def get(core: Core, repository: ServedRepository, commit_id: str) -> ServedCommit:
     """The commit with exactly this id. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         row = database.execute(
@@ -286,14 +288,14 @@ def get(core: Core, repository: Repository, commit_id: str) -> Commit:
     return _from_row(row)
 
 
-def every(core: Core, repository: Repository) -> list[Commit]:
+def every(core: Core, repository: ServedRepository) -> list[ServedCommit]:
     """All commits, dangling ones included, by id."""
     with core.database.transaction() as database:
         rows = database.execute("SELECT * FROM commits WHERE repository = ? ORDER BY id", (repository.id,)).fetchall()
     return [_from_row(row) for row in rows]
 
 
-def resolve(core: Core, repository: Repository, reference: str, doing: str = "") -> Commit:
+def resolve(core: Core, repository: ServedRepository, reference: str, doing: str = "") -> ServedCommit:
     """The commit that a reference names. Raises ApiFailure 400, or 404 with a message that begins with `doing`.
 
     A reference is a branch, a tag, a commit id or an unambiguous prefix of one. After it, `~2` goes back two first
@@ -311,7 +313,7 @@ def resolve(core: Core, repository: Repository, reference: str, doing: str = "")
     return commit
 
 
-def _named(core: Core, repository: Repository, reference: str, doing: str) -> Commit:
+def _named(core: Core, repository: ServedRepository, reference: str, doing: str) -> ServedCommit:
     with core.database.transaction() as database:
         for table in ("branches", "tags"):
             row = database.execute(
@@ -333,12 +335,14 @@ def _named(core: Core, repository: Repository, reference: str, doing: str) -> Co
     return get(core, repository, rows[0][0])
 
 
-def log(core: Core, repository: Repository, start: Commit) -> Iterator[Commit]:
+def log(core: Core, repository: ServedRepository, start: ServedCommit) -> Iterator[ServedCommit]:
     """A commit and its ancestors. The newest commit reached so far always comes next."""
     return _ancestry(core, repository, start, lambda commit: (commit.creation_date, commit.generation))
 
 
-def merge_base(core: Core, repository: Repository, left: Commit, right: Commit) -> Commit | None:
+def merge_base(
+    core: Core, repository: ServedRepository, left: ServedCommit, right: ServedCommit
+) -> ServedCommit | None:
     """The common ancestor with the highest generation."""
     ancestors = {commit.id for commit in log(core, repository, left)}
     by_generation = _ancestry(core, repository, right, lambda commit: (commit.generation, commit.creation_date))
@@ -346,8 +350,8 @@ def merge_base(core: Core, repository: Repository, left: Commit, right: Commit) 
 
 
 def _ancestry(
-    core: Core, repository: Repository, start: Commit, priority: Callable[[Commit], tuple[int, int]]
-) -> Iterator[Commit]:
+    core: Core, repository: ServedRepository, start: ServedCommit, priority: Callable[[ServedCommit], tuple[int, int]]
+) -> Iterator[ServedCommit]:
     commits = {commit.id: commit for commit in every(core, repository)}
     reached = {start.id}
     waiting = [((0, 0), 0, start)]
@@ -361,9 +365,9 @@ def _ancestry(
                 heapq.heappush(waiting, ((-first, -second), len(reached), commits[parent]))
 
 
-def _from_row(row: tuple[Any, ...] | sqlite3.Row) -> Commit:
+def _from_row(row: tuple[Any, ...] | sqlite3.Row) -> ServedCommit:
     _, commit_id, committer, message, metarange_id, creation_date, metadata, parents, version, generation = row
-    return Commit(
+    return ServedCommit(
         commit_id,
         committer,
         message,

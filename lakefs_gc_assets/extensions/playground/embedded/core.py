@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from lakefs_gc_assets.extensions.playground.embedded.stores import Blockstore, Clock, Database
+from lakefs_gc_assets.extensions.playground.embedded.stores import Blockstore, Database, StoreClock
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
 
@@ -90,7 +90,7 @@ class Writer:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: StoreClock,
         *,
         machine: bytes | None = None,
         clock_offset: timedelta = timedelta(),
@@ -140,7 +140,7 @@ RuleSet = Literal["oss", "seed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """Behaviour of the server; the defaults follow lakeFS.
 
     Attributes:
@@ -172,7 +172,7 @@ class Settings:
 class Tasks:
     """Background tasks; their states are never deleted."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: StoreClock) -> None:
         self._clock = clock
         self._states: dict[str, TaskState] = {}
         self._lock = threading.Lock()
@@ -224,8 +224,8 @@ class Core:
 
     database: Database
     blockstore: Blockstore
-    clock: Clock
-    settings: Settings
+    clock: StoreClock
+    settings: ServerSettings
     writer: Writer
     tasks: Tasks
     signing_key: bytes

@@ -8,15 +8,15 @@ from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.extensions.playground.embedded import branches, commits, repositories
 from lakefs_gc_assets.extensions.playground.embedded.core import ApiFailure, Core, bad_request, not_found
 from lakefs_gc_assets.extensions.playground.embedded.formats import Entry, decode_entry
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository, store_of
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository, store_of
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectPlace:
     """A path of a branch or, for reading, of a commit."""
 
-    repository: Repository
+    repository: ServedRepository
     reference: str
     path: str
 
@@ -33,7 +33,7 @@ class Found:
     staged: bool
 
 
-def stats(repository: Repository, path: str, entry: Entry) -> dict[str, Any]:
+def stats(repository: ServedRepository, path: str, entry: Entry) -> dict[str, Any]:
     """An object as the API describes it."""
     return {
         "path": path,
@@ -47,7 +47,7 @@ def stats(repository: Repository, path: str, entry: Entry) -> dict[str, Any]:
     }
 
 
-def find(core: Core, repository: Repository, reference: str, path: str) -> Found:
+def find(core: Core, repository: ServedRepository, reference: str, path: str) -> Found:
     """The object at a path; if the reference is a branch, staged changes come first. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         branch = branches.find(core, repository, reference)
@@ -64,7 +64,7 @@ def find(core: Core, repository: Repository, reference: str, path: str) -> Found
     return Found(path, decode_entry(record[2]), False)
 
 
-def read(core: Core, repository: Repository, entry: Entry) -> bytes:
+def read(core: Core, repository: ServedRepository, entry: Entry) -> bytes:
     """The content of an entry's object. Raises ApiFailure 410 if the object is gone."""
     try:
         return read_address(core, repository, entry.address)
@@ -72,7 +72,7 @@ def read(core: Core, repository: Repository, entry: Entry) -> bytes:
         raise ApiFailure(410, "No data") from None
 
 
-def read_address(core: Core, repository: Repository, address: str) -> bytes:
+def read_address(core: Core, repository: ServedRepository, address: str) -> bytes:
     """The content at an address, relative to the storage namespace or in full. Raises ObjectNotFound."""
     if "://" not in address:
         return store_of(core, repository).get(address)
@@ -80,7 +80,7 @@ def read_address(core: Core, repository: Repository, address: str) -> bytes:
     return core.blockstore.open(folder).get(name)
 
 
-def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
+def store_bytes(core: Core, repository: ServedRepository, content: bytes) -> Entry:
     """Writes an object under a new address, unreferenced so far."""
     address = core.writer.new_address()
     etag = core.blockstore.put(repository.storage_namespace, address, content)
@@ -90,14 +90,14 @@ def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
     return Entry(address, AddressType.RELATIVE, len(content), etag, core.clock.seconds())
 
 
-def stage(core: Core, repository: Repository, branch_id: str, path: str, entry: Entry) -> None:
+def stage(core: Core, repository: ServedRepository, branch_id: str, path: str, entry: Entry) -> None:
     """Stages an entry at a path of a branch. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         branches.stage_entry(database, branch.staging_token, path, entry)
 
 
-def upload(core: Core, place: Place, content: bytes, content_type: str, metadata: Mapping[str, str]) -> Entry:
+def upload(core: Core, place: ObjectPlace, content: bytes, content_type: str, metadata: Mapping[str, str]) -> Entry:
     """Writes an object and stages it. If the branch was deleted meanwhile, the object stays, as on real servers."""
     repository, branch_id, path = place.repository, place.reference, place.path
     if branches.find(core, repository, branch_id) is None:
@@ -108,7 +108,7 @@ def upload(core: Core, place: Place, content: bytes, content_type: str, metadata
     return entry
 
 
-def delete(core: Core, repository: Repository, branch_id: str, path: str) -> None:
+def delete(core: Core, repository: ServedRepository, branch_id: str, path: str) -> None:
     """Deletes a path from a branch; a missing path is no error."""
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
@@ -116,7 +116,7 @@ def delete(core: Core, repository: Repository, branch_id: str, path: str) -> Non
         branches.stage_deletion(core, database, branch.staging_token, head.metarange_id, path)
 
 
-def copy(core: Core, source: Place, destination: Place) -> Entry:
+def copy(core: Core, source: ObjectPlace, destination: ObjectPlace) -> Entry:
     """Copies an object within a repository. Rule set `seed` copies by reference within one staging area."""
     repository, branch_id = destination.repository, destination.reference
     with core.database.transaction():
@@ -135,14 +135,14 @@ def copy(core: Core, source: Place, destination: Place) -> Entry:
     return entry
 
 
-def address_of(repository: Repository, physical_address: str) -> tuple[str, AddressType]:
+def address_of(repository: ServedRepository, physical_address: str) -> tuple[str, AddressType]:
     """The address in the form of entries, relative if inside the storage namespace, and its type."""
     if physical_address.startswith(repository.namespace):
         return physical_address[len(repository.namespace) :], AddressType.RELATIVE
     return physical_address, AddressType.FULL
 
 
-def link(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
+def link(core: Core, repository: ServedRepository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
     """Stages an object that was uploaded to an issued address. Raises ApiFailure 400 for any other address."""
     staging = body.get("staging")
     physical_address = staging.get("physical_address") if isinstance(staging, Mapping) else None
@@ -170,7 +170,9 @@ def described_entry(core: Core, address: str, kind: AddressType, body: Mapping[s
     )
 
 
-def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, metadata: Mapping[str, str]) -> None:
+def set_metadata(
+    core: Core, repository: ServedRepository, branch_id: str, path: str, metadata: Mapping[str, str]
+) -> None:
     """Stages the same object again with other user metadata."""
     with core.database.transaction():
         try:
@@ -180,7 +182,7 @@ def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, 
         stage(core, repository, branch_id, path, current.entry.with_metadata(metadata))
 
 
-def scan(core: Core, repository: Repository, reference: str, prefix: str, after: str) -> Iterator[Found]:
+def scan(core: Core, repository: ServedRepository, reference: str, prefix: str, after: str) -> Iterator[Found]:
     """Objects of a reference below a prefix and behind `after`, by path. Consume it within the same transaction."""
     key = branches.encode_path(prefix)
     start = max(key, branches.encode_path(after))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from lakefs_gc_assets.extensions.playground.embedded import branches, commits, objects, repositories
-from lakefs_gc_assets.extensions.playground.embedded.branches import Change
+from lakefs_gc_assets.extensions.playground.embedded.branches import StagedChange
 from lakefs_gc_assets.extensions.playground.embedded.core import Core, bad_request, not_found
 from lakefs_gc_assets.extensions.playground.embedded.http import (
     Request,
@@ -20,7 +20,7 @@ from lakefs_gc_assets.extensions.playground.embedded.http import (
     part_of,
 )
 from lakefs_gc_assets.extensions.playground.embedded.objects import Found
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 
 _REPOSITORY = "/repositories/{repository}"
 _REF = _REPOSITORY + "/refs/{ref}"
@@ -67,7 +67,7 @@ def _version(core: Core, request: Request) -> Response:
     return json_response(200, VERSION)
 
 
-def _read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
+def _read(core: Core, request: Request, repository: ServedRepository, ref: str) -> Response:
     entry = objects.find(core, repository, ref, request.required("path")).entry
     if request.flag("presign") and request.method == "GET":
         return Response(302, headers={"Location": repositories.presigned_url(core, repository, entry.address, "GET")})
@@ -75,13 +75,13 @@ def _read(core: Core, request: Request, repository: Repository, ref: str) -> Res
     return part_of(request, whole)
 
 
-def _stat(core: Core, request: Request, repository: Repository, ref: str) -> Response:
+def _stat(core: Core, request: Request, repository: ServedRepository, ref: str) -> Response:
     path = request.required("path")
     described = _described(core, request, repository, objects.find(core, repository, ref, path))
     return json_response(200, described if _wants_metadata(request) else {**described, "metadata": {}})
 
 
-def _described(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
+def _described(core: Core, request: Request, repository: ServedRepository, result: Found) -> dict[str, Any]:
     """An object as the API describes it; with a link instead of its address if the request asks for one."""
     described = objects.stats(repository, result.path, result.entry)
     if request.flag("presign"):
@@ -90,7 +90,7 @@ def _described(core: Core, request: Request, repository: Repository, result: Fou
     return described
 
 
-def _listed(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
+def _listed(core: Core, request: Request, repository: ServedRepository, result: Found) -> dict[str, Any]:
     """An object in a listing; includes metadata only if there are any and the client wants them."""
     described = _described(core, request, repository, result)
     if not described["metadata"] or not _wants_metadata(request):
@@ -102,7 +102,7 @@ def _wants_metadata(request: Request) -> bool:
     return request.query.get("user_metadata", "").lower() not in ("false", "0")
 
 
-def _list_objects(core: Core, request: Request, repository: Repository, ref: str) -> Response:
+def _list_objects(core: Core, request: Request, repository: ServedRepository, ref: str) -> Response:
     prefix, after, delimiter = (request.query.get(name, "") for name in ("prefix", "after", "delimiter"))
     with core.database.transaction():
         items = grouped(objects.scan(core, repository, ref, prefix, after), prefix, delimiter)
@@ -132,7 +132,7 @@ def _common_prefix(path: str) -> dict[str, Any]:
     return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}
 
 
-def _branch_differences(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _branch_differences(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     start = max(_bytes(request, "after"), _bytes(request, "prefix"))
     with core.database.transaction() as database:
         found = branches.get(core, repository, branch)
@@ -142,12 +142,12 @@ def _branch_differences(core: Core, request: Request, repository: Repository, br
         return _page_of_differences(request, changes)
 
 
-def _page_of_differences(request: Request, differences: Iterable[Change]) -> Response:
+def _page_of_differences(request: Request, differences: Iterable[StagedChange]) -> Response:
     """One page of differences, grouped by common prefix if a delimiter is given."""
     return page_of(_grouped_differences(request, differences), request, "path")
 
 
-def _grouped_differences(request: Request, differences: Iterable[Change]) -> Iterator[dict[str, Any]]:
+def _grouped_differences(request: Request, differences: Iterable[StagedChange]) -> Iterator[dict[str, Any]]:
     prefix, delimiter, last = (_bytes(request, name) for name in ("prefix", "delimiter", "after"))
     for difference in differences:
         if not difference.path.startswith(prefix):
@@ -170,8 +170,13 @@ def _group(prefix: bytes) -> dict[str, Any]:
 
 
 def _commit_differences(
-    core: Core, repository: Repository, left: commits.Commit, right: commits.Commit, *, since_base: bool
-) -> Iterator[Change]:
+    core: Core,
+    repository: ServedRepository,
+    left: commits.ServedCommit,
+    right: commits.ServedCommit,
+    *,
+    since_base: bool,
+) -> Iterator[StagedChange]:
     """Paths whose entries in `right` differ from those in `left`, in order.
 
     Args:
@@ -189,13 +194,13 @@ def _commit_differences(
         if identities[0] == identities[2] or (since_base and identities[1] == identities[2]):
             continue
         kind = "added" if was is None else "removed" if now is None else "changed"
-        yield Change(kind if identities[0] == identities[1] else "conflict", path, now, was)
+        yield StagedChange(kind if identities[0] == identities[1] else "conflict", path, now, was)
 
 
 _TYPES = ("three_dot", "two_dot")
 
 
-def _differences(core: Core, request: Request, repository: Repository, left: str, right: str) -> Response:
+def _differences(core: Core, request: Request, repository: ServedRepository, left: str, right: str) -> Response:
     kind = request.query.get("type") or _TYPES[0]
     if kind not in _TYPES:
         raise bad_request(f"type of a difference is one of {', '.join(_TYPES)}")
@@ -205,7 +210,7 @@ def _differences(core: Core, request: Request, repository: Repository, left: str
     )
 
 
-def _log(core: Core, request: Request, repository: Repository, ref: str) -> Response:
+def _log(core: Core, request: Request, repository: ServedRepository, ref: str) -> Response:
     request.refuse("objects", "prefixes", "first_parent", "since", "stop_at")
     ancestors = commits.log(core, repository, commits.resolve(core, repository, ref, "ref:"))
     if after := request.query.get("after"):
@@ -213,7 +218,7 @@ def _log(core: Core, request: Request, repository: Repository, ref: str) -> Resp
     return page_of((commit.as_json() for commit in ancestors), request, "id")
 
 
-def _get_tag(core: Core, request: Request, repository: Repository, tag: str) -> Response:
+def _get_tag(core: Core, request: Request, repository: ServedRepository, tag: str) -> Response:
     for each in branches.every_tag(core, repository):
         if each["id"] == tag:
             return json_response(200, each)

@@ -16,7 +16,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
+class ServedRepository:
     """One repository; `storage_namespace` as given, with or without a trailing slash."""
 
     id: str
@@ -47,12 +47,12 @@ class Repository:
         }
 
 
-def store_of(core: Core, repository: Repository) -> ObjectStore:
+def store_of(core: Core, repository: ServedRepository) -> ObjectStore:
     """The store that holds a repository's objects."""
     return core.blockstore.open(repository.storage_namespace)
 
 
-def get(core: Core, name: str) -> Repository:
+def get(core: Core, name: str) -> ServedRepository:
     """The repository of this name. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         row = database.execute("SELECT * FROM repositories WHERE id = ?", (name,)).fetchone()
@@ -61,7 +61,7 @@ def get(core: Core, name: str) -> Repository:
     return _from_row(row)
 
 
-def get_writable(core: Core, name: str) -> Repository:
+def get_writable(core: Core, name: str) -> ServedRepository:
     """The repository of this name, for a change. Raises ApiFailure 404, or 403 if it is read-only."""
     repository = get(core, name)
     if repository.read_only:
@@ -69,32 +69,32 @@ def get_writable(core: Core, name: str) -> Repository:
     return repository
 
 
-def every(core: Core) -> list[Repository]:
+def every(core: Core) -> list[ServedRepository]:
     """All repositories, by name."""
     with core.database.transaction() as database:
         return [_from_row(row) for row in database.execute("SELECT * FROM repositories ORDER BY id").fetchall()]
 
 
-def set_metadata(core: Core, repository: Repository, key: str, value: str) -> None:
+def set_metadata(core: Core, repository: ServedRepository, key: str, value: str) -> None:
     """Sets one key of the repository's metadata."""
     with core.database.transaction() as database:
         metadata = get(core, repository.id).metadata | {key: value}
         database.execute("UPDATE repositories SET metadata = ? WHERE id = ?", (json.dumps(metadata), repository.id))
 
 
-def protection_patterns(core: Core, repository: Repository) -> list[str]:
+def protection_patterns(core: Core, repository: ServedRepository) -> list[str]:
     """The patterns of the branch protection rules. This server returns the rules, but does not enforce them."""
     with core.database.transaction() as database:
         rows = database.execute("SELECT pattern FROM protected_branches WHERE repository = ?", (repository.id,))
         return sorted(pattern for (pattern,) in rows)
 
 
-def _from_row(row: tuple[str, str, str, int, int, str] | sqlite3.Row) -> Repository:
+def _from_row(row: tuple[str, str, str, int, int, str] | sqlite3.Row) -> ServedRepository:
     name, namespace, default_branch, creation_date, read_only, metadata = row
-    return Repository(name, namespace, default_branch, creation_date, bool(read_only), json.loads(metadata))
+    return ServedRepository(name, namespace, default_branch, creation_date, bool(read_only), json.loads(metadata))
 
 
-def issue_address(core: Core, repository: Repository, branch_id: str, path: str) -> str:
+def issue_address(core: Core, repository: ServedRepository, branch_id: str, path: str) -> str:
     """Issues a relative address that may be linked to this path of this branch.
 
     The client uploads the object itself and links it afterwards. The address carries an HMAC over repository, branch,
@@ -112,7 +112,7 @@ def issue_address(core: Core, repository: Repository, branch_id: str, path: str)
     return address
 
 
-def redeem_address(core: Core, repository: Repository, branch_id: str, path: str, address: str) -> None:
+def redeem_address(core: Core, repository: ServedRepository, branch_id: str, path: str, address: str) -> None:
     """Checks an address before it is linked. Raises ApiFailure 400 if it has expired or was issued for another path."""
     bare, _, signature = address.partition(",")
     expected = _address_signature(core, repository, branch_id, path, bare)
@@ -130,7 +130,7 @@ def redeem_address(core: Core, repository: Repository, branch_id: str, path: str
                 raise bad_request("invalid address token: used before, or never issued")
 
 
-def _address_signature(core: Core, repository: Repository, branch_id: str, path: str, address: str) -> str:
+def _address_signature(core: Core, repository: ServedRepository, branch_id: str, path: str, address: str) -> str:
     message = "\0".join((repository.id, branch_id, path, address)).encode("utf-8", "surrogateescape")
     digest = hmac.new(core.signing_key, message, hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -140,7 +140,7 @@ PRESIGNED_PATH = "/_embedded/objects"
 LINK_LIFETIME_SECONDS = 900
 
 
-def presigned_url(core: Core, repository: Repository, key: str, method: str) -> str:
+def presigned_url(core: Core, repository: ServedRepository, key: str, method: str) -> str:
     """A link that lets a client without credentials read or write one key below the namespace for 15 minutes.
 
     Real servers return links of the object store. Here the link leads to this server, which answers like a store.
@@ -172,7 +172,7 @@ def _link_signature(core: Core, repository_id: str, key: str, method: str, query
     return hmac.new(core.signing_key, message.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
 
 
-def remember_copy(core: Core, repository: Repository, address: str) -> None:
+def remember_copy(core: Core, repository: ServedRepository, address: str) -> None:
     """Records a shallow copy of this relative address, and deletes expired records.
 
     Only rule set `seed` makes shallow copies: within a branch's staging area, a copy points to the same object. If the
@@ -185,7 +185,7 @@ def remember_copy(core: Core, repository: Repository, address: str) -> None:
         database.execute("INSERT INTO copies VALUES (?, ?, ?)", (repository.id, address, now))
 
 
-def remembered_copies(core: Core, repository: Repository) -> list[tuple[str, int]]:
+def remembered_copies(core: Core, repository: ServedRepository) -> list[tuple[str, int]]:
     """Address and time (seconds since 1970 UTC) of each copy no older than `copy_seconds`."""
     with core.database.transaction() as database:
         return database.execute(

@@ -30,8 +30,8 @@ from lakefs_gc_assets.extensions.playground.embedded.http import (
     page,
     part_of,
 )
-from lakefs_gc_assets.extensions.playground.embedded.objects import Place
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.objects import ObjectPlace
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.storage.interface import head_if_there
 
 _REPOSITORY = "/repositories/{repository}"
@@ -50,7 +50,7 @@ def _list_repositories(core: Core, request: Request) -> Response:
     return json_response(200, page([repository.as_json() for repository in repositories.every(core)], request, "id"))
 
 
-def _get_repository(core: Core, request: Request, repository: Repository) -> Response:
+def _get_repository(core: Core, request: Request, repository: ServedRepository) -> Response:
     return json_response(200, repository.as_json())
 
 
@@ -60,7 +60,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 
 def create_repository(
     core: Core, name: str, storage_namespace: str, default_branch: str, *, read_only: bool
-) -> Repository:
+) -> ServedRepository:
     """Creates a repository with a first commit, after a test write to its storage namespace.
 
     Raises ApiFailure 409 if the name is taken, 400 if the namespace is in use or the name is invalid.
@@ -72,7 +72,7 @@ def create_repository(
         )
     branches.check_name(default_branch)
     now = core.clock.seconds()
-    repository = Repository(name, storage_namespace, default_branch, now, read_only, {})
+    repository = ServedRepository(name, storage_namespace, default_branch, now, read_only, {})
     with core.database.transaction() as database:
         if database.execute("SELECT 1 FROM repositories WHERE id = ?", (name,)).fetchone():
             raise ApiFailure(409, "error creating repository: not unique")
@@ -88,7 +88,7 @@ def create_repository(
     return repository
 
 
-def _claim(core: Core, repository: Repository) -> None:
+def _claim(core: Core, repository: ServedRepository) -> None:
     try:
         store = core.blockstore.create(repository.storage_namespace)
         if head_if_there(store, _MARKER) is not None:
@@ -110,21 +110,21 @@ def _garbage_collection(core: Core, request: Request) -> Response:
 _PREPARE_PREFIX, _DUMP_PREFIX = "GCPC", "DR"
 
 
-def _get_rules(core: Core, request: Request, repository: Repository) -> Response:
+def _get_rules(core: Core, request: Request, repository: ServedRepository) -> Response:
     return json_response(200, collection.get_rules(core, repository).as_json())
 
 
-def _put_rules(core: Core, request: Request, repository: Repository) -> Response:
+def _put_rules(core: Core, request: Request, repository: ServedRepository) -> Response:
     collection.put_rules(core, repository, request.json())
     return NO_CONTENT
 
 
-def _get_protection(core: Core, request: Request, repository: Repository) -> Response:
+def _get_protection(core: Core, request: Request, repository: ServedRepository) -> Response:
     patterns = repositories.protection_patterns(core, repository)
     return json_response(200, [{"pattern": pattern} for pattern in patterns])
 
 
-def _prepare_uncommitted(core: Core, request: Request, repository: Repository) -> Response:
+def _prepare_uncommitted(core: Core, request: Request, repository: ServedRepository) -> Response:
     body = request.json_object()
     if body.get("continuation_token", "") is None:
         raise bad_request('request body has an error: Error at "/continuation_token": Value is not nullable')
@@ -132,11 +132,11 @@ def _prepare_uncommitted(core: Core, request: Request, repository: Repository) -
     return json_response(201, collection.prepare_uncommitted(core, repository, token))
 
 
-def _prepare_commits(core: Core, request: Request, repository: Repository) -> Response:
+def _prepare_commits(core: Core, request: Request, repository: ServedRepository) -> Response:
     return json_response(201, collection.prepare_commits(core, repository))
 
 
-def _start_prepare_commits(core: Core, request: Request, repository: Repository) -> Response:
+def _start_prepare_commits(core: Core, request: Request, repository: ServedRepository) -> Response:
     task_id = core.tasks.start(_PREPARE_PREFIX, lambda: collection.prepare_commits(core, repository))
     return json_response(202, {"id": task_id})
 
@@ -149,7 +149,7 @@ def _find_task(core: Core, task_id: str) -> TaskState:
     return state
 
 
-def _prepare_commits_status(core: Core, request: Request, repository: Repository) -> Response:
+def _prepare_commits_status(core: Core, request: Request, repository: ServedRepository) -> Response:
     task_id = request.required("id")
     state = _find_task(core, task_id)
     answer = {"task_id": task_id, "completed": state.done.is_set(), "update_time": timestamp(state.updated_at)}
@@ -160,11 +160,11 @@ def _prepare_commits_status(core: Core, request: Request, repository: Repository
     return json_response(200, answer)
 
 
-def _start_dump(core: Core, request: Request, repository: Repository) -> Response:
+def _start_dump(core: Core, request: Request, repository: ServedRepository) -> Response:
     return json_response(202, {"id": core.tasks.start(_DUMP_PREFIX, lambda: collection.dump_refs(core, repository))})
 
 
-def _dump_status(core: Core, request: Request, repository: Repository) -> Response:
+def _dump_status(core: Core, request: Request, repository: ServedRepository) -> Response:
     task_id = request.required("task_id")
     state = _find_task(core, task_id)
     answer = {"id": task_id, "done": state.done.is_set(), "update_time": timestamp(state.updated_at)}
@@ -230,7 +230,7 @@ CONDITIONS = ("if-match", "if-none-match")
 """Headers of conditional writes, which are refused: ignoring the condition could overwrite data it protects."""
 
 
-def _upload(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _upload(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     path = request.required("path")
     metadata = {
         name[len(_METADATA_HEADER) :]: value
@@ -241,7 +241,7 @@ def _upload(core: Core, request: Request, repository: Repository, branch: str) -
     content, content_type = request.body, request.headers.get("content-type", "")
     if content_type.startswith("multipart/form-data"):
         content, content_type = _content(content, content_type)
-    entry = objects.upload(core, Place(repository, branch, path), content, content_type, metadata)
+    entry = objects.upload(core, ObjectPlace(repository, branch, path), content, content_type, metadata)
     return json_response(201, objects.stats(repository, path, entry))
 
 
@@ -260,7 +260,7 @@ def _content(form: bytes, kind: str) -> tuple[bytes, str]:
     raise bad_request("missing multipart upload content")
 
 
-def _delete(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _delete(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     objects.delete(core, repository, branch, request.required("path"))
     return NO_CONTENT
 
@@ -268,7 +268,7 @@ def _delete(core: Core, request: Request, repository: Repository, branch: str) -
 _MAX_DELETED = 1000
 
 
-def _delete_several(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _delete_several(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     paths = request.json_object("paths")["paths"]
     if not all(isinstance(path, str) for path in paths):
         raise bad_request("request body has an error: paths must be strings")
@@ -281,24 +281,24 @@ def _delete_several(core: Core, request: Request, repository: Repository, branch
     return json_response(200, {"errors": []})
 
 
-def _copy(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _copy(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     destination = request.required("dest_path")
     body = request.json_object("src_path")
     if body.get("shallow") or body.get("user_metadata") is not None:
         raise ApiFailure(501, "the embedded server copies objects as they are: neither `shallow` nor `user_metadata`")
-    source = Place(repository, body.get("src_ref") or branch, body["src_path"])
-    entry = objects.copy(core, source, Place(repository, branch, destination))
+    source = ObjectPlace(repository, body.get("src_ref") or branch, body["src_path"])
+    entry = objects.copy(core, source, ObjectPlace(repository, branch, destination))
     return json_response(201, objects.stats(repository, destination, entry))
 
 
-def _set_metadata(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _set_metadata(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     body = request.json_object("set")
     metadata = {str(key): str(value) for key, value in body["set"].items()}
     objects.set_metadata(core, repository, branch, request.required("path"), metadata)
     return NO_CONTENT
 
 
-def _get_address(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _get_address(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     path = request.required("path")
     branches.get(core, repository, branch)
     address = repositories.issue_address(core, repository, branch, path)
@@ -309,7 +309,7 @@ def _get_address(core: Core, request: Request, repository: Repository, branch: s
     return json_response(200, answer)
 
 
-def _link_address(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _link_address(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     path = request.required("path")
     body = request.json_object("staging", "checksum", "size_bytes")
     request.refuse(*CONDITIONS)
@@ -328,34 +328,34 @@ _OBJECT_ROUTES = (
 )
 
 
-def _create_branch(core: Core, request: Request, repository: Repository) -> Response:
+def _create_branch(core: Core, request: Request, repository: ServedRepository) -> Response:
     body = request.json_object("name", "source")
     commit_id = branches.create(core, repository, body["name"], body["source"], hidden=bool(body.get("hidden")))
     return Response(201, commit_id.encode(), "text/plain; charset=utf-8")
 
 
-def _list_branches(core: Core, request: Request, repository: Repository) -> Response:
+def _list_branches(core: Core, request: Request, repository: ServedRepository) -> Response:
     all_branches = branches.every(core, repository, hidden=request.flag("show_hidden"))
     return json_response(200, page([branch.as_json() for branch in all_branches], request, "id"))
 
 
-def _get_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _get_branch(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     branches.check_name(branch)
     return json_response(200, branches.get(core, repository, branch).as_json())
 
 
-def _delete_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _delete_branch(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     branches.delete(core, repository, branch)
     return NO_CONTENT
 
 
-def _reset_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _reset_branch(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     body = request.json_object("type")
     branches.reset(core, repository, branch, body["type"], body.get("path") or "")
     return NO_CONTENT
 
 
-def _commit(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _commit(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     request.refuse("source_metarange")
     body = request.json_object("message")
     described = Description(request.user, body["message"], body.get("metadata") or {}, body.get("date"))
@@ -363,11 +363,11 @@ def _commit(core: Core, request: Request, repository: Repository, branch: str) -
     return json_response(201, commit.as_json())
 
 
-def _get_commit(core: Core, request: Request, repository: Repository, commit: str) -> Response:
+def _get_commit(core: Core, request: Request, repository: ServedRepository, commit: str) -> Response:
     return json_response(200, commits.resolve(core, repository, commit, "commit").as_json())
 
 
-def _merge(core: Core, request: Request, repository: Repository, ref: str, branch: str) -> Response:
+def _merge(core: Core, request: Request, repository: ServedRepository, ref: str, branch: str) -> Response:
     body = request.json_object()
     described = Description(request.user, body.get("message") or "", body.get("metadata") or {})
     options = MergeOptions(body.get("strategy") or "", bool(body.get("squash_merge")), bool(body.get("allow_empty")))
@@ -380,13 +380,13 @@ def _merge(core: Core, request: Request, repository: Repository, ref: str, branc
         return json_response(409, {"reference": ""})
 
 
-def _revert(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _revert(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     body = request.json_object("ref", "parent_number")
     branches.revert(core, repository, branch, body["ref"], body["parent_number"], request.user)
     return NO_CONTENT
 
 
-def _cherry_pick(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _cherry_pick(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     """Repeats the changes of one commit, in a new commit on the branch."""
     body, doing = request.json_object("ref"), "update branch"
     with core.database.transaction():
@@ -405,21 +405,21 @@ def _cherry_pick(core: Core, request: Request, repository: Repository, branch: s
     return json_response(201, made.as_json())
 
 
-def _create_tag(core: Core, request: Request, repository: Repository) -> Response:
+def _create_tag(core: Core, request: Request, repository: ServedRepository) -> Response:
     body = request.json_object("id", "ref")
     return json_response(201, branches.create_tag(core, repository, body["id"], body["ref"]))
 
 
-def _list_tags(core: Core, request: Request, repository: Repository) -> Response:
+def _list_tags(core: Core, request: Request, repository: ServedRepository) -> Response:
     return json_response(200, page(branches.every_tag(core, repository), request, "id"))
 
 
-def _delete_tag(core: Core, request: Request, repository: Repository, tag: str) -> Response:
+def _delete_tag(core: Core, request: Request, repository: ServedRepository, tag: str) -> Response:
     branches.delete_tag(core, repository, tag)
     return NO_CONTENT
 
 
-def _start_import(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _start_import(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     body = request.json_object("paths", "commit")
     for source in body["paths"]:
         checked_object(source, "path", "destination", "type")
@@ -428,7 +428,7 @@ def _start_import(core: Core, request: Request, repository: Repository, branch: 
     return json_response(202, {"id": task_id})
 
 
-def _import_status(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _import_status(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     state = _find_task(core, request.required("id"))
     answer: dict[str, Any] = {
         "completed": state.done.is_set() and state.error is None,

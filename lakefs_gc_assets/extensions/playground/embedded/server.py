@@ -23,7 +23,7 @@ from lakefs_gc_assets.extensions.playground.embedded import repositories
 from lakefs_gc_assets.extensions.playground.embedded.core import (
     ApiFailure,
     Core,
-    Settings,
+    ServerSettings,
     Tasks,
     User,
     Writer,
@@ -44,7 +44,7 @@ from lakefs_gc_assets.extensions.playground.embedded.routes import (
     ROUTES,
     serve_presigned,
 )
-from lakefs_gc_assets.extensions.playground.embedded.stores import Blockstore, Clock, Database, LocalBlockstore
+from lakefs_gc_assets.extensions.playground.embedded.stores import Blockstore, Database, LocalBlockstore, StoreClock
 
 Serve = Callable[[Request], Response]
 
@@ -60,7 +60,7 @@ class Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = _BACKLOG
 
-    def __init__(self, host: str, port: int, serve: Serve, clock: Clock) -> None:
+    def __init__(self, host: str, port: int, serve: Serve, clock: StoreClock) -> None:
         self.serve = serve
         self.clock = clock
         self._connections: set[socket.socket] = set()
@@ -181,17 +181,17 @@ class EmbeddedServer:
         self,
         folder: Path,
         *,
-        blockstore: Blockstore | Callable[[Clock], Blockstore] | None = None,
-        settings: Settings | None = None,
-        clock: Clock | None = None,
+        blockstore: Blockstore | Callable[[StoreClock], Blockstore] | None = None,
+        settings: ServerSettings | None = None,
+        clock: StoreClock | None = None,
         port: int = 0,
         access_key_id: str = "",
         secret_access_key: str = "",
         routes: Sequence[Route] = (),
     ) -> None:
         self.folder = folder
-        self.clock = clock or Clock()
-        chosen = settings or Settings()
+        self.clock = clock or StoreClock()
+        chosen = settings or ServerSettings()
         folder.mkdir(parents=True, exist_ok=True)
         if blockstore is None:
             blockstore = LocalBlockstore(folder / _OBJECTS_FOLDER, self.clock)

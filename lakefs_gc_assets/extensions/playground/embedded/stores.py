@@ -22,7 +22,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 
 
-class Clock:
+class StoreClock:
     """A clock that runs at the speed of real time, and that tests and demonstrations move. Thread-safe."""
 
     def __init__(self, now: datetime | None = None) -> None:
@@ -110,7 +110,7 @@ class LocalBlockstore:
     type = "local"
     scheme = "local://"
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: StoreClock) -> None:
         self._folder = folder.resolve()
         self._clock = clock
         self._incoming = self._folder / _INCOMING

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
@@ -14,7 +14,7 @@ from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import Gat
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A server with the repository `repo`, rule set `oss`, small ranges."""
     with GatewayServer(
-        tmp_path / "server", settings=Settings(range_entries=10, page_check_rows=10), routes=ROUTES
+        tmp_path / "server", settings=ServerSettings(range_entries=10, page_check_rows=10), routes=ROUTES
     ) as started:
         clients.repository(started)
         yield started
@@ -23,6 +23,6 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def seed_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """The same by rule set `seed`."""
-    with GatewayServer(tmp_path / "seed-server", settings=Settings(rules="seed"), routes=ROUTES) as started:
+    with GatewayServer(tmp_path / "seed-server", settings=ServerSettings(rules="seed"), routes=ROUTES) as started:
         clients.repository(started)
         yield started

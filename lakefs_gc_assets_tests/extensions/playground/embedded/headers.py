@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from lakefs_gc_assets.extensions.playground.embedded import objects
 from lakefs_gc_assets.extensions.playground.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.extensions.playground.embedded.http import Request, Response, Route
-from lakefs_gc_assets.extensions.playground.embedded.objects import Place
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.objects import ObjectPlace
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.extensions.playground.embedded.routes import CONDITIONS
 from lakefs_gc_assets.extensions.playground.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets_tests.extensions.playground.embedded import object_calls
@@ -31,7 +31,7 @@ class Condition:
             raise ApiFailure(412, "precondition failed")
 
 
-def check_write(core: Core, request: Request, place: Place) -> None:
+def check_write(core: Core, request: Request, place: ObjectPlace) -> None:
     """Checks the condition of a write, in the transaction of that write.
 
     Raises ApiFailure 412, or 400 for an If-None-Match that is not `*`.
@@ -62,8 +62,8 @@ def _among(etag: str, etags: tuple[str, ...]) -> bool:
 
 
 def _writing_on_condition(route: Route) -> Route:
-    def write(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-        place = Place(repository, branch, request.required("path"))
+    def write(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
+        place = ObjectPlace(repository, branch, request.required("path"))
         headers = {name: value for name, value in request.headers.items() if name not in CONDITIONS}
         if len(headers) == len(request.headers):
             return route.handler(core, request, repository, branch)
@@ -75,7 +75,7 @@ def _writing_on_condition(route: Route) -> Route:
 
 
 def _reading_on_condition(route: Route) -> Route:
-    def read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
+    def read(core: Core, request: Request, repository: ServedRepository, ref: str) -> Response:
         answer = route.handler(core, request, repository, ref)
         if answer.status == 200 and is_unchanged(request, answer.headers["ETag"].strip('"')):
             return Response(304, headers=answer.headers)

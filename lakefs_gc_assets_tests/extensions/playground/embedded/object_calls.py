@@ -10,8 +10,8 @@ from lakefs_gc_assets.extensions.playground.embedded import objects
 from lakefs_gc_assets.extensions.playground.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.extensions.playground.embedded.formats import Entry
 from lakefs_gc_assets.extensions.playground.embedded.http import Request, Response, Route, json_response
-from lakefs_gc_assets.extensions.playground.embedded.objects import Place
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.objects import ObjectPlace
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.extensions.playground.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
@@ -19,7 +19,7 @@ _BRANCH = "/repositories/{repository}/branches/{branch}"
 _SERVED = {(route.method, route.template): route for route in SERVED}
 
 
-def _stage(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _stage(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     path = request.required("path")
     body = request.json_object("physical_address", "checksum", "size_bytes")
     answer = objects.stats(repository, path, _stage_address(core, repository, branch, path, body))
@@ -27,7 +27,9 @@ def _stage(core: Core, request: Request, repository: Repository, branch: str) ->
     return json_response(201, answer)
 
 
-def _stage_address(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
+def _stage_address(
+    core: Core, repository: ServedRepository, branch_id: str, path: str, body: Mapping[str, Any]
+) -> Entry:
     """Stages an object that is already somewhere; in rule set `seed` only outside the storage namespace.
 
     Raises ApiFailure 400 for an address that this server's blockstore cannot hold.
@@ -42,23 +44,27 @@ def _stage_address(core: Core, repository: Repository, branch_id: str, path: str
     return entry
 
 
-def _copy(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _copy(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     destination = request.required("dest_path")
     body = request.json_object("src_path")
     metadata = body.get("user_metadata")
-    source = Place(repository, str(body.get("src_ref") or branch), str(body["src_path"]))
+    source = ObjectPlace(repository, str(body.get("src_ref") or branch), str(body["src_path"]))
     if body.get("shallow"):
         if core.settings.rules == "oss":
             raise ApiFailure(501, "Not Implemented")
         if not objects.find(core, repository, source.reference, source.path).staged or source.reference != branch:
             raise bad_request("a shallow copy needs a staged source on the same branch")
     replaced = metadata if body.get("override_metadata", metadata is not None) else None
-    entry = copy_as(core, source, Place(repository, branch, destination), replaced)
+    entry = copy_as(core, source, ObjectPlace(repository, branch, destination), replaced)
     return json_response(201, objects.stats(repository, destination, entry))
 
 
 def copy_as(
-    core: Core, source: Place, destination: Place, metadata: Mapping[str, str] | None, content_type: str = ""
+    core: Core,
+    source: ObjectPlace,
+    destination: ObjectPlace,
+    metadata: Mapping[str, str] | None,
+    content_type: str = "",
 ) -> Entry:
     """Copies an object, with other metadata and another content type where they are given."""
     with core.database.transaction():

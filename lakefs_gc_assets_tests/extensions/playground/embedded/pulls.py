@@ -13,7 +13,7 @@ from lakefs_gc_assets.extensions.playground.embedded.http import (
     json_response,
     page,
 )
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.lakefs import layout
 
 _PULLS = "/repositories/{repository}/pulls"
@@ -24,7 +24,7 @@ def _table(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE IF NOT EXISTS pulls (repository TEXT, id TEXT, content TEXT)")
 
 
-def _create(core: Core, request: Request, repository: Repository) -> Response:
+def _create(core: Core, request: Request, repository: ServedRepository) -> Response:
     """Makes one; it is open, and both branches exist."""
     body = request.json_object("title", "source_branch", "destination_branch")
     source, destination = body["source_branch"], body["destination_branch"]
@@ -48,7 +48,7 @@ def _create(core: Core, request: Request, repository: Repository) -> Response:
     return json_response(201, {"id": pull_id})
 
 
-def _list(core: Core, request: Request, repository: Repository) -> Response:
+def _list(core: Core, request: Request, repository: ServedRepository) -> Response:
     """Lists them without their descriptions, as lakeFS does; a merged one counts as closed."""
     shown = {"open": _STATUSES[:1], "closed": _STATUSES[1:]}.get(request.query.get("status", ""), _STATUSES)
     with core.database.transaction() as database:
@@ -58,7 +58,7 @@ def _list(core: Core, request: Request, repository: Repository) -> Response:
     return json_response(200, page([pull for pull in pulls if pull["status"] in shown], request, "id"))
 
 
-def _update(core: Core, request: Request, repository: Repository, pull: str) -> Response:
+def _update(core: Core, request: Request, repository: ServedRepository, pull: str) -> Response:
     """Closes one, or says that it was merged."""
     status = request.json_object("status")["status"]
     with core.database.transaction() as database:

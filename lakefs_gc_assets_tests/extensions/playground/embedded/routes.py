@@ -32,7 +32,7 @@ from lakefs_gc_assets.extensions.playground.embedded.http import (
     checked_object,
     json_response,
 )
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.extensions.playground.embedded.routes import ADMINISTRATION_PREFIX
 from lakefs_gc_assets.extensions.playground.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -69,7 +69,7 @@ _COMPACTED = "CREATE TABLE IF NOT EXISTS compacted_bases (staging_token TEXT PRI
 """Metaranges that staging was folded into. Whatever moves a branch, such as a commit, gives it a new staging token."""
 
 
-def compact(core: Core, repository: Repository, branch_id: str) -> str:
+def compact(core: Core, repository: ServedRepository, branch_id: str) -> str:
     """Folds what is staged into a metarange of everything that the branch shows; returns its id.
 
     The branch rests on it, as dumps say, until it is moved: https://docs.lakefs.io/admin/compaction/. What is staged
@@ -97,7 +97,7 @@ def compact(core: Core, repository: Repository, branch_id: str) -> str:
     return base
 
 
-def _dump_with_bases(core: Core, repository: Repository) -> dict[str, Any]:
+def _dump_with_bases(core: Core, repository: ServedRepository) -> dict[str, Any]:
     """Dumps refs, with compacted bases where branches have any."""
     answer = collection.dump_refs(core, repository)
     with core.database.transaction() as database:
@@ -124,7 +124,7 @@ def _dump_with_bases(core: Core, repository: Repository) -> dict[str, Any]:
     return answer
 
 
-def _start_dump(core: Core, request: Request, repository: Repository) -> Response:
+def _start_dump(core: Core, request: Request, repository: ServedRepository) -> Response:
     return json_response(202, {"id": core.tasks.start("DR", lambda: _dump_with_bases(core, repository))})
 
 
@@ -137,7 +137,7 @@ def _create_repository(core: Core, request: Request) -> Response:
     if not request.flag("bare"):
         return _SERVED["POST", "/repositories"].handler(core, request)
     body = request.json_object("name", "storage_namespace")
-    made = Repository(body["name"], body["storage_namespace"], "main", core.clock.seconds(), False, {})
+    made = ServedRepository(body["name"], body["storage_namespace"], "main", core.clock.seconds(), False, {})
     with core.database.transaction() as database:
         database.execute(
             "INSERT INTO repositories VALUES (?, ?, ?, ?, 0, '{}')",
@@ -148,7 +148,7 @@ def _create_repository(core: Core, request: Request) -> Response:
     return json_response(201, answer)
 
 
-def _delete_repository(core: Core, request: Request, repository: Repository) -> Response:
+def _delete_repository(core: Core, request: Request, repository: ServedRepository) -> Response:
     """Forgets a repository; its objects and files stay where they are."""
     if repository.read_only and not request.flag("force"):
         raise ApiFailure(403, "read-only repository")
@@ -163,7 +163,7 @@ def _delete_repository(core: Core, request: Request, repository: Repository) -> 
     return NO_CONTENT
 
 
-def _delete_rules(core: Core, request: Request, repository: Repository) -> Response:
+def _delete_rules(core: Core, request: Request, repository: ServedRepository) -> Response:
     """Removes the rules; the file stays, empty."""
     with core.database.transaction() as database:
         repositories.store_of(core, repository).put(collection.RULES_KEY, b"")
@@ -171,7 +171,7 @@ def _delete_rules(core: Core, request: Request, repository: Repository) -> Respo
     return NO_CONTENT
 
 
-def _put_protection(core: Core, request: Request, repository: Repository) -> Response:
+def _put_protection(core: Core, request: Request, repository: ServedRepository) -> Response:
     """Sets the branch protection rules in place of those before."""
     rules = request.json()
     if not isinstance(rules, list):
@@ -184,7 +184,7 @@ def _put_protection(core: Core, request: Request, repository: Repository) -> Res
     return NO_CONTENT
 
 
-def _hard_reset(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _hard_reset(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     """Points a branch to any commit; 400 where changes are staged and `force` is not set."""
     reference = request.required("ref")
     with core.database.transaction():
@@ -196,12 +196,12 @@ def _hard_reset(core: Core, request: Request, repository: Repository, branch: st
     return NO_CONTENT
 
 
-def _create_commit_record(core: Core, request: Request, repository: Repository) -> Response:
+def _create_commit_record(core: Core, request: Request, repository: ServedRepository) -> Response:
     """Stores a commit as another server recorded it, under the id it had there."""
     body = request.json_object(
         "commit_id", "committer", "message", "metarange_id", "creation_date", "parents", "generation"
     )
-    commit = commits.Commit(
+    commit = commits.ServedCommit(
         id=str(body["commit_id"]),
         committer=str(body["committer"]),
         message=str(body["message"]),
@@ -230,20 +230,20 @@ def _storage(core: Core, request: Request) -> Response:
     return json_response(200, _storage_config(core))
 
 
-def _repository_metadata(core: Core, request: Request, repository: Repository) -> Response:
+def _repository_metadata(core: Core, request: Request, repository: ServedRepository) -> Response:
     return json_response(200, repository.metadata)
 
 
-def _rules_allowed(core: Core, request: Request, repository: Repository) -> Response:
+def _rules_allowed(core: Core, request: Request, repository: ServedRepository) -> Response:
     return NO_CONTENT
 
 
-def _metadata_location(core: Core, request: Request, repository: Repository, id: str) -> Response:
+def _metadata_location(core: Core, request: Request, repository: ServedRepository, id: str) -> Response:
     location = METADATA_PREFIX + id
     return json_response(200, {"location": location}, {"Location": location})
 
 
-def _metadata_object(core: Core, request: Request, repository: Repository, kind: str, id: str) -> Response:
+def _metadata_object(core: Core, request: Request, repository: ServedRepository, kind: str, id: str) -> Response:
     key = METADATA_PREFIX + id
     if request.flag("presign"):
         return Response(302, headers={"Location": repositories.presigned_url(core, repository, key, "GET")})
@@ -281,7 +281,7 @@ def _lose_pages(core: Core, request: Request) -> Response:
 
 
 def _losing_pages(route: Route) -> Route:
-    def prepare(core: Core, request: Request, repository: Repository) -> Response:
+    def prepare(core: Core, request: Request, repository: ServedRepository) -> Response:
         answer = route.handler(core, request, repository)
         page = json.loads(answer.body)
         with core.database.transaction() as database:

@@ -26,9 +26,9 @@ from xml.sax.saxutils import escape
 from lakefs_gc_assets.extensions.playground.embedded import branches, objects, repositories
 from lakefs_gc_assets.extensions.playground.embedded.core import ApiFailure, Core, User, timestamp
 from lakefs_gc_assets.extensions.playground.embedded.http import Request, Response, part_of
-from lakefs_gc_assets.extensions.playground.embedded.objects import Found, Place
+from lakefs_gc_assets.extensions.playground.embedded.objects import Found, ObjectPlace
 from lakefs_gc_assets.extensions.playground.embedded.reads import grouped
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.extensions.playground.embedded.server import Listener
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.extensions.playground.embedded import headers, uploads
@@ -104,7 +104,7 @@ MAX_KEYS = 1000
 """Keys in a page, and in a bulk delete."""
 
 
-def list_keys(core: Core, request: Request, repository: Repository) -> Response:
+def list_keys(core: Core, request: Request, repository: ServedRepository) -> Response:
     """One page, as version 1 or 2 of S3's call asks. Raises ApiFailure 404 for a prefix below an unknown reference."""
     prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
     second = request.query.get("list-type") == "2"
@@ -140,7 +140,7 @@ def list_keys(core: Core, request: Request, repository: Repository) -> Response:
     return xml_document("ListBucketResult", content)
 
 
-def _scan(core: Core, repository: Repository, prefix: str, after: str) -> Iterator[Found]:
+def _scan(core: Core, repository: ServedRepository, prefix: str, after: str) -> Iterator[Found]:
     """Objects whose keys begin with the prefix and lie behind `after`; their paths begin with the branch."""
     reference, slash, path = prefix.partition("/")
     if slash:
@@ -258,7 +258,7 @@ class Gateway:
         if unserved := _NOT_SERVED & request.query.keys():
             raise _Failure(501, "NotImplemented", f"{min(unserved)} of objects is not served.")
         reference, _, path = unquote(rest, errors="surrogateescape").partition("/")
-        key = Place(repository, reference, path)
+        key = ObjectPlace(repository, reference, path)
         if request.method in ("PUT", "POST", "DELETE"):
             repositories.get_writable(self._core, repository.id)
         if "uploadId" in request.query or "uploads" in request.query:
@@ -274,7 +274,7 @@ class Gateway:
                 return self._delete(key)
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on objects.")
 
-    def _repository(self, bucket: str) -> Repository:
+    def _repository(self, bucket: str) -> ServedRepository:
         try:
             return repositories.get(self._core, bucket)
         except ApiFailure:
@@ -287,7 +287,7 @@ class Gateway:
         ]
         return xml_document("ListAllMyBucketsResult", [("Buckets", buckets)])
 
-    def _bucket(self, request: Request, repository: Repository) -> Response:
+    def _bucket(self, request: Request, repository: ServedRepository) -> Response:
         if request.method == "HEAD":
             return Response(200)
         if request.method == "POST" and "delete" in request.query:
@@ -302,13 +302,13 @@ class Gateway:
             return list_keys(self._core, request, repository)
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on buckets.")
 
-    def _find(self, key: Place) -> Found:
+    def _find(self, key: ObjectPlace) -> Found:
         try:
             return objects.find(self._core, key.repository, key.reference, key.path)
         except ApiFailure:
             raise _Failure(404, "NoSuchKey", "The specified key does not exist.") from None
 
-    def _get(self, request: Request, key: Place) -> Response:
+    def _get(self, request: Request, key: ObjectPlace) -> Response:
         entry = self._find(key).entry
         described = {
             "ETag": f'"{entry.etag}"',
@@ -330,14 +330,14 @@ class Gateway:
             raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
         return part_of(request, Response(200, content, entry.content_type, described))
 
-    def _put(self, request: Request, key: Place) -> Response:
+    def _put(self, request: Request, key: ObjectPlace) -> Response:
         content, content_type = content_of(request), request.headers.get("content-type", "")
         with self._core.database.transaction():
             headers.check_write(self._core, request, key)
             entry = objects.upload(self._core, key, content, content_type, _metadata(request))
         return Response(200, headers={"ETag": f'"{entry.etag}"'})
 
-    def _copy(self, request: Request, key: Place) -> Response:
+    def _copy(self, request: Request, key: ObjectPlace) -> Response:
         source = self._source(request)
         replaces = request.headers.get("x-amz-metadata-directive") == "REPLACE"
         replaced = _metadata(request) if replaces else None
@@ -362,20 +362,20 @@ class Gateway:
             "CopyObjectResult", [("LastModified", iso_time(entry.last_modified)), ("ETag", f'"{entry.etag}"')]
         )
 
-    def _source(self, request: Request) -> Place:
+    def _source(self, request: Request) -> ObjectPlace:
         # A question mark of the key itself is percent-encoded.
         address = unquote(request.headers["x-amz-copy-source"].partition("?")[0], errors="surrogateescape")
         bucket, _, rest = address.removeprefix("/").partition("/")
         reference, _, path = rest.partition("/")
-        key = Place(self._repository(bucket), reference, path)
+        key = ObjectPlace(self._repository(bucket), reference, path)
         self._find(key)
         return key
 
-    def _delete(self, key: Place) -> Response:
+    def _delete(self, key: ObjectPlace) -> Response:
         objects.delete(self._core, key.repository, key.reference, key.path)
         return Response(204)
 
-    def _delete_several(self, request: Request, repository: Repository) -> Response:
+    def _delete_several(self, request: Request, repository: ServedRepository) -> Response:
         repositories.get_writable(self._core, repository.id)
         root = parse_xml(content_of(request))
         names = [element.text or "" for element in root.iter("Key")]
@@ -392,7 +392,7 @@ class Gateway:
                 results.append(("Error", [("Key", name), ("Code", code), ("Message", failure.message)]))
         return xml_document("DeleteResult", results)
 
-    def _multipart(self, request: Request, key: Place) -> Response:
+    def _multipart(self, request: Request, key: ObjectPlace) -> Response:
         upload_id = request.query.get("uploadId", "")
         if request.method == "POST" and "uploads" in request.query:
             return self._begin(request, key)
@@ -413,7 +413,7 @@ class Gateway:
             raise
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on uploads.")
 
-    def _begin(self, request: Request, key: Place) -> Response:
+    def _begin(self, request: Request, key: ObjectPlace) -> Response:
         branches.get(self._core, key.repository, key.reference)
         upload = uploads.begin_upload(
             self._core,
@@ -427,7 +427,7 @@ class Gateway:
             "InitiateMultipartUploadResult", [("Bucket", key.repository.id), ("Key", name), ("UploadId", upload.id)]
         )
 
-    def _put_part(self, request: Request, key: Place, upload_id: str) -> Response:
+    def _put_part(self, request: Request, key: ObjectPlace, upload_id: str) -> Response:
         number, content = request.number("partNumber", 0), content_of(request)
         if not 1 <= number <= uploads.MOST_PARTS:
             raise _Failure(400, "InvalidArgument", f"Part numbers are from 1 to {uploads.MOST_PARTS:,}.")
@@ -445,7 +445,7 @@ class Gateway:
         now = timestamp(self._core.clock.now())
         return xml_document("CopyPartResult", [("LastModified", now), ("ETag", f'"{etag}"')])
 
-    def _complete(self, request: Request, key: Place, upload_id: str) -> Response:
+    def _complete(self, request: Request, key: ObjectPlace, upload_id: str) -> Response:
         root = parse_xml(content_of(request))
         parts = [
             (_part_number(part.findtext("PartNumber") or ""), (part.findtext("ETag") or "").strip('"'))

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.collector.live.test_known_metaranges import metaranges_read
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
@@ -56,7 +56,7 @@ def status_of(server: EmbeddedServer, reference: str, path: str, repository: str
 
 
 def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path, settings=Settings(), routes=ROUTES) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
             repository = clients.repository(server)
@@ -135,7 +135,7 @@ def test_so_it_does_in_the_graph(tmp_path: Path) -> None:
 
 
 def require_that_runs_build_on_each_other(tmp_path: Path, engine: Engine) -> None:
-    with EmbeddedServer(tmp_path, settings=Settings(), routes=ROUTES) as server, engine() as collect:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server, engine() as collect:
         now = datetime.now(UTC)
         with server.clock.at(now - 50 * DAYS):
             repository = clients.repository(server)
@@ -188,7 +188,7 @@ def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = metaranges_read(monkeypatch)
-    with EmbeddedServer(tmp_path, settings=Settings(), routes=ROUTES) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 50 * DAYS):
             repository = clients.repository(server)
@@ -236,7 +236,7 @@ def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is gone again by the time when the recheck reads refs: what it had may be staged elsewhere."""
-    with EmbeddedServer(tmp_path, settings=Settings(), routes=ROUTES) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
             repository = clients.repository(server)
@@ -273,7 +273,7 @@ def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
 
 
 def test_references_of_repositories_that_are_named_count(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path, settings=Settings(), routes=ROUTES) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
         with server.clock.at(datetime.now(UTC) - 30 * DAYS):
             repository = clients.repository(server)
             clients.upload(server, "lasting", b"lasting")
@@ -397,7 +397,7 @@ class ExpiryChain:
 def test_a_run_that_reads_what_expired_since_marks_what_one_does_that_reads_everything(
     tmp_path: Path, seed: int
 ) -> None:
-    with EmbeddedServer(tmp_path, settings=Settings(), routes=ROUTES) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
         chain = ExpiryChain(server, seed)
         chain.set_rules()
         reports = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lakefs_gc_assets.cli import status
 from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, describe
@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_collecting_expired import (
@@ -25,7 +25,7 @@ from lakefs_gc_assets_tests.extensions.playground.embedded.test_collecting_expir
 
 
 def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path, settings=Settings()) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings()) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
             repository = clients.repository(server)
@@ -56,7 +56,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         collector = Collector.from_loaded(loaded, SystemClock())
         (reported,) = restore.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
 
-        assert reported.fate is Fate.RESTORED
+        assert reported.fate is RestoreFate.RESTORED
         assert status_of(server, old, "replaced") == 200
         shown = [*status.describe(status.read(collector.open(), 5))]
         restored = f"quarantine: 1 object, 6 B (1 restored, copies stay until purged) of run {moved.run_id}, due "

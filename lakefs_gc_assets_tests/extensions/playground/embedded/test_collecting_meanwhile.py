@@ -14,7 +14,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet, Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet, ServerSettings
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
@@ -33,7 +33,7 @@ LINK_SECONDS = 15
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rules", ["oss", "seed"])
 def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSet) -> None:
-    settings = Settings(rules=rules, link_seconds=LINK_SECONDS, copy_seconds=LINK_SECONDS * 4)
+    settings = ServerSettings(rules=rules, link_seconds=LINK_SECONDS, copy_seconds=LINK_SECONDS * 4)
     with GatewayServer(tmp_path, settings=settings) as server:
         repository = clients.repository(server, "busy")
         clients.upload(server, "first", b"first", name=repository)

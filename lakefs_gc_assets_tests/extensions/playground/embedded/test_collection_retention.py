@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded.collection import Rules, active_commits, starting_points
-from lakefs_gc_assets.extensions.playground.embedded.commits import Commit
+from lakefs_gc_assets.extensions.playground.embedded.commits import ServedCommit
 from lakefs_gc_assets_tests.runs.recordings import FIXTURES
 
 _FILE = FIXTURES.parent / "retention-cases.json"
@@ -15,9 +15,9 @@ _NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 pytestmark = pytest.mark.skipif(not _CASES, reason="the cases of retention are not beside this checkout (../shared)")
 
 
-def _commits(case: dict[str, Any]) -> list[Commit]:
+def _commits(case: dict[str, Any]) -> list[ServedCommit]:
     return [
-        Commit(
+        ServedCommit(
             id=commit["id"],
             committer="",
             message="",
@@ -54,7 +54,7 @@ def test_the_hole_of_the_reference_server_is_there(case: dict[str, Any]) -> None
 def test_starting_points(case: dict[str, Any]) -> None:
     heads = {f"branch of {commit}": commit for commit in case["branch_heads"]}
     names = {*case["branch_heads"], *case["leaf_commits"]}
-    commits = [Commit(name, "", "", "", 0, {}, (), 1, 0) for name in names]
+    commits = [ServedCommit(name, "", "", "", 0, {}, (), 1, 0) for name in names]
     found = [
         {"commit": commit, "is_branch_head": branch is not None} for commit, branch in starting_points(heads, commits)
     ]

@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
@@ -38,7 +38,7 @@ def _stage_some(server: EmbeddedServer) -> list[str]:
 
 
 def test_pages_by_size_cover_every_branch_once(tmp_path: Path) -> None:
-    settings = Settings(page_check_rows=10, page_bytes=1)
+    settings = ServerSettings(page_check_rows=10, page_bytes=1)
     with EmbeddedServer(tmp_path, settings=settings) as server:
         clients.repository(server)
         staged = _stage_some(server)
@@ -49,7 +49,7 @@ def test_pages_by_size_cover_every_branch_once(tmp_path: Path) -> None:
 
 
 def test_a_page_that_ends_by_time_repeats_its_token_and_writes_a_file_without_rows(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path, settings=Settings(page_seconds=0)) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(page_seconds=0)) as server:
         clients.repository(server)
         clients.upload(server, "a", b"x")
         first = clients.call(server, "POST", _PREPARE, {})[1]
@@ -85,7 +85,7 @@ def test_rows_are_relative_and_what_lies_elsewhere_or_is_deleted_has_none(server
 
 
 def test_a_moved_row_is_listed_before_or_after_but_never_missed(tmp_path: Path) -> None:
-    settings = Settings(page_check_rows=1, page_bytes=0)
+    settings = ServerSettings(page_check_rows=1, page_bytes=0)
     with EmbeddedServer(tmp_path, settings=settings) as server:
         clients.repository(server)
         addresses = [clients.upload(server, f"{number}", b"x%d" % number) for number in range(6)]

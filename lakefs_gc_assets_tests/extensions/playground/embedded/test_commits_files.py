@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded import branches, collection, commits, repositories
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.formats import decode_entry
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_metarange, read_range
@@ -22,7 +22,7 @@ def _file(server: EmbeddedServer, file_id: str) -> Path:
     return server.objects_folder / "repo" / "_lakefs" / file_id
 
 
-def _head(server: EmbeddedServer, reference: str = "main") -> commits.Commit:
+def _head(server: EmbeddedServer, reference: str = "main") -> commits.ServedCommit:
     return commits.resolve(server.core, repositories.get(server.core, "repo"), reference)
 
 
@@ -128,7 +128,7 @@ def test_a_dump_is_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert goes_on.wait(60)
 
     monkeypatch.setattr(collection, "time", SimpleNamespace(sleep=pause))
-    with EmbeddedServer(tmp_path, settings=Settings(dump_pause_seconds=0.5)) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(dump_pause_seconds=0.5)) as server:
         clients.repository(server)
         clients.upload(server, "a", b"x")
         _, task = clients.call(server, "POST", "/repositories/repo/dump")

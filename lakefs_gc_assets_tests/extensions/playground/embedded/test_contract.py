@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded import repositories
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -100,7 +100,7 @@ class _Ranges:
 
 def _play(folder: Path, name: str) -> tuple[Player, EmbeddedServer]:
     """Plays one recording, and does what it lacks: gateway calls, uploads to presigned links and from outside."""
-    server = GatewayServer(folder, settings=Settings(range_entries=100), routes=ROUTES)
+    server = GatewayServer(folder, settings=ServerSettings(range_entries=100), routes=ROUTES)
     server.__enter__()
     player, ranges = Player(server, compare_contents=name != "wide"), _Ranges(name)
     done = set()

@@ -27,7 +27,7 @@ from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, LakeFSErro
 from lakefs_gc_assets.extensions.forecast import forecast
 from lakefs_gc_assets.extensions.forecast.forecast import Forecast, Portion, portions
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -117,7 +117,7 @@ def changed(tmp_path: Path) -> Iterator[History]:
 @contextmanager
 def _history(folder: Path) -> Iterator[History]:
     """`path` was replaced 40, 20 and 9 days ago; `dev` has objects of its own, an old tag holds the first commit."""
-    with EmbeddedServer(folder / "server", settings=Settings(), routes=ROUTES) as server:
+    with EmbeddedServer(folder / "server", settings=ServerSettings(), routes=ROUTES) as server:
         # A minute ago: no commit is just as old as a rule says, or of the second that a run counts ages from.
         made, now = History(server, folder, {}), datetime.now(UTC) - timedelta(minutes=1)
         with server.clock.at(now - 60 * DAYS):

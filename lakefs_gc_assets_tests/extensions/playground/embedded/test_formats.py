@@ -12,7 +12,7 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.extensions.playground.embedded.commits import record_value
 from lakefs_gc_assets.extensions.playground.embedded.formats import table
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
-from lakefs_gc_assets.lakefs.formats.sstables import Table, read_table
+from lakefs_gc_assets.lakefs.formats.sstables import SSTable, read_table
 
 _keys = st.binary(max_size=60)
 _long_keys = st.builds(lambda a, n, b: a * n + b, st.sampled_from([b"a", b"ab", b"\xff"]), st.integers(0, 400), _keys)
@@ -25,7 +25,7 @@ def _write(parts: dict[bytes, tuple[bytes, bytes]]) -> bytes:
     return table(records, {"type": "ranges", "count": str(len(records))})
 
 
-def _read(found: Table) -> dict[bytes, tuple[bytes, bytes]]:
+def _read(found: SSTable) -> dict[bytes, tuple[bytes, bytes]]:
     offsets, joined = found.keys()
     keys, buffer = joined.tobytes(), found.buffer.tobytes()
     bounds, values = offsets.tolist(), found.values

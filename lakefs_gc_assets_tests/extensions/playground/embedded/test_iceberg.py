@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.quarantine.purge import Fate
+from lakefs_gc_assets.collector.quarantine.purge import PurgeFate
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
@@ -101,7 +101,7 @@ def test_the_files_of_a_table_survive_every_flow(server: EmbeddedServer, flow: F
         written = datetime.now(UTC).timestamp() - 60
         for receipt in server.objects_folder.glob("**/receipts/*"):
             os.utime(receipt, (written, written))
-        assert {each.fate for each in made.purge()} == {Fate.PURGED}
+        assert {each.fate for each in made.purge()} == {PurgeFate.PURGED}
         require_whole(server)
 
 

@@ -38,7 +38,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -124,7 +124,7 @@ class Quarantined:
 
 @pytest.fixture
 def quarantined(spark: SparkSession, tmp_path: Path) -> Iterator[Quarantined]:
-    with EmbeddedServer(tmp_path / "server", settings=Settings()) as server:
+    with EmbeddedServer(tmp_path / "server", settings=ServerSettings()) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
             repository = clients.repository(server)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.extensions.playground.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -24,7 +24,7 @@ def bucket_service() -> Iterator[S3Server]:
 def test_objects_and_files_lie_in_a_bucket(bucket_service: S3Server, tmp_path: Path) -> None:
     bucket = bucket_service.new_bucket()
     store = RemoteBlockstore("s3", lambda uri: open_store(bucket_service.settings(), Namespace.parse(uri)))
-    with EmbeddedServer(tmp_path, blockstore=store, settings=Settings(range_entries=3), routes=ROUTES) as server:
+    with EmbeddedServer(tmp_path, blockstore=store, settings=ServerSettings(range_entries=3), routes=ROUTES) as server:
         body = {"name": "repo", "storage_namespace": f"s3://{bucket}/some/prefix"}
         assert clients.call(server, "POST", "/repositories", body)[0] == 201
         assert clients.call(server, "GET", "/config")[1]["storage_config"]["blockstore_type"] == "s3"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded import branches, commits, repositories
-from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet, Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet, ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.formats import decode_entry
 from lakefs_gc_assets.extensions.playground.embedded.sample import (
     Sample,
@@ -52,7 +52,7 @@ def _stored(server: EmbeddedServer, name: str) -> set[str]:
 @pytest.fixture(params=["oss", "seed"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[EmbeddedServer, Sample]:
     rules: RuleSet = request.param
-    server = EmbeddedServer(tmp_path, settings=Settings(rules=rules)).__enter__()
+    server = EmbeddedServer(tmp_path, settings=ServerSettings(rules=rules)).__enter__()
     request.addfinalizer(server.stop)
     return server, make_sample_repository(server, objects=200)
 

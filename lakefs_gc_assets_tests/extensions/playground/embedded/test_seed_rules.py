@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded import collection
-from lakefs_gc_assets.extensions.playground.embedded.core import Settings
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
@@ -147,7 +147,7 @@ def _rename(server: EmbeddedServer, old: str, new: str) -> None:
 
 def test_a_rename_between_pages_is_not_lost(tmp_path: Path) -> None:
     """The row moves behind the pages that were read: only the tracked copy, on the last page, holds it."""
-    with EmbeddedServer(tmp_path, settings=Settings(rules="seed", page_check_rows=1, page_bytes=0)) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(rules="seed", page_check_rows=1, page_bytes=0)) as server:
         clients.repository(server)
         first, address = clients.upload(server, "m", b"y"), clients.upload(server, "z", b"x")
         prepare = "/repositories/repo/gc/prepare_uncommited"
@@ -178,7 +178,7 @@ def test_a_rename_while_a_page_is_read_is_not_lost(
 
 
 def test_a_restart_forgets_neither_addresses_nor_copies_nor_uploads(tmp_path: Path) -> None:
-    with GatewayServer(tmp_path, settings=Settings(rules="seed")) as server:
+    with GatewayServer(tmp_path, settings=ServerSettings(rules="seed")) as server:
         clients.repository(server)
         used, unused = _issue(server, "used"), _issue(server, "unused")
         assert _link(server, "used", used) == 200
@@ -188,7 +188,7 @@ def test_a_restart_forgets_neither_addresses_nor_copies_nor_uploads(tmp_path: Pa
         s3 = clients.s3(server)
         upload = s3.create_multipart_upload(Bucket="repo", Key="main/parts")["UploadId"]
         part = s3.upload_part(Bucket="repo", Key="main/parts", UploadId=upload, PartNumber=1, Body=b"one")
-    with GatewayServer(tmp_path, settings=Settings(rules="seed")) as server:
+    with GatewayServer(tmp_path, settings=ServerSettings(rules="seed")) as server:
         assert _link(server, "used", used) == 400
         assert _link(server, "unused", unused) == 200
         assert address in _rows(server)

@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.check import unneeded_metadata
-from lakefs_gc_assets.extensions.check.unneeded_metadata import Fate, Outcome
+from lakefs_gc_assets.extensions.check.unneeded_metadata import FileFate, FileOutcome
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration, status
@@ -27,7 +27,7 @@ def tables(folder: Path) -> set[str]:
     return {file.name for file in (folder / "_lakefs").iterdir() if len(file.name) == 64}
 
 
-def move(repository: OpenRepository) -> tuple[Outcome, ...]:
+def move(repository: OpenRepository) -> tuple[FileOutcome, ...]:
     listing = unneeded_metadata.list_movable(repository, LocalEngine(), print)
     return unneeded_metadata.move(repository, LocalEngine(), listing, "mover", print, print)
 
@@ -45,17 +45,17 @@ def test_what_another_repository_left_is_moved_put_back_and_purged(server: Embed
         os.utime(here / "_lakefs" / name, (time.time() - 30 * DAY,) * 2)
 
     moved = move(opened(server))
-    assert {(each.id, each.fate) for each in moved} == {(name, Fate.MOVED) for name in left}
+    assert {(each.id, each.fate) for each in moved} == {(name, FileFate.MOVED) for name in left}
     assert not tables(here) & left and status(server, "path") == 200
     restored = unneeded_metadata.restore(opened(server), "restorer", print)
-    assert {(each.id, each.fate) for each in restored} == {(name, Fate.RESTORED) for name in left}
+    assert {(each.id, each.fate) for each in restored} == {(name, FileFate.RESTORED) for name in left}
     assert tables(here) > left
     move(opened(server))
     assert unneeded_metadata.purge(opened(server), LocalEngine(), "purger", print, print) == ()
     # The server tells whole seconds, and by the earliest clock the time is up later than by the latest.
     time.sleep(2.0)
     purged = unneeded_metadata.purge(opened(server, quarantine_days=0), LocalEngine(), "purger", print, print)
-    assert {(each.id, each.fate) for each in purged} == {(name, Fate.PURGED) for name in left}
+    assert {(each.id, each.fate) for each in purged} == {(name, FileFate.PURGED) for name in left}
     assert not unneeded_metadata.list_copies(opened(server).store)
     clients.upload(server, "other", b"after")
     clients.commit(server, "two")

@@ -6,7 +6,7 @@ import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded.core import Writer
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets.extensions.playground.embedded.stores import Clock
+from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
 
@@ -178,7 +178,7 @@ def test_a_squashed_merge_has_one_parent(server: EmbeddedServer) -> None:
 
 
 def test_slices_end_by_time_and_by_number_and_the_newest_sorts_first() -> None:
-    clock = Clock(datetime(2026, 1, 1, tzinfo=UTC))
+    clock = StoreClock(datetime(2026, 1, 1, tzinfo=UTC))
     writer = Writer(clock, max_slice_size=3)
     addresses = [writer.new_address() for _ in range(7)]
     clock.advance(timedelta(minutes=59))

@@ -22,8 +22,8 @@ from lakefs_gc_assets.extensions.playground.embedded.http import (
     checked_object,
     json_response,
 )
-from lakefs_gc_assets.extensions.playground.embedded.objects import Place
-from lakefs_gc_assets.extensions.playground.embedded.repositories import Repository
+from lakefs_gc_assets.extensions.playground.embedded.objects import ObjectPlace
+from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
 _TABLES = (
@@ -60,7 +60,9 @@ class Upload:
     metadata: Mapping[str, str]
 
 
-def begin_upload(core: Core, place: Place, address: str, content_type: str, metadata: Mapping[str, str]) -> Upload:
+def begin_upload(
+    core: Core, place: ObjectPlace, address: str, content_type: str, metadata: Mapping[str, str]
+) -> Upload:
     """Starts an upload to an address, to be staged at a place."""
     name, repository_id = str(uuid.uuid4()), place.repository.id
     upload = Upload(name, repository_id, place.reference, place.path, address, content_type, metadata)
@@ -72,7 +74,7 @@ def begin_upload(core: Core, place: Place, address: str, content_type: str, meta
     return upload
 
 
-def get_upload(core: Core, repository: Repository, upload_id: str) -> Upload:
+def get_upload(core: Core, repository: ServedRepository, upload_id: str) -> Upload:
     """The upload of this id. Raises ApiFailure 404."""
     with _transaction(core) as database:
         row = database.execute(
@@ -83,7 +85,7 @@ def get_upload(core: Core, repository: Repository, upload_id: str) -> Upload:
     return Upload(row[0], row[1], row[2], row[3], row[4], row[5], json.loads(row[6]))
 
 
-def put_part(core: Core, repository: Repository, upload_id: str, number: int, content: bytes) -> str:
+def put_part(core: Core, repository: ServedRepository, upload_id: str, number: int, content: bytes) -> str:
     """Keeps one part; returns its ETag."""
     etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
     with _transaction(core) as database:
@@ -92,7 +94,9 @@ def put_part(core: Core, repository: Repository, upload_id: str, number: int, co
     return etag
 
 
-def complete_upload(core: Core, repository: Repository, upload_id: str, wanted: Sequence[tuple[int, str]]) -> Entry:
+def complete_upload(
+    core: Core, repository: ServedRepository, upload_id: str, wanted: Sequence[tuple[int, str]]
+) -> Entry:
     """Puts the parts (number, ETag) together under the upload's address. Raises ApiFailure 400 for an unknown part."""
     upload = get_upload(core, repository, upload_id)
     digests, content = b"", bytearray()
@@ -119,7 +123,7 @@ def complete_upload(core: Core, repository: Repository, upload_id: str, wanted: 
     )
 
 
-def abort_upload(core: Core, repository: Repository, upload_id: str) -> None:
+def abort_upload(core: Core, repository: ServedRepository, upload_id: str) -> None:
     """Forgets an upload and its parts. Raises ApiFailure 404."""
     with _transaction(core) as database:
         get_upload(core, repository, upload_id)
@@ -142,21 +146,23 @@ def serve_part(core: Core, request: Request) -> Response:
     return Response(200, headers={"ETag": f'"{etag}"'})
 
 
-def _begin_multipart(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+def _begin_multipart(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     path = request.required("path")
     count = request.number("parts", 0)
     if not 0 <= count <= MOST_PARTS:
         raise bad_request(f"parts can be at most {MOST_PARTS}")
     branches.get(core, repository, branch)
     address = repositories.issue_address(core, repository, branch, path)
-    upload = begin_upload(core, Place(repository, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
+    upload = begin_upload(core, ObjectPlace(repository, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
     urls = [f"{core.public_url}{PARTS_PATH}{upload.id}/{number + 1}" for number in range(count)]
     return json_response(
         201, {"upload_id": upload.id, "physical_address": repository.namespace + address, "presigned_urls": urls}
     )
 
 
-def _complete_multipart(core: Core, request: Request, repository: Repository, branch: str, upload: str) -> Response:
+def _complete_multipart(
+    core: Core, request: Request, repository: ServedRepository, branch: str, upload: str
+) -> Response:
     path = request.required("path")
     body = request.json_object("physical_address", "parts")
     address = str(body["physical_address"]).removeprefix(repository.namespace)
@@ -173,7 +179,7 @@ def _complete_multipart(core: Core, request: Request, repository: Repository, br
     return json_response(200, objects.stats(repository, path, entry) | {"physical_address": address})
 
 
-def _abort_multipart(core: Core, request: Request, repository: Repository, branch: str, upload: str) -> Response:
+def _abort_multipart(core: Core, request: Request, repository: ServedRepository, branch: str, upload: str) -> Response:
     abort_upload(core, repository, upload)
     return NO_CONTENT
 
