@@ -34,7 +34,7 @@ from lakefs_gc_assets.errors import (
     counted,
 )
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RepositoryFacts
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage import cloud, opening
@@ -226,7 +226,7 @@ class _Examination:
     services: Services
     settings: CollectionSettings
     clock: Clock
-    repository: Repository | None = None
+    repository: RepositoryFacts | None = None
     opened: ObjectStore | None = None
     heads: dict[str, str] = field(default_factory=dict)
     other_repositories: OtherRepositories | None = None
@@ -287,7 +287,7 @@ class _Examination:
         return self.services.api
 
     @property
-    def _known(self) -> Repository:
+    def _known(self) -> RepositoryFacts:
         if self.repository is None:
             raise LakeFSError("not tried, since the repository could not be read")
         return self.repository

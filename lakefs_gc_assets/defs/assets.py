@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs import history, launching, pages
 from lakefs_gc_assets.defs.failures import explained, readable, summary, was_interrupted
 from lakefs_gc_assets.defs.history import BEGINS_OTHER, MODE_TAG, Historian, forget_unused, warnings_of
 from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, INPUT_TYPE, NotBegun, cell_metadata, described, table_of
-from lakefs_gc_assets.defs.jobs import Garbage, approval_address, hand_on
+from lakefs_gc_assets.defs.jobs import ApprovableGarbage, approval_address, hand_on
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address, undo_link
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
@@ -73,7 +73,7 @@ def candidates(
             now = collector.clock.now()
             counts = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
             mark = mark_of(store_df.manifest, uncommitted_df.manifest, committed_df.manifest, marked.manifest)
-            found = Garbage(mark.candidates, mark.candidate_bytes, mark.known)
+            found = ApprovableGarbage(mark.candidates, mark.candidate_bytes, mark.known)
             link_first = _approval(context, collector, current.plan, found)
             charts = pages.garbage_charts(marked, counts, current.plan.slice_window, now)
             context.add_output_metadata({**link_first, **charts})
@@ -301,12 +301,12 @@ def next_steps(
     names = collector_names(context, collector)
     if undo := link("See what can be brought back", restore_address(collector, names, context.run, report)):
         return undo
-    approval = _approval(context, collector, plan, Garbage.from_report(report)) if report.dry_run else {}
+    approval = _approval(context, collector, plan, ApprovableGarbage.from_report(report)) if report.dry_run else {}
     return {**approval, **history.newest_undo(context.instance, names)}
 
 
 def _approval(
-    context: dg.AssetExecutionContext, collector: Collector, plan: Plan, found: Garbage
+    context: dg.AssetExecutionContext, collector: Collector, plan: Plan, found: ApprovableGarbage
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
     """What there is to decide about a dry run, with a link if the UI has one; empty for a run that sweeps."""
     if plan.sweep:

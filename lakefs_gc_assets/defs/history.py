@@ -149,7 +149,7 @@ def figures_of_events() -> dict[str, Figure]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckVerdict:
     """The outcome of a check of an asset without partitions, and the reason."""
 
     passed: bool
@@ -187,7 +187,7 @@ def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksD
 
 
 def define_check(
-    names: Names, asset: str, name: str, description: str, judge: Callable[[dg.DagsterInstance], Verdict]
+    names: Names, asset: str, name: str, description: str, judge: Callable[[dg.DagsterInstance], CheckVerdict]
 ) -> dg.AssetChecksDefinition:
     """A check of an asset without partitions, which reads nothing but Dagster's own records."""
 
@@ -199,19 +199,19 @@ def define_check(
     return check
 
 
-def judge_newest(shown: Mapping[str, Any]) -> Verdict:
+def judge_newest(shown: Mapping[str, Any]) -> CheckVerdict:
     """The verdict about the newest run, from the metadata of its event; empty if no run has ended."""
     if not shown:
-        return Verdict(True, "no run has ended yet")
+        return CheckVerdict(True, "no run has ended yet")
     run = f"run {shown['run_id']}" if "run_id" in shown else "a run without an id"
     if shown.get("success"):
-        return Verdict(True, f"{run}: {shown['ending']}")
+        return CheckVerdict(True, f"{run}: {shown['ending']}")
     error = shown.get("error", "")
     broken_off = shown.get("mode") == DRY_RUN and error == reports.INTERRUPTED
-    return Verdict(broken_off, f"{run}: {', '.join(filter(None, (shown['ending'], error)))}")
+    return CheckVerdict(broken_off, f"{run}: {', '.join(filter(None, (shown['ending'], error)))}")
 
 
-def judge_sweeps(instance: dg.DagsterInstance, names: Names, sweep_within: timedelta, now: float) -> Verdict:
+def judge_sweeps(instance: dg.DagsterInstance, names: Names, sweep_within: timedelta, now: float) -> CheckVerdict:
     """The verdict about the last sweep; before the first sweep, the time counts from the first run.
 
     Args:
@@ -221,13 +221,13 @@ def judge_sweeps(instance: dg.DagsterInstance, names: Names, sweep_within: timed
     swept = instance.fetch_materializations(names.asset(SWEEPS), limit=1).records
     first = instance.fetch_materializations(names.asset(HISTORY), limit=1, ascending=True).records
     if not sweep_within or not (swept or first):
-        return Verdict(True, "no sweep is due")
+        return CheckVerdict(True, "no sweep is due")
     since = datetime.fromtimestamp((swept or first)[0].timestamp, UTC)
     what = "the last sweep was recorded" if swept else "there was no sweep yet, and the first run was recorded"
-    return Verdict(now - since.timestamp() <= sweep_within.total_seconds(), f"{what} at {since:%F %T}Z")
+    return CheckVerdict(now - since.timestamp() <= sweep_within.total_seconds(), f"{what} at {since:%F %T}Z")
 
 
-def report_check(instance: dg.DagsterInstance, names: Names, asset: str, name: str, verdict: Verdict) -> None:
+def report_check(instance: dg.DagsterInstance, names: Names, asset: str, name: str, verdict: CheckVerdict) -> None:
     """Records a verdict in Dagster without a run."""
     evaluation = dg.AssetCheckEvaluation(
         asset_key=names.asset(asset), check_name=name, passed=verdict.passed, description=verdict.why, metadata={}
@@ -375,7 +375,7 @@ class Historian:
             report_check(self.instance, self.names, HISTORY, NEWEST_RUN_SUCCEEDED, judge_newest(shown))
         else:
             report_check(
-                self.instance, self.names, SWEEPS, SWEPT_IN_TIME, Verdict(True, f"run {shown['run_id']} swept")
+                self.instance, self.names, SWEEPS, SWEPT_IN_TIME, CheckVerdict(True, f"run {shown['run_id']} swept")
             )
 
     def _tags(self) -> Mapping[str, str]:

@@ -164,7 +164,7 @@ class ApproveConfig(dg.Config):
 
 
 @dataclass(frozen=True)
-class Garbage:
+class ApprovableGarbage:
     """Garbage that a dry run found, as a person is asked to approve its deletion.
 
     Attributes:
@@ -176,7 +176,7 @@ class Garbage:
     known: int
 
     @classmethod
-    def from_report(cls, report: Report) -> "Garbage":
+    def from_report(cls, report: Report) -> "ApprovableGarbage":
         """The garbage that the report of a dry run counts."""
         statistics = report.statistics
         return cls(statistics.candidates or 0, statistics.candidates_bytes or 0, report.known)
@@ -187,7 +187,7 @@ class Garbage:
 
 
 def approval_address(
-    collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: Garbage, *, asks_name: bool
+    collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: ApprovableGarbage, *, asks_name: bool
 ) -> str | None:
     """Address of the launchpad that approves what a dry run found; None if there is nothing that a launch may approve.
 

@@ -26,7 +26,7 @@ from lakefs_gc_assets.configuration_file import Loaded, environment_value
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.history import HISTORY, Historian
-from lakefs_gc_assets.defs.jobs import Garbage, approval_address
+from lakefs_gc_assets.defs.jobs import ApprovableGarbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, counted
@@ -289,7 +289,7 @@ def _approval(
     """The launchpad that approves a dry run, if it is known where the UI is."""
     if not report.dry_run or not collector.configuration.notifications.ui_url:
         return ""
-    address = approval_address(collector, names, run, plan, Garbage.from_report(report), asks_name=asks_name)
+    address = approval_address(collector, names, run, plan, ApprovableGarbage.from_report(report), asks_name=asks_name)
     return f". To approve it: {address}" if address else ""
 
 

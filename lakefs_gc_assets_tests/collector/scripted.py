@@ -20,7 +20,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     PrepareCommitsTask,
     PreparedCommits,
     RefsDump,
-    Repository,
+    RepositoryFacts,
     RetentionRules,
     ServerClocks,
     UncommittedPage,
@@ -63,7 +63,7 @@ def opened(
     clock: Clock | None = None,
 ) -> OpenRepository:
     """A repository of a server and a store; no other process opens that store again."""
-    facts = Repository("repo", namespace.uri, "main", False)
+    facts = RepositoryFacts("repo", namespace.uri, "main", False)
     opener = StoreOpener(StoreSettings(), namespace.uri)
     return OpenRepository(facts, namespace, api, store, opener, settings or CollectionSettings(), clock or HandClock())
 
@@ -108,8 +108,8 @@ class ScriptedApi:
 
     pages: Script[UncommittedPage] = field(default_factory=lambda: Script(page()))
     branch_lists: Script[tuple[Branch, ...]] = field(default_factory=lambda: Script(branches("main")))
-    repository_lists: Script[tuple[Repository, ...]] = field(
-        default_factory=lambda: Script((Repository("repo", "s3://bucket/repo", "main", False),))
+    repository_lists: Script[tuple[RepositoryFacts, ...]] = field(
+        default_factory=lambda: Script((RepositoryFacts("repo", "s3://bucket/repo", "main", False),))
     )
     changes_of: dict[str, Script[list[DiffEntry]]] = field(default_factory=dict)
     stats: dict[tuple[str, str], Script[ObjectStats]] = field(default_factory=dict)
@@ -135,10 +135,10 @@ class ScriptedApi:
     commits_asked: list[str] = field(default_factory=list)
     tasks_asked: list[str] = field(default_factory=list)
 
-    def repository(self) -> Repository:
-        return Repository("repo", "s3://bucket/repo", "main", False)
+    def repository(self) -> RepositoryFacts:
+        return RepositoryFacts("repo", "s3://bucket/repo", "main", False)
 
-    def repositories(self) -> tuple[Repository, ...]:
+    def repositories(self) -> tuple[RepositoryFacts, ...]:
         return self.repository_lists()
 
     def grace_period(self) -> timedelta:

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.test_run_guards import (
     STRICT,

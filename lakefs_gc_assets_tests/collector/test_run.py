@@ -63,7 +63,7 @@ from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import AccessDenied, GuardTripped, ObjectArchived, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RepositoryFacts
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, keys_below
@@ -600,7 +600,7 @@ class TestWhatRunsTell:
         assert reported.warned == [f"a clean run instead of an optimized one: {why}"]
 
     def test_repositories_that_are_not_checked(self) -> None:
-        others = tuple(Repository(name, f"s3://bucket/{name}/", "main", False) for name in ("far", "away"))
+        others = tuple(RepositoryFacts(name, f"s3://bucket/{name}/", "main", False) for name in ("far", "away"))
         with (
             reported_by("clean") as (scene, reported),
             mock.patch.object(CollectorsApi, "repositories", lambda api: others),
@@ -693,8 +693,8 @@ class TestListing:
         folder.put(f"data/{old}/a", f"data/{older}/b", f"data/{young}/c", "data/foreign/d", "dummy")
         folder.api.repository_lists = Script(
             (
-                Repository("repo", "local://repository", "main", False),
-                Repository("inner", "s3://bucket/repo/inner", "main", False),
+                RepositoryFacts("repo", "local://repository", "main", False),
+                RepositoryFacts("inner", "s3://bucket/repo/inner", "main", False),
             )
         )
         step = folder.step(why_clean="nothing to build on")
@@ -771,10 +771,12 @@ class TestListing:
 
 class TestLookingAround:
     def test_is_reported_where_references_are_not_checked(self, folder: Folder) -> None:
-        others = [Repository(name, f"local://repository-{name}", "main", False) for name in ("b", "a", "named")]
-        inside = Repository("inner", "s3://bucket/repo/inner", "main", False)
+        others = [RepositoryFacts(name, f"local://repository-{name}", "main", False) for name in ("b", "a", "named")]
+        inside = RepositoryFacts("inner", "s3://bucket/repo/inner", "main", False)
         beside = [replace(each, storage_namespace=f"s3://bucket/{each.id}") for each in others]
-        folder.api.repository_lists = Script((*beside, inside, Repository("repo", "s3://bucket/repo", "main", False)))
+        folder.api.repository_lists = Script(
+            (*beside, inside, RepositoryFacts("repo", "s3://bucket/repo", "main", False))
+        )
         opened = replace(
             folder.opened,
             namespace=Namespace.parse("s3://bucket/repo"),

@@ -52,8 +52,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules
-from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.lakefs.api.models import ObjectStats, RepositoryFacts, RetentionRules
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -9,7 +9,7 @@ import yaml
 
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.defs import jobs, launching, pages
-from lakefs_gc_assets.defs.jobs import Garbage
+from lakefs_gc_assets.defs.jobs import ApprovableGarbage
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.partitions import (
@@ -200,9 +200,9 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     monkeypatch.setattr(pages, "location_of", lambda _: "my location")
     automated.changes["notifications"] = {"ui_url": "https://ui.example/dagster/"}
     names, run, definitions = Names("sample"), dg.DagsterRun("collect"), automated.definitions
-    dry, found = began(automated.repository, HOUR, sweep=False), Garbage(1200, 3 * 2**30, 24000)
+    dry, found = began(automated.repository, HOUR, sweep=False), ApprovableGarbage(1200, 3 * 2**30, 24000)
 
-    def address(plan: Plan = dry, found: Garbage = found, asks_name: bool = False) -> str | None:
+    def address(plan: Plan = dry, found: ApprovableGarbage = found, asks_name: bool = False) -> str | None:
         return jobs.approval_address(automated.collector, names, run, plan, found, asks_name=asks_name)
 
     path, comment, config, tags = filled(address(), definitions)
@@ -214,7 +214,7 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})
     assert filled(address(asks_name=True), definitions)[1] == f"{comment} Write who you are in approved_by."
     assert address(replace(dry, sweep=True)) is address(replace(dry, opened=False)) is None
-    assert address(found=Garbage(0, 0, 24000)) is None
+    assert address(found=ApprovableGarbage(0, 0, 24000)) is None
     automated.changes |= {"launch": {"approvers": 2}, "collection": {"sweep_mode": "quarantine"}}
     _, comment, _, _ = filled(address(), definitions)
     assert comment.startswith(f"Moves to quarantine what dry run {dry.run_id} of sample found, ")

@@ -17,7 +17,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     PrepareCommitsTask,
     PreparedCommits,
     RefsDump,
-    Repository,
+    RepositoryFacts,
     RetentionRules,
     UncommittedPage,
 )
@@ -38,7 +38,7 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
             "creation_date": 1,
             "read_only": False,
         },
-        lambda c: Repository(
+        lambda c: RepositoryFacts(
             c["id"],
             c["storage_namespace"],
             c["default_branch"],

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges, refs, sstables
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Names
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, NameColumns
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, fetch
 from lakefs_gc_assets_tests.simulation.parquet_cache import ParquetMemory
 from lakefs_gc_assets_tests.simulation.patching import replace
@@ -188,18 +188,18 @@ def _addresses(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[...
     return remembered
 
 
-def _of_names(read: Callable[..., Names]) -> Callable[..., Names]:
+def _of_names(read: Callable[..., NameColumns]) -> Callable[..., NameColumns]:
     """Each address is read once; the columns are put together from what is known of each."""
     known: dict[tuple[str, str], tuple[Any, ...]] = {}
-    whole: dict[tuple[str, ...], Names] = {}
+    whole: dict[tuple[str, ...], NameColumns] = {}
 
-    def remembered(addresses: pa.StringArray, window_size: str) -> Names:
+    def remembered(addresses: pa.StringArray, window_size: str) -> NameColumns:
         wanted = addresses.to_pylist()
         if (column := (window_size, *wanted)) not in whole:
             whole[column] = put_together(wanted, window_size)
         return whole[column]
 
-    def put_together(wanted: list[str], window_size: str) -> Names:
+    def put_together(wanted: list[str], window_size: str) -> NameColumns:
         new = [address for address in wanted if (address, window_size) not in known]
         if new:
             found = read(pa.array(new, pa.string()), window_size)
@@ -208,6 +208,6 @@ def _of_names(read: Callable[..., Names]) -> Callable[..., Names]:
                 known[address, window_size] = tuple(facts)
         rows = [known[address, window_size] for address in wanted]
         layouts, slices, windows = (pa.array([row[at] for row in rows], pa.string()) for at in range(3))
-        return Names(layouts, slices, windows, pa.array([row[3] for row in rows], pa.int64()).view(TIME))
+        return NameColumns(layouts, slices, windows, pa.array([row[3] for row in rows], pa.int64()).view(TIME))
 
     return remembered

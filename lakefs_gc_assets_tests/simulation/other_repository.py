@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from lakefs_gc_assets.errors import AccessDenied
-from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.clocks import MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry

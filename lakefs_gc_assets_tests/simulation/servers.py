@@ -23,11 +23,11 @@ from lakefs_gc_assets.lakefs.api.models import (
     PrepareCommitsTask,
     PreparedCommits,
     RefsDump,
+    RepositoryFacts,
     RetentionRules,
     ServerClocks,
     UncommittedPage,
 )
-from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry

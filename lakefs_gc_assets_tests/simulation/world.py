@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets.storage.signing import Signer
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MachineClock, TrueTime

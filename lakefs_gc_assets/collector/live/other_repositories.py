@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.live.live_files import live_table
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import AddressType, Location, Namespace
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RepositoryFacts
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
@@ -96,7 +96,7 @@ class OtherRepositories:
 
 def compare_namespaces(
     api: LakeFSApi,
-    own: Repository,
+    own: RepositoryFacts,
     store: ObjectStore | None,
     also_live: Collection[str],
 ) -> OtherRepositories:

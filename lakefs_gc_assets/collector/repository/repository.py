@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from lakefs_gc_assets.errors import ConfigurationError, LogLine, ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository, ServerClocks
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RepositoryFacts, ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
@@ -158,7 +158,7 @@ class OpenRepository:
         launch: the launch that started this process.
     """
 
-    facts: Repository
+    facts: RepositoryFacts
     namespace: Namespace
     api: LakeFSApi
     store: ObjectStore
@@ -203,7 +203,7 @@ class OpenRepository:
         return replace(self, settings=settings)
 
 
-def require_writable(facts: Repository) -> None:
+def require_writable(facts: RepositoryFacts) -> None:
     """Raises ReadOnlyRepository if lakeFS would refuse to prepare a collection."""
     if facts.read_only:
         raise ReadOnlyRepository(

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.survey import Finding
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import history
 from lakefs_gc_assets.defs.failures import collector_op
-from lakefs_gc_assets.defs.history import Verdict
+from lakefs_gc_assets.defs.history import CheckVerdict
 from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names, newest_metadata, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
@@ -73,9 +73,11 @@ def check_asset(names: Names) -> dg.AssetSpec:
 def define_check(names: Names) -> dg.AssetChecksDefinition:
     """The asset's check, which the job `fsck` evaluates; evaluated alone, it repeats the newest verdict."""
 
-    def judge(instance: dg.DagsterInstance) -> Verdict:
+    def judge(instance: dg.DagsterInstance) -> CheckVerdict:
         shown = newest_metadata(instance, names.asset(NAME))
-        return Verdict(not shown["is_damaged"], str(shown["verdict"])) if shown else Verdict(True, _NOT_CHECKED)
+        return (
+            CheckVerdict(not shown["is_damaged"], str(shown["verdict"])) if shown else CheckVerdict(True, _NOT_CHECKED)
+        )
 
     return history.define_check(names, NAME, IS_WHOLE, "Nothing that is needed is missing or wrong.", judge)
 
@@ -88,7 +90,7 @@ def fsck_job(names: Names) -> dg.JobDefinition:
         deep = EVERYTHING if config.deep < 0 else config.deep
         checkup = check_now(collector, context.log.info, config.every_commit, deep)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata=described(checkup)))
-        verdict = Verdict(not checkup.is_damaged, checkup.verdict)
+        verdict = CheckVerdict(not checkup.is_damaged, checkup.verdict)
         history.report_check(context.instance, names, NAME, IS_WHOLE, verdict)
 
     description = (

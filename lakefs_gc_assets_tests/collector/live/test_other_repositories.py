@@ -5,17 +5,17 @@ import pytest
 
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories, compare_namespaces
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported, ServerUnavailable
-from lakefs_gc_assets.lakefs.api.models import Repository
+from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 
-OWN = Repository("repo", "s3://bucket/repo", "main", False)
+OWN = RepositoryFacts("repo", "s3://bucket/repo", "main", False)
 
 
 def seen(*namespaces: str, also_live: tuple[str, ...] = ()) -> OtherRepositories:
     """What is known with these other repositories, called a, b, c, …"""
     others = tuple(
-        Repository(name, namespace, "main", False) for name, namespace in zip("abcdefgh", namespaces, strict=False)
+        RepositoryFacts(name, namespace, "main", False) for name, namespace in zip("abcdefgh", namespaces, strict=False)
     )
     return compare_namespaces(ScriptedApi(repository_lists=Script((*others, OWN))), OWN, None, also_live)
 
@@ -69,7 +69,7 @@ def test_a_failure_ends_the_run() -> None:
 def on_storages(tmp_path: Path, *others: tuple[str, str], own: str = "site-a") -> OtherRepositories:
     """What is known with other repositories a, b, c, … by namespace and storage; `tmp_path` is this one's store."""
     made = tuple(
-        Repository(name, namespace, "main", False, storage_id=storage)
+        RepositoryFacts(name, namespace, "main", False, storage_id=storage)
         for name, (namespace, storage) in zip("abcdefgh", others, strict=False)
     )
     this = replace(OWN, storage_id=own)

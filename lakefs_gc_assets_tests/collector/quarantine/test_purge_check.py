@@ -36,7 +36,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
-    Repository,
+    RepositoryFacts,
     RetentionRules,
 )
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -235,7 +235,7 @@ class TestRefusals:
     """Nothing of what is asked for is believed, and no verdict is given."""
 
     def test_another_repository_on_the_namespace(self, world: World) -> None:
-        world.api.repository_lists = Script((Repository("twin", "s3://bucket/repo", "main", False),))
+        world.api.repository_lists = Script((RepositoryFacts("twin", "s3://bucket/repo", "main", False),))
         world.api.pages = Script(AssertionError("uncommitted data was asked for"))
         with pytest.raises(GuardTripped, match="twin"):
             world.check(world.moved)

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.api.models import Repository
+from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, UNCOMMITTED_FIGURES
@@ -101,7 +101,7 @@ class TestFindLiveAgain:
 
 
 def test_a_repository_elsewhere_on_the_bucket_does_no_harm(repository: OpenRepository) -> None:
-    other = Repository("other", "s3://bucket/other", "main", False)
+    other = RepositoryFacts("other", "s3://bucket/other", "main", False)
     api = ScriptedApi(repository_lists=Script((other,)))
     step = made_step(LocalEngine(), replace(repository, api=api, namespace=Namespace.parse("s3://bucket/repo")))
     recheck.require_own_namespace(step)

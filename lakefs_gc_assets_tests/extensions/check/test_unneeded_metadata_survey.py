@@ -20,7 +20,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped
 from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets.extensions.check.unneeded_metadata import FileKind, MetadataListing, find_unneeded
-from lakefs_gc_assets.lakefs.api.models import Repository
+from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import Configuration
@@ -200,7 +200,7 @@ def test_without_a_refs_dump_it_refuses(world: World) -> None:
 
 def test_where_another_repository_is_on_the_namespace_or_clocks_disagree_it_refuses(world: World) -> None:
     here = world.repository.uri
-    world.servers.others = lambda: (Repository("other", here, "main", False),)
+    world.servers.others = lambda: (RepositoryFacts("other", here, "main", False),)
     with pytest.raises(GuardTripped, match="other"):
         listed(world)
     world.servers.others = tuple
