@@ -1,0 +1,74 @@
+"""Limits of size: lines of code of the core and of each extension, modules, and class names that exist once.
+
+Code is counted without docstrings, comments and blank lines. Limits may be lowered; whoever raises one says why in the
+commit.
+"""
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
+EXTENSIONS = PACKAGE / "extensions"
+CORE_CODE = 26_640
+CORE_MODULES = 160
+EXTENSION_CODE = {"branches": 660, "check": 1_240, "erasure": 1_210, "forecast": 1_220, "playground": 3_650}
+NOT_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+}
+
+
+@cache
+def parsed() -> dict[Path, ast.Module]:
+    """Every module of the package."""
+    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def documentation(tree: ast.Module) -> Iterator[int]:
+    """Lines of docstrings and of strings that document an attribute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def code_lines(text: str) -> int:
+    """Lines with code."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {line for token in tokens if token.type not in NOT_CODE for line in range(token.start[0], token.end[0] + 1)}
+    return len(lines.difference(documentation(ast.parse(text))))
+
+
+def of_folder(folder: Path) -> int:
+    return sum(code_lines(path.read_text()) for path in parsed() if folder in path.parents)
+
+
+def test_lines_of_code_leave_out_docstrings_comments_and_blank_lines() -> None:
+    text = '"""Head.\n\nMore.\n"""\n\nX = 1  # why\n"""X."""\n\n\ndef f() -> str:\n    # why\n    return """a\nb"""\n'
+    assert code_lines(text) == 4
+
+
+def test_the_core_stays_small_enough_to_read() -> None:
+    assert of_folder(PACKAGE) - of_folder(EXTENSIONS) <= CORE_CODE
+    assert sum(EXTENSIONS not in path.parents for path in parsed()) <= CORE_MODULES
+
+
+@pytest.mark.parametrize("name", EXTENSION_CODE)
+def test_an_extension_stays_within_its_size(name: str) -> None:
+    assert of_folder(EXTENSIONS / name) <= EXTENSION_CODE[name]
+
+
+def test_every_extension_has_a_limit() -> None:
+    assert {path.name for path in EXTENSIONS.iterdir() if (path / "__init__.py").exists()} == EXTENSION_CODE.keys()
+
+
+def test_no_class_name_is_defined_twice() -> None:
+    names = Counter(
+        node.name for tree in parsed().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} == set()
