@@ -1,7 +1,7 @@
-"""Shared by the stores of every cloud: obstore reads objects, the service's own client does the rest.
+"""Shared by the stores of all clouds: obstore reads objects, the service's own client does the rest.
 
-It also reads what obstore cannot name. A cloud's class says how its client is asked; what follows from the answers is
-told here, once. Listings go by the service's own pages: obstore 0.12 takes answers that are no page for the end of one.
+The service's client also reads objects whose keys obstore cannot name. It lists as well, because obstore 0.12 takes
+answers that are no page for the end of a listing. A cloud's class makes the requests; this module interprets answers.
 """
 
 from abc import ABC, abstractmethod
@@ -32,14 +32,14 @@ from lakefs_gc_assets.storage.interface import (
 
 Files = AzureStore | GCSStore | S3Store
 BATCH_ROWS = 10_000
-"""Rows of a batch of a whole listing, at least; a page of S3 has 1,000 at most."""
+"""Minimum rows in each batch of an unbounded listing except the last; a page of S3 has at most 1,000."""
 _Errors = TypeVar("_Errors", bound=CloudErrors)
 _Contents = TypeVar("_Contents")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Condition of a write on its key: the version with this ETag, or nothing where that is None."""
+    """Condition of a write: the key has the version with this ETag, or no object if the ETag is None."""
 
     etag: str | None
 
@@ -48,15 +48,15 @@ NOTHING = Expected(None)
 
 
 class BucketStore(ABC, Generic[_Errors, _Contents]):
-    """Objects below a prefix of a bucket; see ObjectStore. Full keys are those that the service knows."""
+    """Objects below a prefix of a bucket; see ObjectStore. Full keys begin at the root of the bucket."""
 
     delete_limit = 1000
 
     def __init__(self, root: str, files: Files, errors: _Errors, *, ordered: bool = True) -> None:
-        """Takes a bucket and the prefix that all keys begin with.
+        """Takes a bucket and the prefix of all keys.
 
         Args:
-            ordered: whether the service promises to list in the order of UTF-8 bytes; then any other order ends a
+            ordered: True if the service promises to list in order of UTF-8 bytes. Any other order then fails the
                 listing.
         """
         self._root = root
@@ -70,7 +70,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         return self._between(checked_prefix(prefix), "", None)
 
     def _between(self, prefix: str, after: str, until: str | None, delimiter: str = "") -> Iterator[pa.RecordBatch]:
-        """Rows of the pages behind a key up to another one, several pages in a batch where that one is not given."""
+        """Rows after one key up to and including another. Without `until`, a batch joins several pages."""
         waiting: list[pa.RecordBatch] = []
         for rows in self._rows(self._root + prefix, self._root + after if after else "", delimiter):
             if until is None:
@@ -89,9 +89,9 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
             yield pa.concat_batches(waiting)
 
     def _rows(self, prefix: str, after: str, delimiter: str) -> Iterator[pa.RecordBatch]:
-        """Rows of the pages below a full prefix behind a full key, with relative keys; no batch without rows."""
+        """Rows of the pages below a full prefix, after a full key, with relative keys; empty batches are skipped."""
         action, begun = f"list below {prefix!r}", not after
-        # Not every service takes control characters here; what comes before is left out below.
+        # Some services refuse control characters here, so the key is cut before the first; earlier rows are dropped.
         behind = "".join(takewhile(lambda character: character >= " " and character != "\x7f", after))
         for page in self._checked_pages(action, prefix, behind, delimiter):
             rows = page.rows.filter(pc.not_equal(page.rows["key"], prefix)) if prefix else page.rows
@@ -120,11 +120,10 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         )
 
     def _checked_pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
-        """All pages of what lies below a prefix, with full keys, behind a key (or also before it).
+        """All pages of objects below a prefix, with full keys, after a key; rows up to that key may be included.
 
-        Raises StorageError where one lists what lies elsewhere, or deeper than the delimiter, where the service does
-        not list in the order that it promises, and where it would go on where an earlier page did: nothing could be
-        proved complete then.
+        Raises StorageError if the listing cannot be proved complete: a page lists an object outside the prefix or
+        deeper than the delimiter, the promised order is broken, or a page token repeats.
         """
         last, token, tokens = "", None, set[str | None]()
         while True:
@@ -150,11 +149,10 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
     @abstractmethod
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
-        """The service's own page that begins at a token, the first one without.
+        """The service's page at a token; None gets the first page.
 
-        Where there is a delimiter, objects with a further one are left out, and their prefixes are given. The last page
-        is one that says so: raises StorageError where an answer is no page of this listing, or does not say whether
-        there is more.
+        With a delimiter, deeper objects are left out and their prefixes are given. Raises StorageError if the answer is
+        not a page of this listing, or does not say whether more pages follow.
         """
 
     def get(self, key: str) -> bytes:
@@ -179,7 +177,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
     @contextmanager
     def _by_obstore(self, action: str) -> Iterator[None]:
-        """Around a call of obstore: it is shown if it lasts, and what it raises becomes a StorageError."""
+        """Context for a call of obstore: a slow call is logged, and exceptions become StorageError."""
         try:
             with cloud.waits.shown(action):
                 yield
@@ -215,9 +213,9 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
     @abstractmethod
     def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
-        """Writes an object in place of what is expected there; its ETag.
+        """Writes an object if the key meets the condition; returns its ETag.
 
-        Where nothing is expected (None) it is written in place of whatever is there, and its ETag may be empty.
+        Without a condition (None) it replaces any object, and the returned ETag may be empty.
         """
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -230,7 +228,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
     @abstractmethod
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
-        """Deletes objects, one at least; what became of each."""
+        """Deletes objects (at least one); returns the outcome of each."""
 
     def copy(self, source: str, target: str) -> ObjectFacts:
         """See ObjectStore.copy."""
@@ -252,7 +250,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         try:
             made = self._copy_content(action, source, target, content, there, only_if_absent)
         except PreconditionFailed:
-            # It may be the source that has changed.
+            # The changed object may be the source.
             if only_if_absent and self._content(target) is not None:
                 raise self._errors.already_exists(action) from None
             raise
@@ -279,16 +277,16 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
     @abstractmethod
     def _alike(self, one: _Contents, other: _Contents) -> bool:
-        """True if two objects have the same content, as far as the service tells."""
+        """True if two objects have the same content, as far as the service's metadata shows."""
 
     @abstractmethod
     def _copy_content(
         self, action: str, source: str, target: str, content: _Contents, there: _Contents | None, only_if_absent: bool
     ) -> _Contents | None:
-        """Copies this version of the source in place of what is there, waits for it, and says what is there then."""
+        """Copies this version of the source over the target, waits for the copy, and returns the target's content."""
 
     def _explain(self, action: str, error: ObstoreError) -> StorageError:
-        """The error for what obstore raised; ObjectNotFound only where it is the object that is missing."""
+        """The error for an exception of obstore; ObjectNotFound only if the object, not the bucket, is missing."""
         return self._errors.raised(action, error)
 
     def _full(self, key: str) -> str:
@@ -296,7 +294,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
 
 class OrderedBucketStore(BucketStore[_Errors, _Contents]):
-    """A service that lists in order of keys, page by page; see ListsAtOnce."""
+    """A store whose service lists in order of keys, page by page; see ListsAtOnce."""
 
     listings_at_once = 8
 
@@ -308,10 +306,10 @@ class OrderedBucketStore(BucketStore[_Errors, _Contents]):
 
 
 def obstore_can_name(key: str) -> bool:
-    """True if obstore takes a key for exactly this key.
+    """True if obstore passes this key to the service unchanged.
 
-    Measured with obstore 0.12: it refuses one with an empty, `.` or `..` segment or a control character, and strips a
-    slash that a key begins or ends with.
+    Measured with obstore 0.12: it refuses keys with an empty, `.` or `..` segment or a control character, and strips a
+    leading or trailing slash.
     """
     return all(segment not in ("", ".", "..") for segment in key.split("/")) and not any(
         character < " " or character == "\x7f" for character in key
@@ -319,6 +317,6 @@ def obstore_can_name(key: str) -> bool:
 
 
 def _continues(keys: "pa.Array[Any]", last: str) -> bool:
-    """True if keys are in order of UTF-8 bytes, each once, and behind the last one."""
+    """True if keys are strictly ascending by UTF-8 bytes and follow the last key."""
     ascending = not pc.any(pc.greater_equal(keys[:-1], keys[1:])).as_py()
     return ascending and keys[0].as_py().encode() > last.encode()

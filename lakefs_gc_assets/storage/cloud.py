@@ -1,12 +1,7 @@
-"""Shared by the clients of every cloud: timeouts and retries, answers, errors, and deletes in batches.
+"""Shared by the clients of all clouds: timeouts and retries, answers, errors, and deletes in batches.
 
-Clients retry with growing pauses while the service is busy or out of reach. A bulk delete is repeated for the keys that
-the service was too busy for, at a rate that adapts to what it takes (`Throttle`). A call that takes long is shown. An
-error is one line: what was asked, of which bucket, and what to do. It quotes only the service's code and message,
-because the rest of an answer may hold parts of the request.
-
-Entities of XML can grow without bound and name files and hosts. They are declared in a DOCTYPE, which neither the S3
-API nor Azure's ever sends, so a document with one is refused before anything of it is read.
+Clients retry with exponential backoff while the service is busy or unreachable. A bulk delete is retried for the keys
+that the service throttled, at an adaptive rate (`Throttle`). Slow calls are logged.
 """
 
 import json
@@ -48,33 +43,33 @@ if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, RetryConfig
 
 ATTEMPTS = 10
-"""How often a request is tried where it is answered 408, 429 or 5xx, times out or loses its connection."""
+"""Maximum attempts for a request that is answered 408, 429 or 5xx, times out or loses its connection."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 20.0
-"""Seconds; a pause doubles from attempt to attempt, and a random part of it is waited."""
+"""Seconds. The pause doubles with each attempt, with random jitter."""
 RETRY_FOR = timedelta(minutes=3)
-"""How long Google's client and obstore begin attempts."""
+"""Period in which Google's client and obstore begin attempts."""
 CONNECT_TIMEOUT = timedelta(seconds=10)
 READ_TIMEOUT = timedelta(minutes=1)
-"""How long nothing may arrive."""
+"""Maximum time without any received bytes."""
 REQUEST_TIMEOUT = timedelta(minutes=10)
-"""How long one answer may take that obstore reads."""
+"""Maximum time for one whole answer that obstore reads."""
 CONNECTIONS = 32
 _log = logging.getLogger(__name__)
 _FIRST_CONTACT = ContextVar("first contact", default=False)
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses of a service that could not answer now, and may be asked again."""
+"""HTTP statuses of temporary failures, which are retried."""
 _OBSTORE_BACKOFF: "BackoffConfig" = {
     "init_backoff": timedelta(seconds=0.1),
     "max_backoff": timedelta(seconds=15),
-    # A pause is drawn between the first one and this many times the last: with 2 they would shrink, not grow.
+    # Each pause is drawn between the first one and the last one times this base. With 2, pauses would shrink.
     "base": 8,
 }
-"""Pauses between attempts: in all 8 seconds or more in 999 of 1,000 cases, a minute and a half usually."""
+"""Pauses between attempts. Their sum is usually 90 seconds, and at least 8 seconds in 999 of 1,000 cases."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAnswer:
-    """Answer of the service; header names in lower case."""
+class Answer:
+    """Answer of the service, with header names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -83,7 +78,7 @@ class StoreAnswer:
 
 @contextmanager
 def first_contact() -> Iterator[None]:
-    """Within it stores are opened and asked with so little patience that a request fails within seven seconds."""
+    """Context with short timeouts and few retries: a request to a store fails within seven seconds."""
     token = _FIRST_CONTACT.set(True)
     try:
         yield
@@ -92,27 +87,27 @@ def first_contact() -> Iterator[None]:
 
 
 def attempts() -> int:
-    """How often a request is tried in all."""
+    """Maximum attempts for a request, including the first."""
     return min(2, ATTEMPTS) if _FIRST_CONTACT.get() else ATTEMPTS
 
 
 def retry_for() -> timedelta:
-    """How long attempts are begun."""
+    """Period in which attempts begin."""
     return min(timedelta(seconds=5), RETRY_FOR) if _FIRST_CONTACT.get() else RETRY_FOR
 
 
 def connect_timeout() -> timedelta:
-    """How long to wait for a connection."""
+    """Maximum time to connect."""
     return min(timedelta(seconds=2), CONNECT_TIMEOUT) if _FIRST_CONTACT.get() else CONNECT_TIMEOUT
 
 
 def read_timeout() -> timedelta:
-    """How long nothing may arrive."""
+    """Maximum time without any received bytes."""
     return min(timedelta(seconds=3), READ_TIMEOUT) if _FIRST_CONTACT.get() else READ_TIMEOUT
 
 
 def pause_after(failed: int) -> float:
-    """Seconds to wait after so many attempts, one at least, have failed."""
+    """Seconds to wait after `failed` attempts (at least one)."""
     longest: float = min(FIRST_PAUSE * 2.0 ** (failed - 1), LONGEST_PAUSE)
     return uniform(longest / 2, longest)  # noqa: S311
 
@@ -121,7 +116,7 @@ waits = Waits("the store")
 
 
 def obstore_options(ca_bundle: str) -> "ClientConfig":
-    """Timeouts, and a PEM file of certificates to trust, if any. Raises OSError where it cannot be read."""
+    """Timeouts, and a PEM file of trusted certificates, if any. Raises OSError if the file cannot be read."""
     options: ClientConfig = {
         "allow_http": True,
         "connect_timeout": connect_timeout(),
@@ -132,7 +127,7 @@ def obstore_options(ca_bundle: str) -> "ClientConfig":
 
 
 def obstore_retries() -> "RetryConfig":
-    """Attempts and the pauses between them."""
+    """Maximum attempts and the pauses between them."""
     return {"max_retries": attempts() - 1, "retry_timeout": retry_for(), "backoff": _OBSTORE_BACKOFF}
 
 
@@ -142,8 +137,12 @@ class _WithoutDoctype(TreeBuilder):
 
 
 def parse_xml(body: bytes) -> Element:
-    """The root of a document. Raises ParseError where it is no XML, or has a DOCTYPE."""
-    # What the rule warns of takes a DOCTYPE.
+    """The root of a document. Raises ParseError if it is not XML, or has a DOCTYPE.
+
+    XML entities can expand without bound and refer to files and hosts. They need a DOCTYPE, which neither the S3 API
+    nor Azure's ever sends.
+    """
+    # The attacks that this rule warns about need a DOCTYPE.
     parser = XMLParser(target=_WithoutDoctype())  # noqa: S314
     parser.feed(body)
     return parser.close()
@@ -154,7 +153,7 @@ _PART_NUMBER = re.compile(r"(\d+)\D*$")
 
 
 def batch_of_deletes(targets: Sequence[str]) -> tuple[str, bytes]:
-    """Content type and body of a batch that deletes targets; the first part has the Content-ID 0."""
+    """Content type and body of a batch request that deletes targets; the first part has Content-ID 0."""
     boundary = f"batch_{uuid.uuid4()}"
     lines = []
     for number, target in enumerate(targets):
@@ -165,8 +164,8 @@ def batch_of_deletes(targets: Sequence[str]) -> tuple[str, bytes]:
     return f"multipart/mixed; boundary={boundary}", "\r\n".join(lines).encode()
 
 
-def batch_answers(batch: StoreAnswer) -> dict[int, StoreAnswer]:
-    """The answer of each part, by the number of its request. What cannot be read is left out."""
+def batch_answers(batch: Answer) -> dict[int, Answer]:
+    """The answers in a batch response, by number of the request. Unreadable parts are skipped."""
     head = f"Content-Type: {batch.headers.get('content-type', '')}\r\n\r\n".encode()
     message = BytesParser(policy=HTTP).parsebytes(head + batch.body)
     answers = {}
@@ -178,7 +177,7 @@ def batch_answers(batch: StoreAnswer) -> dict[int, StoreAnswer]:
             inner = BytesParser(policy=HTTP).parsebytes(rest)
             body = inner.get_payload(decode=True)
             fields = {name.lower(): str(value) for name, value in inner.items()}
-            answers[int(number[1])] = StoreAnswer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
+            answers[int(number[1])] = Answer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
     return answers
 
 
@@ -190,7 +189,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 
 
 class Meaning(Enum):
-    """Meaning of the code or the status of a refusal."""
+    """Meaning of an error's code or status."""
 
     NO_OBJECT = auto()
     NO_BUCKET = auto()
@@ -224,27 +223,30 @@ _SENTENCES = {
     Meaning.CONFLICT: (StorageError, "something is in the way, such as other writers", "run again"),
     Meaning.BUSY: (StorageError, "the service kept failing or throttling", "run again, or with less load"),
 }
-"""Kind of error, sentence and remedy for each."""
+"""Error class, sentence and remedy for each meaning."""
 
 
 @dataclass(frozen=True)
 class CloudErrors:
-    """Turns answers and what obstore raises into StorageError and its subclasses.
+    """Turns answers and obstore's exceptions into StorageError and its subclasses.
+
+    An error is one line with the failed action, the bucket and a remedy. It quotes only the service's code and
+    message, because the rest of an answer may contain parts of the request.
 
     Attributes:
-        place: such as `gs://bucket at https://storage.googleapis.com`.
-        meanings: of the service's own codes, and of statuses that mean something there and not everywhere.
+        place: bucket and endpoint, such as `gs://bucket at https://storage.googleapis.com`.
+        meanings: meanings of the service's own codes, and of statuses with a special meaning for this service.
     """
 
     place: str
     meanings: Mapping[str, Meaning]
 
-    def answered(self, action: str, answer: StoreAnswer) -> StorageError:
-        """The error for an answer that is none of those which were hoped for."""
+    def answered(self, action: str, answer: Answer) -> StorageError:
+        """The error for an answer that is not a success."""
         return self.refused(action, str(answer.status), *code_and_message(answer))
 
     def refused(self, action: str, status: str, code: str = "", message: str = "") -> StorageError:
-        """The error for a status, with the service's code and message where it gave any; the code counts first."""
+        """The error for a status and the service's code and message, if any; the code takes precedence."""
         known = {**_STATUSES, **self.meanings}
         quoted = " ".join(filter(None, dict.fromkeys((status, code, message))))
         match known.get(code) or known.get(status):
@@ -264,7 +266,7 @@ class CloudErrors:
                 return kind(self._sentence(action, f"{what} ({quoted})", remedy))
 
     def raised(self, action: str, error: ObstoreError) -> StorageError:
-        """The error for what obstore raised."""
+        """The error for an exception of obstore."""
         text = str(error)
         status, code, message = (
             match[1].strip() if (match := each.search(text)) else "" for each in (_STATUS, _CODE, _MESSAGE)
@@ -279,8 +281,8 @@ class CloudErrors:
 
     @contextmanager
     def reading(self, action: str) -> Iterator[None]:
-        """Around the reading of an answer: what is missing or malformed becomes a StorageError."""
-        # XML that is none is a SyntaxError.
+        """Context for parsing an answer: missing or malformed parts raise StorageError."""
+        # XML's ParseError is a SyntaxError.
         try:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
@@ -289,25 +291,25 @@ class CloudErrors:
             ) from None
 
     def not_found(self, action: str) -> ObjectNotFound:
-        """The error where there is no such object."""
+        """The error for a missing object."""
         return ObjectNotFound(f"cannot {action}: there is no such object in {self.place}")
 
     def no_bucket(self, action: str) -> StorageError:
-        """The error where the bucket or container itself is missing."""
+        """The error for a missing bucket or container."""
         return self.failed(
             action, "there is no such bucket or container", "check the storage namespace and the endpoint"
         )
 
     def other_version(self, action: str) -> PreconditionFailed:
-        """The error where there is another version than the expected one."""
+        """The error for a version that is not the expected one."""
         return PreconditionFailed(f"cannot {action}: another version is there; read it again")
 
     def already_exists(self, action: str) -> AlreadyExists:
-        """The error where a put found an object that was not to be there."""
+        """The error for a conditional put that found an object."""
         return AlreadyExists(f"cannot {action}: there is an object already, left as it is")
 
     def unreachable(self, action: str) -> StorageError:
-        """The error where no answer came."""
+        """The error for a request without an answer."""
         return self.failed(
             action,
             "no connection, or it broke or timed out",
@@ -315,21 +317,21 @@ class CloudErrors:
         )
 
     def nonsense(self, action: str, what: str) -> StorageError:
-        """The error where an answer cannot be what the service means."""
+        """The error for an answer that contradicts the request or the API."""
         return self.failed(
             action, f"the service's answer makes no sense: {what}", "check the service and what lies between"
         )
 
     def failed(self, action: str, what: str, remedy: str) -> StorageError:
-        """The error for whatever else happened."""
+        """The error for any other failure."""
         return StorageError(self._sentence(action, what, remedy))
 
     def _sentence(self, action: str, what: str, remedy: str) -> str:
         return f"cannot {action} in {self.place}: {what}; {remedy}"
 
 
-def code_and_message(answer: StoreAnswer) -> tuple[str, str]:
-    """The service's code and message, empty where it gave none: JSON of Google, XML or a header of Azure."""
+def code_and_message(answer: Answer) -> tuple[str, str]:
+    """The service's code and message, empty if absent: from Google's JSON, XML, or Azure's header."""
     text = answer.body.decode(errors="replace")
     if answer.headers.get("content-type", "").startswith("application/json") or text.startswith("{"):
         return _json(text)
@@ -347,35 +349,35 @@ def _json(text: str) -> tuple[str, str]:
 
 
 DELETE_ATTEMPTS = 7
-"""How often in a row a service may refuse all keys that it is asked for because it is busy: 16 seconds at the most."""
+"""Maximum requests in a row whose keys are all throttled; their pauses last at most 16 seconds."""
 BUSY_FOR = 60.0
-"""Seconds in which keys of one call are asked for again, however many of them a busy service takes meanwhile."""
+"""Seconds in which throttled keys of one call are retried, even if the service deletes some of its keys meanwhile."""
 _SLOWEST, _FASTER = 20.0, 25.0
-"""Keys a second: the lowest rate, and what a second without a refusal adds to it."""
+"""Keys per second: the minimum rate, and the increase for each second without throttling."""
 
 
 def require_time_to_delete(**_: object) -> None:
-    """To be called before each request of a client, also where it repeats one. Raises DeletesOver."""
+    """Called before each request of a client, including retries. Raises DeletesOver."""
     if are_deletes_over():
         raise DeletesOver("the time for deletes is over")
 
 
 class Throttle:
-    """Rate of the deletes of one store in this process. There is no limit until the service refuses keys as it is busy.
+    """Adaptive rate of the deletes of one store in this process. It is unlimited until the service throttles keys.
 
-    A refusal lowers the rate by the share of keys that was refused, to between a half and a quarter of it and once a
-    second at the most. Each second without a refusal adds to it. Executors that do so share what the service takes,
-    without knowing of each other.
+    Throttling lowers the rate by the share of throttled keys, to between a quarter and a half, at most once a second.
+    Each second without throttling raises it. Executors with this policy share the service's capacity without
+    coordination.
     """
 
     def __init__(
         self, counter: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] | None = None
     ) -> None:
-        """Without a limit.
+        """A throttle without a limit yet.
 
         Args:
-            counter: seconds since some moment.
-            sleep: by default that of the module `time`.
+            counter: seconds of a monotonic clock.
+            sleep: defaults to `time.sleep`.
         """
         self.counter, self.sleep = counter, sleep or (lambda seconds: time.sleep(seconds))
         self._lock = threading.Lock()
@@ -383,11 +385,11 @@ class Throttle:
         self._next = self._slowed = self._quickened = -math.inf
 
     def at_once(self, keys: int) -> int:
-        """How many of so many keys the next request asks for: those of a second at the most."""
+        """Maximum keys for the next request out of `keys`: at most one second's worth."""
         return int(min(keys, self._rate))
 
     def turn(self, keys: int) -> float:
-        """Seconds until so many more keys may be asked for, which then count as asked for."""
+        """Reserves a request for `keys` keys; returns the seconds to wait before sending it."""
         with self._lock:
             now = self.counter()
             begins = max(now, self._next)
@@ -395,7 +397,7 @@ class Throttle:
         return begins - now
 
     def adapt(self, keys: int, busy: int) -> None:
-        """Adapts the rate to the answer to a request for so many keys: how many the service was too busy for."""
+        """Adapts the rate to an answer: `busy` out of `keys` requested keys were throttled."""
         with self._lock:
             now = self.counter()
             if busy and now - self._slowed >= 1:
@@ -413,9 +415,9 @@ def retry_throttled(
     was_busy: Callable[[DeleteOutcome], bool],
     throttle: Throttle,
 ) -> dict[str, DeleteOutcome]:
-    """Deletes keys, those that the service was too busy for again and slower; returns the last outcome of each.
+    """Deletes keys, retrying throttled ones at a lower rate; returns the last outcome of each key.
 
-    Keys that have none when the time for deletes is over are LEFT. Raises what else `delete` raises.
+    Keys without a final outcome are LEFT if the deadline of `deletes_until` passes. Other errors of `delete` propagate.
     """
     outcomes: dict[str, DeleteOutcome] = {}
     remaining = list(keys)
@@ -435,7 +437,7 @@ def retry_throttled(
             continue
         refused_in_row = refused_in_row + 1 if len(busy) == len(batch) else 1
         if refused_in_row >= DELETE_ATTEMPTS or throttle.counter() - begun >= BUSY_FOR:
-            # The service was too busy for this request; for those that it was not asked for, it is as well.
+            # Keys that were not requested yet get the same outcome: the service would throttle them too.
             return {key: replace(outcomes[busy[0]], key=key) for key in remaining} | outcomes
         throttle.sleep(pause_after(refused_in_row))
     return outcomes
@@ -444,18 +446,18 @@ def retry_throttled(
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
 _AT_ONCE = 4
-"""Batches of one call that are under way at the same time."""
+"""Parallel batches of one call."""
 
 
 def delete_in_batches(
     keys: Sequence[str], size: int, delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]], throttle: Throttle
 ) -> dict[str, DeleteOutcome]:
-    """Deletes keys in batches, and says what became of each. Where a batch fails as a whole, all its keys fail.
+    """Deletes keys in batches; returns the outcome of each key. If a batch fails as a whole, all its keys fail.
 
     Args:
-        size: how many keys `delete` takes.
+        size: maximum keys for one call of `delete`.
     Raises:
-        StorageError: where every batch failed as a whole.
+        StorageError: every batch failed as a whole.
     """
     batches = [keys[start : start + size] for start in range(0, len(keys), size)]
     results = in_threads(_AT_ONCE, lambda batch: _batch_outcomes(batch, delete, throttle), batches)
@@ -471,7 +473,7 @@ def delete_in_batches(
 
 
 def in_threads(count: int, work: Callable[[_Piece], _Result], pieces: Sequence[_Piece]) -> list[_Result]:
-    """The result for each piece of the work of so many threads, which have the caller's context (`deletes_until`)."""
+    """Results of `work` for each piece, from `count` threads with copies of the caller's context (`deletes_until`)."""
     contexts = [copy_context() for _ in pieces]
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(lambda context, piece: context.run(work, piece), contexts, pieces))
@@ -486,8 +488,8 @@ def _batch_outcomes(
         return error
 
 
-def outcome_of(full: str, part: StoreAnswer | None, kept: bool | None) -> DeleteOutcome:
-    """The outcome that the answer to one part states; `kept`: whether the service keeps what it deleted."""
+def outcome_of(full: str, part: Answer | None, kept: bool | None) -> DeleteOutcome:
+    """The outcome for one part of a batch answer; `kept` is True if the service soft-deletes."""
     if part is None:
         return DeleteOutcome(full, DeleteResult.FAILED, "the service's answer does not mention this key")
     if part.status == 404:

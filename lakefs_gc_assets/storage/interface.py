@@ -1,10 +1,7 @@
-"""The small interface behind which every object store looks the same, and operations that any store allows.
+"""The interface of object stores, and operations on any store.
 
 A store is bound to one storage namespace: keys are relative to it, exactly as the service spells them.
 All times are UTC, sizes bytes.
-
-A store without ETags gives no MD5, and with server-side encryption by keys of KMS an S3 ETag looks like an MD5 without
-being one (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html); lakeFS notes the MD5 it computed itself.
 """
 
 import hashlib
@@ -35,12 +32,12 @@ LISTING_SCHEMA = pa.schema(
         pa.field("storage_class", pa.string()),
     ]
 )
-"""Columns of a listing: `etag` without quotes, `storage_class` as the service spells it; null where it has none."""
+"""Columns of a listing: `etag` without quotes, `storage_class` as the service spells it. Both are null if absent."""
 
 ARCHIVE_CLASSES = frozenset({"Archive", "DEEP_ARCHIVE", "GLACIER"})
-"""Storage classes of Azure and S3 whose objects cannot be read before they are brought back, and keep their class then.
+"""Storage classes of Azure and S3 whose objects must be restored before a read. They keep their class when restored.
 
-Objects of Google's `ARCHIVE` and of S3's `GLACIER_IR` are read at once.
+Objects of Google's `ARCHIVE` and of S3's `GLACIER_IR` are readable immediately.
 """
 
 
@@ -49,9 +46,10 @@ class ObjectFacts:
     """Facts of one object, as its store states them.
 
     Attributes:
-        md5: of the content, in hexadecimal, where `head` knows that the service tells the MD5 of this very object; None
-            where it may be something else, and in listings that do not say how an object is encrypted.
-        storage_class: class or access tier, where a listing tells it.
+        md5: MD5 of the content, in hexadecimal, from `head` only. None if the service's digest may be something else:
+            with server-side encryption by keys of KMS, an S3 ETag looks like an MD5 without being one
+            (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html). Listings do not state the encryption.
+        storage_class: class or access tier, if a listing states it.
     """
 
     key: str
@@ -76,9 +74,9 @@ class Page:
 
     Attributes:
         rows: LISTING_SCHEMA.
-        prefixes: what lies deeper, where a listing goes no further than a delimiter.
-        token: where the next page begins; None on the last one.
-        versions: ETags of the rows, in their order, where listings give other ones than `head`.
+        prefixes: prefixes of deeper objects, in a listing with a delimiter.
+        token: start of the next page; None on the last page.
+        versions: ETags of the rows as `head` gives them, in order of the rows; None if listings give the same ones.
     """
 
     rows: pa.RecordBatch
@@ -87,7 +85,7 @@ class Page:
     versions: tuple[str, ...] | None = None
 
     def objects(self) -> Iterator[ObjectFacts]:
-        """The rows as `head` has them, but for the MD5."""
+        """The rows as `head` returns them, without the MD5."""
         keys, sizes, times, etags, classes = (column.to_pylist() for column in self.rows.columns)
         utc = (time.astimezone(UTC) for time in times)
         versions = etags if self.versions is None else self.versions
@@ -108,7 +106,7 @@ def checked_prefix(prefix: str) -> str:
 
 
 def checked_key(key: str) -> str:
-    """The key itself. Raises StorageError where it is empty or no Unicode text."""
+    """The key itself. Raises StorageError if it is empty or not valid Unicode."""
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -119,13 +117,13 @@ def checked_key(key: str) -> str:
 
 
 NULL_VERSION = "null"
-"""Version of whatever was written or deleted last while versioning was suspended: no object's own."""
+"""Version ID of the last write or delete while versioning was suspended. Every object of that time shares it."""
 
 
 class DeleteResult(StrEnum):
     """Answer of a store for one key of a delete; `ACCEPTED` is not proof that the object is gone.
 
-    `LEFT`: the time of `deletes_until` was over. The key was refused before, or not asked for, or nobody knows.
+    `LEFT`: the deadline of `deletes_until` passed. The key was not requested, was refused, or its outcome is unknown.
     """
 
     ACCEPTED = "accepted"
@@ -139,10 +137,10 @@ class DeleteOutcome:
 
     Attributes:
         error: the service's code and message, without credentials.
-        version_id: on a versioned S3 bucket, the version of the delete marker: deleting that version brings back what
-            is below it. `null` where versioning is suspended: the marker took the place of a version `null`, if any.
-        soft_deleted: whether the service keeps the content for some time, and its bytes are still paid for; None where
-            it does not say.
+        version_id: on a versioned S3 bucket, the version of the delete marker. Deleting that version brings back the
+            version below it. `null` if versioning is suspended: the marker replaced the version `null`, if any.
+        soft_deleted: True if the service keeps the content for some time, so its bytes are still paid for; None if the
+            service does not say.
     """
 
     key: str
@@ -157,10 +155,10 @@ _ARE_DELETES_OVER: ContextVar[Callable[[], bool]] = ContextVar("are deletes over
 
 @contextmanager
 def deletes_until(is_over: Callable[[], bool]) -> Iterator[None]:
-    """Within it a store begins no request of a delete, and repeats none, once the time is over.
+    """Context in which stores neither send nor retry delete requests after a deadline.
 
     Args:
-        is_over: may be called in other threads.
+        is_over: returns True after the deadline; may be called in other threads.
     """
     token = _ARE_DELETES_OVER.set(is_over)
     try:
@@ -170,7 +168,7 @@ def deletes_until(is_over: Callable[[], bool]) -> Iterator[None]:
 
 
 def are_deletes_over() -> bool:
-    """True if a delete may begin no request any more."""
+    """True if the deadline of `deletes_until` has passed."""
     return _ARE_DELETES_OVER.get()()
 
 
@@ -178,7 +176,7 @@ _MAX_RECORD_BYTES = 128 << 20
 
 
 def require_readable(key: str, size: int) -> None:
-    """Raises CorruptFile for a JSON record of lakeFS or of runs that is too big to be parsed in memory."""
+    """Raises CorruptFile for a JSON record of lakeFS or of runs that is too big to parse in memory."""
     if size > _MAX_RECORD_BYTES and key.startswith("_lakefs/") and key.endswith(".json"):
         raise CorruptFile(
             key,
@@ -192,23 +190,23 @@ class GivesObjects(Protocol):
     """A source of objects and of facts about them, by key. Raises StorageError."""
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises ObjectNotFound, and CorruptFile by `require_readable` before it is read."""
+        """The whole object. Raises ObjectNotFound, and CorruptFile before reading if `require_readable` does."""
         ...
 
     def get_part(self, key: str, start: int, end: int) -> bytes:
-        """The bytes from `start` on, up to `end` and without it, of an object that has so many.
+        """The bytes from `start` up to, but not including, `end`.
 
-        Raises ObjectNotFound. Of a shorter object fewer bytes may come, or a StorageError.
+        Raises ObjectNotFound. For a shorter object, it may return fewer bytes or raise StorageError.
         """
         ...
 
     def head(self, key: str) -> ObjectFacts:
-        """Size, time, ETag and, where the service tells it, the MD5 of one object. Raises ObjectNotFound."""
+        """Size, time, ETag and, if the service states it, MD5 of one object. Raises ObjectNotFound."""
         ...
 
 
 def get_if_there(store: GivesObjects, key: str) -> bytes | None:
-    """The whole object; None if there is none. Raises StorageError where the store cannot be asked."""
+    """The whole object; None if there is none. Raises StorageError if the request fails."""
     try:
         return store.get(key)
     except ObjectNotFound:
@@ -216,7 +214,7 @@ def get_if_there(store: GivesObjects, key: str) -> bytes | None:
 
 
 def head_if_there(store: GivesObjects, key: str) -> ObjectFacts | None:
-    """Facts of one object; None if there is none. Raises StorageError where the store cannot be asked."""
+    """Facts of one object; None if there is none. Raises StorageError if the request fails."""
     try:
         return store.head(key)
     except ObjectNotFound:
@@ -224,7 +222,7 @@ def head_if_there(store: GivesObjects, key: str) -> ObjectFacts | None:
 
 
 def fetch(store: GivesObjects, key: str) -> bytes:
-    """The whole object, on which the run depends. Raises CorruptFile if it is missing, StorageError."""
+    """The whole object, which the run depends on. Raises CorruptFile if it is missing, StorageError."""
     data = get_if_there(store, key)
     if data is None:
         is_moved = key.startswith(METADATA_PREFIX) and head_if_there(store, moved_metadata(key)) is not None
@@ -244,8 +242,8 @@ class ObjectStore(GivesObjects, Protocol):
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """Every object below `prefix` (empty, or ends with `/`), at any depth, in batches of LISTING_SCHEMA.
 
-        In no promised order. An object named exactly like the prefix (a folder's marker) is not below it.
-        Raises UnlistableKey where a key cannot be represented and there is no fallback.
+        The order is unspecified. An object named exactly like the prefix (a folder's marker) is not below it.
+        Raises UnlistableKey if a key cannot be represented and there is no fallback.
         """
         ...
 
@@ -254,27 +252,27 @@ class ObjectStore(GivesObjects, Protocol):
         ...
 
     def put(self, key: str, data: bytes) -> str | None:
-        """Writes an object whole, replacing any; returns its ETag."""
+        """Writes a whole object, replacing an existing one; returns its ETag, or None if the service gives none."""
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> str:
-        """Writes an object where there is none; returns its ETag. Raises AlreadyExists.
+        """Writes an object if the key has none; returns its ETag. Raises AlreadyExists.
 
-        A repeat after a lost answer can find the object that it wrote itself: read it back where that matters.
+        A retry after a lost answer can find the object that it wrote itself: read it back if that matters.
         """
         ...
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """Replaces the version with this ETag; returns the new one. Raises PreconditionFailed, also where it is gone.
+        """Replaces the version with this ETag; returns the new ETag. Raises PreconditionFailed, also if it is gone.
 
-        A repeat after a lost answer can find its own version: read it back where that matters.
+        A retry after a lost answer can find its own version: read it back if that matters.
         """
         ...
 
     def copy(self, source: str, target: str) -> ObjectFacts:
-        """Copies an object within the storage namespace by the store itself, in place of any other at the target.
+        """Copies an object inside the store, within the storage namespace, replacing any object at the target.
 
-        The copy is compared with the source by size and, where the store has digests of both contents, by these.
+        The copy is compared with the source by size and, if the store has digests of both, by digest.
         Returns the facts of the copy.
 
         Raises:
@@ -284,55 +282,55 @@ class ObjectStore(GivesObjects, Protocol):
         ...
 
     def copy_if_absent(self, source: str, target: str) -> None:
-        """Copies an object as `copy` does, but only where none is at the target. Raises also AlreadyExists."""
+        """Copies an object as `copy` does, but only if the target has none. Raises also AlreadyExists."""
         ...
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-        """Deletes at most `delete_limit` keys, one outcome for each, in order; a missing key is accepted.
+        """Deletes at most `delete_limit` keys; one outcome for each, in order. A missing key is accepted.
 
-        Where it throttles or fails, a store repeats its requests for minutes, but not past `deletes_until`.
+        If the service throttles or fails, requests are retried for minutes, but not past `deletes_until`.
 
-        Raises StorageError where the call failed as a whole: then any of the keys may be gone.
+        Raises StorageError if the call failed as a whole: any of the keys may be gone then.
         """
         ...
 
 
 @runtime_checkable
 class ListsInOrder(ObjectStore, Protocol):
-    """A store that lists in order of keys, by UTF-8 bytes, and can begin behind any: a listing can be shared out."""
+    """A store that lists keys in order of UTF-8 bytes and can begin after any key, so that a listing can be split."""
 
     def list_between(
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Objects of `list` with keys behind `after` (empty: of all) up to `until` itself (None: to the end).
+        """Objects of `list` with keys after `after` (empty: from the start) up to and including `until` (None: no end).
 
-        The bounds need not be keys of objects. Listings whose bounds follow each other give each object once.
+        The bounds need not be keys of objects. Listings with adjoining bounds give each object once.
 
         Args:
-            only_directly: leave out what has a further `/` behind the prefix, as `list_level` does.
+            only_directly: skip keys with a further `/` after the prefix, as `list_level` does.
         Raises:
-            StorageError: also where the service does not list in order: then a bound could hide objects.
+            StorageError: also if the service does not list in order, because a bound could then hide objects.
         """
         ...
 
 
 @runtime_checkable
 class ListsAtOnce(ListsInOrder, Protocol):
-    """A store of a service that gives out a listing in pages, from any key on: several listings at once take less time.
+    """A store whose service lists in pages from any key, so that parallel listings save time.
 
-    A local folder is read whole, wherever a listing of it begins.
+    A local folder is not one: each listing reads its folders whole, wherever it begins.
     """
 
     listings_at_once: int
-    """Number of listings for one process to make at once."""
+    """Parallel listings for one process."""
 
 
 @runtime_checkable
 class KeepsVersions(ObjectStore, Protocol):
-    """A store whose deletes leave delete markers behind, where its bucket keeps versions."""
+    """A store whose deletes leave delete markers if its bucket keeps versions."""
 
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
-        """Removes this delete marker if it is the newest version of the key; returns whether it did.
+        """Removes this delete marker if it is the newest version of the key; returns True if it did.
 
         Raises StorageError, also for NULL_VERSION.
         """
@@ -344,7 +342,7 @@ class Version:
     """A version of a key, or a delete marker.
 
     Attributes:
-        is_latest: true for the one that a read without a version gets.
+        is_latest: True for the version that a read without a version ID gets.
     """
 
     key: str
@@ -360,41 +358,41 @@ class ListsVersions(ObjectStore, Protocol):
     """A store that lists all versions of its keys, and deletes single ones for good."""
 
     def versions(self, prefix: str) -> Iterator[Version]:
-        """All versions and delete markers of keys with this prefix; in a bucket without versions its objects.
+        """All versions and delete markers of keys with this prefix; the objects themselves in an unversioned bucket.
 
         Raises StorageError.
         """
         ...
 
     def delete_version(self, key: str, version_id: str) -> None:
-        """Deletes one version or delete marker for good; one that is gone counts as deleted.
+        """Deletes one version or delete marker for good; a missing one counts as deleted.
 
-        Raises StorageError, DeletesOver among them, see `deletes_until`.
+        Raises StorageError; its subclass DeletesOver after the deadline of `deletes_until`.
         """
         ...
 
 
 @runtime_checkable
 class TellsParts(ObjectStore, Protocol):
-    """A store that tells the sizes of the parts in which an object was uploaded."""
+    """A store that states the sizes of the parts of a multipart upload."""
 
     def part_sizes(self, key: str) -> tuple[int, ...] | None:
-        """Bytes of each part of an object whose ETag is the sum of its parts.
+        """Bytes of each part of an object whose ETag is computed from the MD5s of its parts.
 
-        None if the service does not tell, or if the ETag is something else, as with keys of KMS. Raises StorageError.
+        None if the service does not say, or if the ETag is something else, as with keys of KMS. Raises StorageError.
         """
         ...
 
 
 def keys_below(store: ObjectStore, folder: str) -> list[str]:
-    """The keys of everything in a folder, at any depth."""
+    """Keys of all objects in a folder, at any depth."""
     return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
 
 
 def delete_all(store: ObjectStore, keys: Sequence[str]) -> int:
-    """Deletes keys in their order; returns how many. Raises StorageError where one could not be deleted.
+    """Deletes keys in order; returns their number. Raises StorageError if a key could not be deleted.
 
-    Later batches stay then, since callers rely on the order: a manifest goes before its files.
+    Later batches are not deleted then, because callers rely on the order: a manifest goes before its files.
     """
     for start in range(0, len(keys), store.delete_limit):
         for outcome in store.delete(keys[start : start + store.delete_limit]):
@@ -404,17 +402,20 @@ def delete_all(store: ObjectStore, keys: Sequence[str]) -> int:
 
 
 LARGEST_READ = 64 * 1024 * 1024
-"""Larger objects are not read: their content stays unknown, and their size alone is compared."""
+"""Maximum bytes of an object that is read to compute its digest. Larger objects are compared by size alone."""
 
 
 def content_digest(store: ObjectStore, address: str) -> str | None:
-    """MD5 of an object, in hexadecimal; None where it is gone."""
+    """MD5 of an object, in hexadecimal; None if it is gone."""
     content = get_if_there(store, address)
     return None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
-    """True if a sample (address, MD5) could be read and is right; objects that are gone or archived say nothing."""
+    """True if at least one object of a sample (address, MD5) was read and each one read has its MD5.
+
+    Missing and archived objects are skipped.
+    """
     are_right = []
     for address, expected in sample:
         with suppress(ObjectArchived):
@@ -425,17 +426,17 @@ def are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
 
 _OBJECTS_AHEAD = 4
 _BYTES_AHEAD = 16 << 20
-"""Limits of objects, and of their bytes, that are fetched or wait for the caller."""
+"""Limits of objects, and of their bytes, that are being fetched or wait for the caller."""
 
 
 class ReadAhead:
-    """Gives the objects of a store; fetches announced keys ahead, in their order."""
+    """Gives the objects of a store; prefetches announced keys in order."""
 
     def __init__(self, store: GivesObjects, coming: Iterable[tuple[str, int]], threads: ThreadPoolExecutor) -> None:
         """Nothing is fetched yet.
 
         Args:
-            coming: keys, and about how many bytes each object has.
+            coming: keys, and the approximate size of each object in bytes.
         """
         self._store, self._coming, self._threads = store, iter(coming), threads
         self._fetched: deque[tuple[str, int, Future[bytes]]] = deque()
@@ -443,7 +444,7 @@ class ReadAhead:
     def get(self, key: str) -> bytes:
         """The whole object. Raises ObjectNotFound or another StorageError, as the store does."""
         if not self._fetched:
-            # The caller would wait for a thread: it fetches this one itself.
+            # The caller would wait for a thread, so it fetches this object itself.
             following = next(self._coming, None)
             if following is not None and following[0] != key:
                 self._fetch(*following)
@@ -472,7 +473,7 @@ class ReadAhead:
 
 @contextmanager
 def read_ahead(store: GivesObjects, coming: Iterable[tuple[str, int]]) -> Iterator[ReadAhead]:
-    """A store's objects, fetched ahead until the exit; what was not asked for by then is not waited for.
+    """A store's objects, prefetched until the exit, which does not wait for fetches under way.
 
     Args:
         coming: as for ReadAhead.
@@ -485,11 +486,11 @@ def read_ahead(store: GivesObjects, coming: Iterable[tuple[str, int]]) -> Iterat
 
 
 class OpensStore(Protocol):
-    """Opens one store in any process; can be pickled, and used as a key. `opening.StoreOpener` is the only one."""
+    """Opens one store in any process; picklable and hashable. `opening.StoreOpener` is the only implementation."""
 
     @property
     def settings(self) -> StoreSettings:
-        """Settings of the store, credentials by reference."""
+        """Settings of the store, with credentials by reference."""
         ...
 
     @property
@@ -503,15 +504,15 @@ class OpensStore(Protocol):
 
 
 POLICIES = "docs/policies"
-"""Folder of the documents that grant rights."""
+"""Folder of the permission policies in the documentation."""
 
 
 class InitAnswers(Protocol):
-    """Answers of whoever runs `lakefs-gc init`, spelled as YAML. Those that no option gave are asked for."""
+    """Answers of the user of `lakefs-gc init`, spelled as YAML. The command asks for answers that no option gave."""
 
     @property
     def region(self) -> str:
-        """Value of `--region`; empty where it was not given."""
+        """Value of `--region`; empty if it was not given."""
         ...
 
     def store_endpoint(self) -> str:
@@ -525,23 +526,23 @@ class InitAnswers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """Everything that the rest of the program knows of one kind of store. It lies in the `__init__` of its package.
+    """Description of one kind of store for the rest of the program; defined in the `__init__` of its package.
 
-    A new kind takes such a package and one line in `opening.KINDS`. Only where lakeFS spells its addresses by several
-    schemes, `lakefs.addresses` has to know that these mean the same place.
+    A new kind needs such a package and one line in `opening.KINDS`. If lakeFS writes its addresses with several
+    schemes, `lakefs.addresses` must also know that they mean the same location.
 
     Attributes:
         name: `Location.kind` of its addresses.
         addresses: how storage namespaces begin, for messages.
-        open: the store of a namespace. Raises ConfigurationError where a setting is missing or wrong.
-        readable_path: of a key, as other programs name the object. Raises ConfigurationError.
+        open: opens the store of a namespace. Raises ConfigurationError if a setting is missing or wrong.
+        readable_path: path of a key, as other programs name the object. Raises ConfigurationError.
         init_sections: lines of the section `store` of a new configuration file, by the name that `init --store` takes.
-        rights: what permits to list, read, write, delete, and to undo deletes by versions, as `lakefs-gc doctor` names
-            it, by `list`, `read`, `write`, `delete` and `versions`; without those that nobody can be granted.
-        browser_link: of a bucket and key in the cloud itself, for whoever may read the object and signs in; None where
-            a browser shows no single object.
-        extra: of this package, that brings the libraries it needs; empty where they are always installed.
-        takes_encryption: True if `store.server_side_encryption` is for it.
+        rights: permissions as `lakefs-gc doctor` names them, by `list`, `read`, `write`, `delete` and `versions` (to
+            undo deletes by versions). Permissions that the service cannot grant are missing.
+        browser_link: link to a bucket and key in the cloud's own console, for signed-in users who may read the object;
+            None if the console shows no single object.
+        extra: extra of this package that installs the needed libraries; empty if they are always installed.
+        takes_encryption: True if `store.server_side_encryption` applies to this kind.
     """
 
     name: str
@@ -556,6 +557,6 @@ class StoreKind:
 
 
 def bucket_path(settings: StoreSettings, namespace: Namespace, key: str) -> str:
-    """`StoreKind.readable_path` of a kind whose objects other programs name by `<kind>://<bucket>/<key>`."""
-    # lakeFS may spell the scheme otherwise, such as s3a, and the rest escaped.
+    """`StoreKind.readable_path` for kinds whose objects other programs name `<kind>://<bucket>/<key>`."""
+    # lakeFS may use another scheme, such as s3a, and escape the rest.
     return f"{namespace.location.kind}://{namespace.location.bucket}/{namespace.location.key}{key}"

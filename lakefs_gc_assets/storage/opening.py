@@ -1,4 +1,4 @@
-"""The kinds of store that there are, and opening the store of a storage namespace."""
+"""The supported kinds of store, and opening the store of a storage namespace."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ _opening = threading.Lock()
 
 
 def kind_of(namespace: Namespace) -> StoreKind:
-    """The kind of store that a namespace lies in. Raises ConfigurationError where it is not supported."""
+    """The kind of store that a namespace lies in. Raises ConfigurationError if it is not supported."""
     name = namespace.location.kind
     if name not in _KINDS:
         *others, last = (kind.addresses for kind in KINDS)
@@ -32,7 +32,7 @@ def kind_of(namespace: Namespace) -> StoreKind:
 
 
 def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
-    """The store bound to a namespace. Raises ConfigurationError where its kind is not supported or a setting lacks."""
+    """The store bound to a namespace. Raises ConfigurationError if its kind is unsupported or a setting is wrong."""
     if "@" in settings.endpoint_url:
         raise ConfigurationError("store.endpoint_url holds a user or password: credentials have settings of their own")
     kind = kind_of(namespace)
@@ -49,16 +49,16 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
 
 
 def readable_path(opener: OpensStore, key: str) -> str:
-    """How other programs name an object of a store: as a file's path, `s3://…`, `gs://…`, or as lakeFS spells Azure's.
+    """An object's name in other programs: a file's path, `s3://…`, `gs://…`, or lakeFS's spelling for Azure.
 
-    Raises ConfigurationError where a folder is not there.
+    Raises ConfigurationError if a local folder does not exist.
     """
     namespace = Namespace.parse(opener.namespace_uri)
     return kind_of(namespace).readable_path(opener.settings, namespace, key)
 
 
 def browser_link(uri: str) -> str | None:
-    """The link that shows an object in a browser, after signing in; None if there is none."""
+    """The link that shows an object in a browser after signing in; None if there is none."""
     location = parse_location(uri)
     kind = None if location is None else _KINDS.get(location.kind)
     if location is None or kind is None or kind.browser_link is None:
@@ -68,10 +68,10 @@ def browser_link(uri: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class StoreOpener:
-    """How to open a store, to hand to other processes; each opens its own once. Its text shows no settings.
+    """Opens a store in any process, once per process. Its repr shows no settings.
 
-    Credentials that come from the environment it does not hold: each process reads them from its own, so that they are
-    in nothing which Spark writes to a disk or sends.
+    It does not hold credentials from the environment. Each process reads them from its own environment, so Spark never
+    writes them to a disk or sends them.
     """
 
     settings: StoreSettings = field(repr=False)
@@ -83,7 +83,7 @@ class StoreOpener:
     def open(self) -> ObjectStore:
         """The store, opened on the first call in this process.
 
-        Raises what open_store raises, and ConfigurationError where the environment lacks a credential.
+        Raises the errors of open_store, and ConfigurationError if the environment lacks a credential.
         """
         with _opening:
             # A forked process must not use connections of its parent.

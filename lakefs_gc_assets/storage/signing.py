@@ -1,12 +1,12 @@
-"""Signatures of the files that runs leave in the store, so that no run believes what somebody else wrote there.
+"""Signatures of the files that runs write to the store, so that runs trust no file of another writer.
 
-A store with keys signs each record and table as it is written, and verifies it as it is read; callers see the content
-without the signature. A file that is not signed by one of the keys counts as damaged, and nothing is done on its
-strength. The signature covers the storage namespace, the file's own key and its content, so that a file of another
-repository or run cannot take its place. It is an HMAC with SHA-256.
+A store with keys signs each record and table on write and verifies it on read; callers see the content without the
+signature. A file without a valid signature counts as damaged, and no run acts on it. The signature is an HMAC with
+SHA-256. It covers the storage namespace, the file's own key and its content, so a file of another repository or run
+cannot take its place.
 
-Not signed are files whose digest a signed file names, facts, whose names have the signature, and files that decide
-nothing: see `is_signed`. Nor is anything that lakeFS writes.
+Three kinds of files of runs are unsigned: files whose digest a signed file names, facts (their names contain the
+signature), and files that decide nothing; see `is_signed`. Files of lakeFS are unsigned too.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ from lakefs_gc_assets.storage.interface import (
 )
 
 SHORTEST_KEY = 32
-"""Characters of a key."""
+"""Minimum characters of a key."""
 _SEPARATORS = re.compile(r"[\s,]+")
 _SIGNED = re.compile(
-    # Of these two folders runs read whatever lies there.
+    # Runs read every file in these two folders.
     r"names/.+|[^/]+/receipts/.+|"
     r"(?!lock\.json|facts/|[^/]+/uncommitted/)(?:[^/]+/)*(?!part-|read-earlier-|counted\.)[^/]+\.(?:json|parquet)"
 )
@@ -41,7 +41,7 @@ _IN_RECORD, _IN_TABLE = (f',"{SIGNATURE}": "'.encode(), b'"'), (b"lakefs-gc sign
 _DIGITS = 64
 _DIGITS_ONLY = re.compile(rb"[0-9a-f]{64}")
 _PARQUET_END = 8
-"""Bytes of a table behind its footer: the footer's length in four, and four that are the same in all."""
+"""Bytes of a table after its footer: the footer's length (4 bytes) and the magic number (4 bytes)."""
 _FURTHER_ABILITIES = (
     "list_between",
     "listings_at_once",
@@ -50,14 +50,15 @@ _FURTHER_ABILITIES = (
     "delete_version",
     "part_sizes",
 )
-"""Methods and attributes that only some stores have. None of them reads or writes a signed file."""
+"""Methods and attributes that only some stores have. None reads or writes a signed file."""
 
 
 def is_signed(key: str) -> bool:
-    """True for a file that is signed: each list of a purge, and each record and table of runs, but for these.
+    """True for a file that is signed: lists of a purge, and records and tables of runs, with these exceptions.
 
-    The lock is taken anew by every run. Parts of frames and ids read earlier are named, with their digest, by a signed
-    file. Counts for a page only show. What lies in a folder `uncommitted/` is the server's.
+    The lock is taken anew by every run. A signed file names parts of frames and ids read earlier with their digest.
+    Names of facts contain the signature. Counts for a page are for display only. The server writes the files in a
+    folder `uncommitted/`.
     """
     if key.startswith(RUNS_PREFIX):
         return _SIGNED.fullmatch(key, len(RUNS_PREFIX)) is not None
@@ -66,14 +67,14 @@ def is_signed(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs files of one storage namespace with the first of some keys, and verifies them with all. Never shown."""
+    """Signs files of one storage namespace with the first key, and verifies them with all keys."""
 
     keys: tuple[bytes, ...] = field(repr=False)
     namespace: str
 
     @classmethod
     def from_setting(cls, text: str, namespace: str) -> "Signer":
-        """The keys of `store.signing_key`. Raises ConfigurationError for one that is too short."""
+        """A signer with the keys of `store.signing_key`. Raises ConfigurationError if a key is too short."""
         keys = [key for key in _SEPARATORS.split(text) if key]
         if not keys or min(map(len, keys)) < SHORTEST_KEY:
             raise ConfigurationError(
@@ -86,7 +87,7 @@ class Signer:
         return self._sign(self.keys[0], key, data)
 
     def is_signature(self, signature: str, key: str, data: bytes | bytearray) -> bool:
-        """True if a text is the signature of this very file by one of the keys."""
+        """True if a text is this file's signature by any of the keys."""
         return any(hmac.compare_digest(self._sign(each, key, data), signature) for each in self.keys)
 
     def _sign(self, secret: bytes, key: str, data: bytes | bytearray) -> str:
@@ -97,7 +98,7 @@ class Signer:
 
 
 def content_name(store: object, key: str, data: bytes | bytearray) -> str:
-    """64 hexadecimal digits that name the content of a file: its signature where the store signs, else its SHA-256."""
+    """64 hexadecimal digits that name the content of a file: its signature if the store signs, else its SHA-256."""
     if isinstance(store, SignedStore):
         return store.signer.sign(key, data)
     return hashlib.sha256(data).hexdigest()
@@ -111,16 +112,16 @@ def is_content_name(store: object, name: str, key: str, data: bytes | bytearray)
 
 
 class SignedStore:
-    """A store that signs the files of runs, and verifies them; all else it leaves to the store below it.
+    """A store that signs and verifies the files of runs, and delegates the rest to the wrapped store.
 
-    It has those of the further abilities of stores that the store below it has.
+    It has the optional methods of stores that the wrapped store has.
     """
 
     def __init__(self, store: ObjectStore, signer: Signer) -> None:
         self._store = store
         self.signer = signer
         self.delete_limit = store.delete_limit
-        # `isinstance` asks each object for the attributes of a protocol.
+        # `isinstance` looks up a protocol's attributes on each object.
         for name in _FURTHER_ABILITIES:
             if hasattr(store, name):
                 setattr(self, name, getattr(store, name))
@@ -134,12 +135,12 @@ class SignedStore:
         return self._store.list_level(prefix)
 
     def get(self, key: str) -> bytes:
-        """See ObjectStore.get; without the signature. Raises also CorruptFile where a file is not signed."""
+        """See ObjectStore.get; without the signature. Raises also CorruptFile if the signature is missing or wrong."""
         data = self._store.get(key)
         return self._verified(key, data) if is_signed(key) else data
 
     def get_part(self, key: str, start: int, end: int) -> bytes:
-        """See GivesObjects.get_part. No file that is signed is read in parts."""
+        """See GivesObjects.get_part. Signed files are never read in parts."""
         assert not is_signed(key), key
         return self._store.get_part(key, start, end)
 
@@ -203,9 +204,9 @@ def _around(key: str) -> tuple[bytes, bytes]:
 
 
 def _place(key: str, data: bytes) -> int:
-    """Where a signature begins in a file without one, and ends in a file with one.
+    """Offset at which a signature begins in an unsigned file, or ends in a signed one.
 
-    It is the end of a record, or the place right before the footer of a table.
+    It is before the closing brace of a record, or right before the footer of a table.
     """
     if key.endswith(".json"):
         return len(data) - 1

@@ -1,13 +1,10 @@
-"""A storage namespace in a container of Azure Blob Storage, which is also how Data Lake Storage is read and written.
+"""A storage namespace in a container of Azure Blob Storage; Data Lake Storage is accessed the same way.
 
-obstore reads; everything else Azure's own client asks, by the same credentials. Its answers are read here
-where that has to be done more closely: parts of a batch are told by their Content-ID and not by their order, a page of
-a listing that does not say whether there is more is none, and folders are no blobs.
-
-Credentials are an account's key, a shared access signature, or tokens of an identity. The first of these counts:
-settings; the environment variables that Azure's own tools read; the token file of a workload identity; the managed
-identity of the machine; whoever is logged in to the Azure command line. Azure's libraries sign and fetch tokens;
-obstore gets the same key, signature or tokens.
+obstore reads. Azure's own client makes all other requests, with the same credentials. This module parses some answers
+more strictly than the client does:
+- Parts of a batch are matched by Content-ID, not by order.
+- A page of a listing must say whether there is more.
+- Folders are not blobs.
 
 API: https://learn.microsoft.com/rest/api/storageservices/blob-service-rest-api
 """
@@ -49,10 +46,10 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.bucket_store import BucketStore, Expected, obstore_can_name
 from lakefs_gc_assets.storage.cloud import (
+    Answer,
     CloudErrors,
     Meaning,
     ObstoreError,
-    StoreAnswer,
     code_and_message,
     delete_in_batches,
     outcome_of,
@@ -74,19 +71,19 @@ _CODE = re.compile(r"\bAADSTS\d+\b")
 
 
 class Identity:
-    """Tokens of an identity, for both clients; safe to use from several threads, as the source is."""
+    """Tokens of an identity, for both clients; thread-safe, as the source is."""
 
     def __init__(self, source: TokenCredential) -> None:
         self._source = source
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
-        """See TokenCredential. Raises StorageError where there is none, which no retry takes for a busy service."""
+        """See TokenCredential. Raises StorageError if there is no token; the library does not retry that error."""
         try:
             return self._source.get_token(*scopes, **options)
         except OSError as error:
             raise StorageError(f"cannot read AZURE_FEDERATED_TOKEN_FILE {error.filename}: {error.strerror}") from None
         except AzureError as error:
-            # The rest of what it says may repeat the request.
+            # The rest of its message may repeat the request.
             code = _CODE.search(str(error))
             raise StorageError(
                 f"Azure hands out no access token ({code[0] if code else type(error).__name__}): no credentials for "
@@ -95,17 +92,18 @@ class Identity:
             ) from None
 
     def for_obstore(self) -> "AzureCredential":
-        """The access token, in the form that obstore asks for."""
+        """The access token in obstore's format."""
         token = self.get_token(_SCOPE)
         return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
 
 
 @dataclass(frozen=True, repr=False)
 class Authorization:
-    """Credentials in the forms that both clients take.
+    """Credentials in the formats of both clients.
 
     Attributes:
-        signature: what the address of a source has to carry, where others than headers authorize; may be empty.
+        signature: the shared access signature, which the URL of a copy's source must contain; empty with other
+            credentials.
     """
 
     for_library: AzureNamedKeyCredential | AzureSasCredential | Identity
@@ -114,7 +112,12 @@ class Authorization:
 
 
 def authorization(settings: StoreSettings, account: str) -> Authorization:
-    """The first of the chain that is configured; asks nobody yet. Raises ConfigurationError, ValueError."""
+    """The first configured credentials of a chain; sends no request. Raises ConfigurationError, ValueError.
+
+    Credentials are an account's key, a shared access signature, or tokens of an identity. The chain: settings, the
+    environment variables of Azure's own tools, the token file of a workload identity, the managed identity of the
+    machine, the user who is logged in to the Azure command line.
+    """
     environment = os.environ.get
     tenant = settings.tenant_id or environment("AZURE_TENANT_ID", "")
     client = settings.client_id or environment("AZURE_CLIENT_ID", "")
@@ -152,8 +155,8 @@ def _by_identity(source: TokenCredential) -> Authorization:
 
 
 def _identity(settings: StoreSettings, tenant: str, client: str) -> TokenCredential:
-    """An application with a secret, a workload whose cluster vouches for it, this machine, or whoever is logged in."""
-    # An authority that somebody names is his own: Azure does not know it, and it may have certificates of its own.
+    """An application with a secret, a workload identity, the machine's managed identity, or the logged-in user."""
+    # A configured authority is private: Azure's discovery does not know it, and it may have its own certificates.
     own = "AZURE_AUTHORITY_HOST" in os.environ
     verify = settings.ca_bundle if own and settings.ca_bundle else True
     authority: dict[str, Any] = {"disable_instance_discovery": own, "connection_verify": verify}
@@ -166,26 +169,26 @@ def _identity(settings: StoreSettings, tenant: str, client: str) -> TokenCredent
 
 
 VERSION = "2021-12-02"
-"""The version of the service's interface. From 2021-02-12 on, listings mark names that XML cannot hold."""
+"""Version of the service's API. Since 2021-02-12, listings mark encoded names, which XML cannot hold."""
 LARGEST_PUT = 5000 * 1024 * 1024
-"""Bytes that one request can write, the service's limit: an object is written whole, or not at all."""
+"""Maximum bytes of one write request, the service's limit. Objects are written by one request, so atomically."""
 _SOURCE = "x-ms-copy-source"
 
 
 class _Retries(ExponentialRetry):
-    """Retries as often, and with the same pauses, as requests to every other cloud."""
+    """Retries with the attempts and pauses that all clouds share."""
 
     def __init__(self) -> None:
         left = cloud.attempts() - 1
         super().__init__(retry_total=left, retry_connect=left, retry_read=left, retry_status=left)
 
     def get_backoff_time(self, settings: dict[str, Any]) -> float:
-        """Seconds to wait before the next attempt; `count` is how many have failed."""
+        """Seconds to wait before the next attempt; `count` is the number of failed attempts."""
         return cloud.pause_after(settings["count"])
 
 
 class _Transport(RequestsTransport):  # type: ignore[misc]
-    """HTTP as the library does it, but 429 is a failure that is retried, and XML with a DOCTYPE is not read."""
+    """The library's HTTP transport, which also retries 429 and refuses XML with a DOCTYPE."""
 
     def __init__(self, ca_bundle: str) -> None:
         super().__init__(
@@ -194,7 +197,7 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
             connection_verify=ca_bundle or True,
         )
         self.last = threading.local()
-        """The `response` that came last in a thread; the library's hook loses it where an attempt before it failed."""
+        """The last `response` of each thread. The library's response hook loses it after a failed attempt."""
 
     def send(self, request: Any, *, proxies: Any = None, **kwargs: Any) -> Any:
         """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for XML with a DOCTYPE, DeletesOver."""
@@ -208,17 +211,17 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         return response
 
 
-def answer_of(error: AzureError) -> StoreAnswer | None:
-    """The answer for which the library raised an error; None where there was none, or it did not come whole."""
+def answer_of(error: AzureError) -> Answer | None:
+    """The answer for which the library raised an error; None if there was none, or it was incomplete."""
     if not isinstance(error, HttpResponseError) or isinstance(error, DecodeError) or error.response is None:
         return None
     return _answer(error.response)
 
 
 def _keep_names(root: str) -> "Callable[[PipelineRequest[HttpRequest]], None]":
-    """Changes each request before it is signed, so that the name of a blob is one segment of the path.
+    """Hook that makes a blob's name one segment of the path, before the request is signed.
 
-    Otherwise HTTP libraries and services take `a/../b` for `b`, which is another blob.
+    Otherwise HTTP libraries and services would resolve `a/../b` to `b`, which is another blob.
     """
 
     def keep(request: "PipelineRequest[HttpRequest]") -> None:
@@ -237,18 +240,18 @@ def _one_segment(url: str, root: str) -> str:
     return parts._replace(path=root + parts.path.removeprefix(root).replace("/", "%2F")).geturl()
 
 
-def _answer(response: Any) -> StoreAnswer:
+def _answer(response: Any) -> Answer:
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return StoreAnswer(response.status_code, headers, response.body())
+    return Answer(response.status_code, headers, response.body())
 
 
 BATCH = 256
 """Keys in one batch request, the service's limit."""
 PAGE = 5000
-"""Blobs on one page of a listing, the service's limit."""
+"""Blobs per page of a listing, the service's limit."""
 _TIME = "%a, %d %b %Y %H:%M:%S GMT"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between looks at a copy that is under way."""
+"""Seconds between polls of a pending copy."""
 _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
 _MEANINGS = {
     **dict.fromkeys(_NO_CONTAINER, Meaning.NO_BUCKET),
@@ -263,14 +266,14 @@ _HOST = re.compile(r"^[a-z0-9]+://(?:[^/@]+@)?([^/@]+)/")
 
 
 class AzureStore(BucketStore[CloudErrors, BlobProperties]):
-    """Objects below a prefix of a container; see ObjectStore. Its ETags are no MD5 of the content.
+    """Objects below a prefix of a container; see ObjectStore. Its ETags are not MD5s of the content.
 
-    No ListsInOrder: an account with a hierarchical namespace lists folder by folder, and not every endpoint can begin
-    behind a key. So one task lists a slice, whatever its size.
+    It does not implement ListsInOrder: an account with a hierarchical namespace lists folder by folder, and not every
+    endpoint can begin after a key. So one task lists a whole slice, whatever its size.
     """
 
     def __init__(self, settings: StoreSettings, namespace: Namespace) -> None:
-        """Binds to a container and prefix; asks the service nothing."""
+        """Binds to a container and prefix; sends no request."""
         account, _, container = namespace.location.bucket.partition("/")
         endpoint = settings.endpoint_url.rstrip("/") or _endpoint(namespace)
         self._path = urlsplit(endpoint).path.strip("/")
@@ -303,7 +306,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         super().__init__(namespace.location.key, files, errors, ordered=False)
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
-        # The names alone: the library spends no time on the rest, which is parsed here.
+        # Names only: the library then parses nothing else. The rest of the page is parsed here.
         listed: Any = (
             self._container.walk_blobs(prefix, results_per_page=PAGE)
             if delimiter
@@ -329,12 +332,12 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             return str(written["etag"].strip('"'))
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
-        """Outcome of each; a blob with snapshots fails unless `store.delete_snapshots` is set."""
+        """Deletes blobs in batches; a blob with snapshots fails unless `store.delete_snapshots` is set."""
         return delete_in_batches(full_keys, BATCH, self._delete_batch, self._throttle)
 
     def _delete_batch(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
         action = f"delete {counted(len(full_keys), 'objects')} such as {full_keys[0]!r}"
-        # In a batch the library does not keep the name of a blob in one segment.
+        # In a batch, the library does not keep a blob's name in one path segment, so odd names go by themselves.
         named = [full for full in full_keys if obstore_can_name(full)]
         parts = self._batch(action, named) if named else {}
         for full in set(full_keys).difference(named):
@@ -343,19 +346,19 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             raise self._errors.no_bucket(action)
         return {full: _outcome(full, parts.get(full)) for full in full_keys}
 
-    def _delete_one(self, full: str) -> StoreAnswer:
-        """The answer of the blob service itself, that the blob is deleted or why it is not."""
+    def _delete_one(self, full: str) -> Answer:
+        """The blob service's own answer: the blob is deleted, or an error with the service's code."""
         action = f"delete {full!r}"
         answer = self._ask(action, lambda: self._blob(full).delete_blob(**self._with_snapshots))
         if answer.status == 202 or (answer.status >= 400 and code_and_message(answer)[0]):
             return answer
         raise self._refused(action, answer)
 
-    def _batch(self, action: str, full_keys: Sequence[str]) -> dict[str, StoreAnswer]:
-        """Deletes keys by one request; returns the answer for each key that it mentions."""
+    def _batch(self, action: str, full_keys: Sequence[str]) -> dict[str, Answer]:
+        """Deletes keys by one request; returns the answer for each mentioned key."""
 
         def send() -> None:
-            # The library gives up where it cannot read the answer; what can be read of it is read below.
+            # The library raises ValueError for a malformed answer. Its readable parts are parsed below.
             with suppress(ValueError):
                 self._container.delete_blobs(
                     *full_keys,
@@ -373,7 +376,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
     def _look(self, full: str) -> BlobProperties:
         with self._asking(f"look at {full!r}"):
             properties = self._blob(full).get_blob_properties()
-            # What is missing or malformed is an error.
+            # Raises if a field is missing or malformed.
             _facts(full, properties)
         return properties
 
@@ -381,7 +384,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         return _facts(key, content)
 
     def _alike(self, one: BlobProperties, other: BlobProperties) -> bool:
-        """Same size, the same MD5 where both have one, and no copy to the other is under way, was aborted or failed."""
+        """True if sizes are equal, MD5s are equal if both exist, and no copy to `other` is pending or failed."""
         digests = {bytes(digest) for blob in (one, other) if (digest := blob.content_settings.content_md5)}
         return one.size == other.size and len(digests) <= 1 and other.copy.status in (None, "success")
 
@@ -394,11 +397,11 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         there: BlobProperties | None,
         only_if_absent: bool,
     ) -> BlobProperties | None:
-        """Copies within the account, which may take the service longer than its answer; waits for it.
+        """Copies within the account, and waits for the copy, which may finish after the service's answer.
 
         https://learn.microsoft.com/rest/api/storageservices/copy-blob
         """
-        # A shared access signature is part of the URL, for the source as well.
+        # The source's URL needs the shared access signature too.
         signature = self._authorization.signature
         url = self._blob(source).url + (f"?{signature}" if signature else "")
         with self._asking(action):
@@ -414,8 +417,8 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             copied, pause = self._content(target), min(pause * 2, _LONGEST_PAUSE)
         return copied
 
-    def _ask(self, action: str, call: Callable[[], object]) -> StoreAnswer:
-        """The answer that a call of the library ended with, as it came, also where it is an error."""
+    def _ask(self, action: str, call: Callable[[], object]) -> Answer:
+        """The raw last answer of a library call, including errors."""
         self._transport.last.response = None
         with self._asking(action):
             try:
@@ -430,7 +433,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
     @contextmanager
     def _asking(self, action: str) -> Iterator[None]:
-        """Around a call of the library: what it raises becomes a StorageError."""
+        """Context for a call of the library: exceptions become StorageError."""
         with self._errors.reading(action), cloud.waits.shown(action):
             try:
                 yield
@@ -440,11 +443,11 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
                     raise self._errors.unreachable(action) from None
                 raise self._refused(action, answer) from None
 
-    def _refused(self, action: str, answer: StoreAnswer) -> StorageError:
+    def _refused(self, action: str, answer: Answer) -> StorageError:
         """The error for an answer about a blob."""
         return self._if_about_blob(action, self._errors.answered(action, answer), code_and_message(answer)[0])
 
-    def _refused_container(self, action: str, answer: StoreAnswer) -> StorageError:
+    def _refused_container(self, action: str, answer: Answer) -> StorageError:
         return self._errors.no_bucket(action) if answer.status == 404 else self._errors.answered(action, answer)
 
     def _explain(self, action: str, error: ObstoreError) -> StorageError:
@@ -452,7 +455,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         return self._if_about_blob(action, self._errors.raised(action, error), code)
 
     def _if_about_blob(self, action: str, error: StorageError, code: str) -> StorageError:
-        """The error, but not ObjectNotFound for a 404 without a code of the service: that may come from a proxy."""
+        """The error, but StorageError instead of ObjectNotFound for a 404 without a service code, as from a proxy."""
         if isinstance(error, ObjectNotFound) and not code:
             return StorageError(f"cannot {action} in {self._errors.place}: 404 by something that is no blob service")
         return error
@@ -468,7 +471,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
 
 def _condition(expected: Expected | None) -> dict[str, Any]:
-    """Arguments of which the library makes headers."""
+    """Arguments of the library for a conditional write."""
     if expected is None:
         return {}
     if expected.etag is None:
@@ -477,7 +480,7 @@ def _condition(expected: Expected | None) -> dict[str, Any]:
 
 
 def _endpoint(namespace: Namespace) -> str:
-    """The blob service of the account that a namespace names, in whichever of Azure's clouds."""
+    """The blob endpoint of a namespace's account, in any of Azure's clouds."""
     host = _HOST.match(namespace.uri.lower())
     if host is None or "." not in host[1]:
         raise ConfigurationError(f"{namespace.uri} does not name the host of an account: set store.endpoint_url")
@@ -485,9 +488,9 @@ def _endpoint(namespace: Namespace) -> str:
 
 
 def _listing_page(body: bytes, prefix: str) -> Page:
-    """A page of what lies below a prefix, without folders of a hierarchical namespace.
+    """Parses a page of a listing below a prefix, without folders of a hierarchical namespace.
 
-    Raises ValueError where it is no page of this listing, or does not say whether there is more.
+    Raises ValueError if it is not a page of this listing, or does not say whether there is more.
     """
     page = cloud.parse_xml(body)
     if page.tag != "EnumerationResults" or len(page.findall("Blobs")) != 1 or len(page.findall("NextMarker")) != 1:
@@ -531,8 +534,8 @@ def _facts(key: str, blob: BlobProperties) -> ObjectFacts:
     return ObjectFacts(key, int(blob.size), blob.last_modified.astimezone(UTC), str(blob.etag.strip('"')))
 
 
-def _outcome(full: str, part: StoreAnswer | None) -> DeleteOutcome:
-    """The outcome for one blob; one that its snapshots keep says which setting deletes them."""
+def _outcome(full: str, part: Answer | None) -> DeleteOutcome:
+    """The outcome for one blob. If snapshots prevent the delete, the error names the setting that deletes them."""
     outcome = outcome_of(full, part, _soft_deleted(part))
     if part is None or code_and_message(part)[0] != "SnapshotsPresent":
         return outcome
@@ -540,7 +543,7 @@ def _outcome(full: str, part: StoreAnswer | None) -> DeleteOutcome:
     return replace(outcome, error=f"{outcome.error}; {advice}")
 
 
-def _soft_deleted(part: StoreAnswer | None) -> bool | None:
-    """True if the service keeps the deleted blob for some time; None where it does not say."""
+def _soft_deleted(part: Answer | None) -> bool | None:
+    """True if the service keeps the deleted blob for some time; None if it does not say."""
     permanent = part.headers.get("x-ms-delete-type-permanent") if part else None
     return None if permanent is None else permanent == "false"

@@ -10,7 +10,7 @@ from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, StoreKind,
 if TYPE_CHECKING:
     from lakefs_gc_assets.storage.gcs import store as _store
 else:
-    # Deferred: only those who have such a store need its libraries.
+    # Deferred: only users of such a store install its libraries.
     _store = deferred("lakefs_gc_assets.storage.gcs.store")
 
 

@@ -1,9 +1,10 @@
 """A storage namespace in a bucket of Google Cloud Storage.
 
-obstore reads. Everything else goes through Google's own client, which knows generations and retries by its own policy.
-Both get the same access tokens from google-auth: application default credentials, or a service account's key. The ETag
-is the generation, which no two versions of an object share, not even with the same content. Only in listings it is what
-the service gives there, usually the MD5 of the content.
+obstore reads. Everything else goes through Google's own client, which supports generations and has its own retries.
+Both get the same access tokens from google-auth: application default credentials, or a service account's key.
+
+The ETag is the generation, which is unique to each version of an object, even if the content is the same. In listings
+the ETag is the MD5 of the content; null if the service gives none.
 API: https://cloud.google.com/storage/docs/json_api/v1
 """
 
@@ -58,21 +59,21 @@ if TYPE_CHECKING:
     from obstore.store import GCSCredential
 
 ENDPOINT = "https://storage.googleapis.com"
-# Otherwise the library looks at the bucket, in a thread of its own, for traces that nobody makes: that takes a right.
+# Otherwise a thread of the library reads the bucket's metadata for tracing, which is not used and needs a permission.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 _MEANINGS = {"404": Meaning.NO_OBJECT, "410": Meaning.NO_OBJECT}
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
 class Tokens(Credentials):
-    """Access tokens of google-auth for both clients, each used until it is about to expire, renewed by one thread.
+    """Access tokens of google-auth for both clients; one thread renews a token when it is about to expire.
 
-    The library is handed these and not the credentials themselves: with a service account it would ask
-    iamcredentials.googleapis.com, in a thread of its own, where its tokens may be used.
+    The library gets this wrapper instead of the credentials. With a service account's credentials, one of its threads
+    would ask iamcredentials.googleapis.com where the tokens may be used.
     """
 
     def __init__(self, source: Any) -> None:
-        """Takes credentials of google-auth, whose methods have no types."""
+        """Takes credentials of google-auth, whose methods are untyped."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._source = source
         self._universe_domain = source.universe_domain
@@ -86,7 +87,7 @@ class Tokens(Credentials):
             self.token, self.expiry = self._source.token, self._source.expiry
 
     def for_obstore(self) -> "GCSCredential":
-        """The access token, in the form that obstore asks for."""
+        """The access token in obstore's format."""
         try:
             if not self.valid:
                 self.refresh(Request())
@@ -96,17 +97,17 @@ class Tokens(Credentials):
 
 
 class RetryPolicy(TypedDict):
-    """How long a call of the library waits for an answer (connection and answer, seconds), and how it tries again."""
+    """Retries of a library call, and its timeouts in seconds (connect, read)."""
 
     retry: "Retry"
     timeout: tuple[float, float]
 
 
 def retry_policy() -> RetryPolicy:
-    """The library's policy, with the pauses and timeouts of requests to every other cloud.
+    """The library's policy with the pauses and timeouts that all clouds share.
 
-    It is handed to every call: a repeat of a conditional put has the same condition, so it cannot replace what somebody
-    else wrote in between; at most it finds what it wrote itself, as ObjectStore says.
+    It is safe for every call. A retried conditional put has the same condition, so it cannot replace another client's
+    write; at most it finds its own write, see ObjectStore.
     """
     retry = DEFAULT_RETRY.with_delay(initial=cloud.FIRST_PAUSE, maximum=cloud.LONGEST_PAUSE, multiplier=2)
     return {
@@ -116,7 +117,7 @@ def retry_policy() -> RetryPolicy:
 
 
 def _session(tokens: Tokens, ca_bundle: str) -> AuthorizedSession:
-    """Connections that all threads share; an address that sends elsewhere is not followed."""
+    """Connections shared by all threads; redirects are not followed."""
     session = AuthorizedSession(tokens, refresh_status_codes=())  # type: ignore[no-untyped-call]
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=cloud.CONNECTIONS))
@@ -126,7 +127,7 @@ def _session(tokens: Tokens, ca_bundle: str) -> AuthorizedSession:
 
 
 def no_token(error: GoogleAuthError) -> StorageError:
-    """The error where Google does not say who we are; what it said may repeat the request."""
+    """The error for a refused access token, without Google's message, which may repeat the request."""
     return StorageError(f"Google hands out no access token ({type(error).__name__}): check the credentials of `store`")
 
 
@@ -138,14 +139,14 @@ def _credentials(settings: StoreSettings) -> Any:
     try:
         return read(str(Path(file).expanduser()), scopes=[_SCOPE])
     except (ValueError, KeyError):
-        # The parser's own words may repeat the key.
+        # The parser's message may repeat the key.
         raise ConfigurationError(f"store.service_account_file {file} is not the key of a service account") from None
 
 
 BATCH = 100
 """Keys in one batch request, the service's limit."""
 PAGE = 1000
-"""Objects on one page of a listing, the service's limit."""
+"""Objects per page of a listing, the service's limit."""
 _FIELDS = "name,size,updated,generation,md5Hash,storageClass"
 _API = "/storage/v1"
 
@@ -154,15 +155,15 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
     """Objects below a prefix of a bucket; see ObjectStore."""
 
     def __init__(self, settings: StoreSettings, location: Location) -> None:
-        """Binds to a bucket and prefix; asks the service nothing.
+        """Binds to a bucket and prefix; sends no request.
 
-        Raises ConfigurationError, or StorageError where there are no credentials.
+        Raises ConfigurationError, or StorageError if there are no credentials.
         """
         name = f"gs://{location.bucket}"
         self._endpoint = settings.endpoint_url.rstrip("/") or ENDPOINT
         try:
             tokens = Tokens(_credentials(settings))
-            # The library's connections, which sign what is asked.
+            # The library's connections, which authenticate requests.
             self._session = _session(tokens, settings.ca_bundle)
             client = Client(
                 project=None,
@@ -217,7 +218,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         return _facts(key, self._look(self._full(key)))
 
     def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
-        """Writes in place of a generation; the service compares CRC32C."""
+        """Writes an object, replacing the expected generation, if given; the service compares CRC32C."""
         generation = None if expected is None else 0
         if expected is not None and expected.etag is not None:
             generation = int(expected.etag) if expected.etag.isdecimal() else 0
@@ -234,10 +235,10 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             raise self._errors.no_bucket(action) from None
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
-        """Deletes in batches, which are composed and read here.
+        """Deletes in batches, whose requests and answers are handled here.
 
-        The library takes the answers of a batch in the order in which they come, and a delete that failed must not be
-        taken for another one's. Deletes one by one would be told apart as well, but take a hundred times the requests.
+        The library assigns the answers of a batch by order, so it could blame a failed delete on another key. Single
+        deletes would avoid that, but take a hundred times as many requests.
         """
         kept = self._keeps_deleted
         return delete_in_batches(full_keys, BATCH, lambda batch: self._delete_batch(batch, kept), self._throttle)
@@ -251,7 +252,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 
     @cached_property
     def _keeps_deleted(self) -> bool | None:
-        """True if the bucket keeps deleted objects, by soft delete or versions; None if we may not know."""
+        """True if the bucket keeps deleted objects, by soft delete or versions; None without permission to read it."""
         bucket = self._bucket.client.bucket(self._bucket.name)
         with self._asking("look at the bucket"), suppress(Unauthorized, Forbidden):
             bucket.reload(**retry_policy())
@@ -262,9 +263,9 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
     def _copy_content(
         self, action: str, source: str, target: str, content: Blob, there: Blob | None, only_if_absent: bool
     ) -> Blob | None:
-        """Copies within the bucket, in as many requests as the service needs for it.
+        """Copies within the bucket, with as many requests as the service needs.
 
-        Without a body, which the library's own method has: properties in it take the place of the source's.
+        The library's own method sends a body, whose properties would replace the source's; this request has none.
         """
         path = f"{_API}{self._bucket.blob(source).path}/rewriteTo{self._bucket.blob(target).path}"
         query = {"ifSourceGenerationMatch": content.generation}
@@ -281,7 +282,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         blob: Blob = self._bucket.blob(full)
         with self._asking(f"look at {full!r}"):
             blob.reload(**retry_policy())
-            # What is missing or malformed is an error.
+            # Raises if a field is missing or malformed.
             _facts(full, blob)
         return blob
 
@@ -289,12 +290,12 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         return _facts(key, content)
 
     def _alike(self, one: Blob, other: Blob) -> bool:
-        """Same size and at least one digest in common, and all digests that both have are equal."""
+        """True if the sizes are equal, both have at least one common kind of digest, and all common ones are equal."""
         digests = [pair for pair in ((one.md5_hash, other.md5_hash), (one.crc32c, other.crc32c)) if all(pair)]
         return one.size == other.size and bool(digests) and all(each[0] == each[1] for each in digests)
 
     def _post(self, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Response:
-        """Sends a request that the library has no method for, with the same retries. Raises what the library raises."""
+        """Sends a request for which the library has no method, with the library's retries and exceptions."""
         policy = retry_policy()
 
         def send() -> Response:
@@ -311,7 +312,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 
     @contextmanager
     def _asking(self, action: str) -> Iterator[None]:
-        """Around a call of the library: what it raises becomes a StorageError."""
+        """Context for a call of the library: exceptions become StorageError."""
         with self._errors.reading(action), cloud.waits.shown(action):
             try:
                 yield
@@ -336,7 +337,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         return self._if_bucket_exists(action, self._errors.raised(action, error))
 
     def _if_bucket_exists(self, action: str, error: StorageError) -> StorageError:
-        """An answer 404 does not always say whether the object is missing or the bucket."""
+        """The error, corrected if the bucket is missing: a 404 does not always say whether bucket or object is."""
         if isinstance(error, ObjectNotFound):
             with self._asking(action), suppress(Forbidden):
                 if not self._bucket.exists(**retry_policy()):
@@ -350,7 +351,7 @@ def _answer(response: Response) -> StoreAnswer:
 
 
 def _page(answer: Mapping[str, Any]) -> Page:
-    """A page as the service wrote it. Raises ValueError, KeyError or TypeError where it is none."""
+    """Parses a page. Raises ValueError, KeyError or TypeError if it is not one."""
     if answer["kind"] != "storage#objects":
         raise ValueError("no page of a listing")
     items, prefixes = answer.get("items", []), answer.get("prefixes", [])
@@ -367,7 +368,7 @@ def _page(answer: Mapping[str, Any]) -> Page:
 
 
 def _md5(digest: str | None) -> str | None:
-    """In hexadecimal, as other stores tell it."""
+    """The digest in hexadecimal, as other stores give it."""
     return base64.b64decode(digest, validate=True).hex() if digest else None
 
 

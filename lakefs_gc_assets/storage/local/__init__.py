@@ -1,4 +1,4 @@
-"""Storage namespaces that are folders."""
+"""Storage namespaces in local folders."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 
 
 def _folder(settings: StoreSettings, namespace: Namespace) -> Path:
-    """The folder of a namespace, which lakeFS joins to the path of its blockstore."""
+    """The folder of a namespace: lakeFS appends the namespace to the path of its blockstore."""
     if not settings.local_root:
         raise ConfigurationError(
             f"storage namespace {namespace.uri} is a folder: set store.local_root to lakeFS's blockstore.local.path"

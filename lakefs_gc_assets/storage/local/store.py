@@ -1,13 +1,12 @@
-"""A storage namespace that is a folder: what the `local` blockstore of lakeFS writes, and what tests and demos use.
+"""A storage namespace in a folder, as lakeFS's `local` blockstore writes it; also used by tests and demos.
 
-A key is the path of a file below the folder. The helper files of this store lie in `HIDDEN`, which is no part of the
-namespace: new content is written there first and then renamed or linked into place, so a reader sees a whole object or
-none. A killed process may leave a file `new-…` there; it may be removed at any time.
-Empty folders stay behind after a delete, because removing one could fail an upload that lakeFS just started in it.
+A key is the path of a file below the folder. This store's helper files lie in `HIDDEN`, outside the namespace. New
+content is written there first and then renamed or linked into place, so readers never see a partial object. A killed
+process may leave a file `new-…` there, which is safe to remove.
+Deletes keep empty folders, because removing one could fail an upload that lakeFS just started in it.
 
-Listings go from folder to folder in order of keys. Symbolic links are neither followed nor listed. A
-file or folder that vanishes meanwhile is left out; anything else that cannot be read raises StorageError.
-Paths and keys are bytes, so that names do not depend on the locale; that is why `os` is used and not `pathlib`.
+Listings skip files and folders that vanish meanwhile; any other read error raises StorageError.
+Paths and keys are bytes, so that names do not depend on the locale. Hence `os` instead of `pathlib`.
 """
 
 import fcntl
@@ -54,36 +53,36 @@ _Result = TypeVar("_Result")
 class LocalStore:
     """Objects as files below a folder.
 
-    The ETag is an opaque version made of modification time, inode and size; listings leave it out. Writers take one
+    The ETag is an opaque version made of modification time, inode and size; listings omit it. Writers hold an
     advisory lock (`flock` on a file in HIDDEN) around compare-and-replace, so conditional puts are atomic between
-    processes that use this class; `put_if_absent` is a hard link and atomic against everybody. Each replacement is
-    given a later modification time than what it replaces, so no version occurs twice in a chain of replacements.
+    processes that use this class. `put_if_absent` creates a hard link, which is atomic for all processes. Each
+    replacement gets a later modification time than the replaced file, so no version repeats.
 
-    Symbolic links are not followed by listings (a warning counts them); reading through one works while it stays
-    inside the folder; writing or deleting through one is refused.
+    Listings do not follow symbolic links; a warning counts them. Reads through a link work if its target is inside the
+    folder. Writes and deletes through a link are refused.
     """
 
     delete_limit = 1000
 
     def __init__(self, root: Path) -> None:
-        """Binds to a folder that exists. Raises StorageError where it does not."""
+        """Binds to an existing folder. Raises StorageError if it does not exist."""
         self._root = os.fsencode(os.path.realpath(root))
         if not os.path.isdir(self._root):
             raise StorageError(f"{root} is not a folder: the storage namespace must exist before it can be collected")
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-        """See ObjectStore.list. Files that vanish while the folder is read are left out."""
+        """See ObjectStore.list. Files that vanish during the listing are skipped."""
         return in_order(self._root, self._folder_key(prefix), HIDDEN.encode(), Bounds())
 
     def list_between(
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """See ListsInOrder.list_between. Folders on the way are read whole, and their files between the bounds only."""
+        """See ListsInOrder.list_between. Each folder is scanned whole, but only files within the bounds are read."""
         folder, end = self._folder_key(prefix), None if until is None else until.encode()
         return in_order(self._root, folder, HIDDEN.encode(), Bounds(after.encode(), end, only_directly))
 
     def list_level(self, prefix: str) -> Level:
-        """See ObjectStore.list_level. A folder without any file below it is no prefix."""
+        """See ObjectStore.list_level. A folder without files below it is not a prefix."""
         return level(self._root, self._folder_key(prefix), HIDDEN.encode())
 
     def _folder_key(self, prefix: str) -> bytes:
@@ -158,7 +157,7 @@ class LocalStore:
             return [self._delete(key) for key in keys]
 
     def copy(self, source: str, target: str) -> ObjectFacts:
-        """See ObjectStore.copy. The copy is a hard link: content and time are the same ones."""
+        """See ObjectStore.copy. The copy is a hard link, so it shares content and modification time."""
         path = self._writable(target)
         new = os.path.join(self._root, f"{HIDDEN}new-{uuid.uuid4().hex}".encode())
         self._link(source, new)
@@ -167,7 +166,7 @@ class LocalStore:
         except OSError as error:
             raise failed("write", error) from None
         finally:
-            # A rename between two names of one file leaves both.
+            # A rename between two hard links to one file leaves both.
             _remove(new)
         return self.head(target)
 
@@ -179,7 +178,7 @@ class LocalStore:
             raise AlreadyExists(f"{target!r} exists already and was left as it is") from None
 
     def _link(self, source: str, path: bytes) -> None:
-        """Gives an object another name. Raises FileExistsError."""
+        """Creates a hard link to an object. Raises FileExistsError."""
         self.head(source)
         old = self._writable(source)
         try:
@@ -224,7 +223,7 @@ class LocalStore:
 
     @contextmanager
     def _new_file(self, key: str, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The content, safely on disk under a hidden name, and the path where it is to go."""
+        """Writes the content to a hidden file with fsync; yields that file's path and the final path."""
         path = self._writable(key)
         new = os.path.join(self._root, f"{HIDDEN}new-{uuid.uuid4().hex}".encode())
         try:
@@ -242,7 +241,7 @@ class LocalStore:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Holds the advisory lock of this folder; a process that dies lets it go."""
+        """Holds the advisory lock of this folder; the system releases it if the process dies."""
         path = os.path.join(self._root, f"{HIDDEN}lock".encode())
         with ExitStack() as opened:
             try:
@@ -264,7 +263,7 @@ class LocalStore:
     @staticmethod
     def _replace(key: str, new: bytes, path: bytes, current: os.stat_result | None) -> str:
         if current is not None and os.stat(new).st_mtime_ns <= current.st_mtime_ns:
-            # A file system's clock stands still for milliseconds: without this a version could occur again.
+            # A file system's clock advances in steps of milliseconds: without this, a version could repeat.
             os.utime(new, ns=(current.st_mtime_ns + 1000, current.st_mtime_ns + 1000))
         replaced = version(os.stat(new))
         if current is not None and replaced == version(current):
@@ -274,7 +273,7 @@ class LocalStore:
 
 
 def _in_folder(path: bytes, operation: Callable[[], _Result]) -> _Result:
-    """Runs an operation whose folder may be missing, or may be removed in the same moment."""
+    """Runs an operation, creating its folder if it is missing; retries in case the folder is removed concurrently."""
     for _ in range(10):
         try:
             return operation()
@@ -302,24 +301,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of the wanted keys: after `after` and up to `until`; with `only_directly` none in folders below."""
+    """Bounds of wanted keys: after `after`, up to and including `until`, and with `only_directly` not in subfolders."""
 
     after: bytes = b""
     until: bytes | None = None
     only_directly: bool = False
 
     def hold(self, key: bytes) -> bool:
-        """True if a file is wanted, or a folder, whose key ends with a slash, may hold a wanted file."""
+        """True if a file is wanted, or if a folder (its key ends with a slash) may hold a wanted file."""
         if not key.endswith(b"/"):
             return self.after < key and (self.until is None or key <= self.until)
-        behind_all = key[:-1] + b"0"  # The character that follows the slash.
+        behind_all = key[:-1] + b"0"  # The next character after the slash.
         return not self.only_directly and self.after < behind_all and (self.until is None or key < self.until)
 
 
 def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """Files between bounds below root + prefix but not below root + hidden, in order of keys.
+    """Files within bounds below root + prefix but not below root + hidden, in order of keys.
 
-    They are rows of LISTING_SCHEMA, without ETags and classes.
+    Rows have LISTING_SCHEMA, without ETags and storage classes.
     """
     links: list[bytes] = []
     try:
@@ -335,7 +334,7 @@ def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Itera
 def _files_in_order(
     root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds, links: list[bytes]
 ) -> Iterator[tuple[bytes, int, int]]:
-    """Key, size and modification time of each file; a folder counts as its name with a slash, as in its files' keys."""
+    """Key, size and modification time (ns) of each file. A folder sorts by its name with a slash, as in keys."""
     base, everything = os.path.join(root, b""), Bounds()
     levels = [iter((prefix,))]
     while levels:
@@ -345,7 +344,7 @@ def _files_in_order(
         elif key == prefix or key.endswith(b"/"):
             with _scan(root, key, hidden) as entries:
                 below = (key + entry.name + (b"/" if entry.is_dir(follow_symlinks=False) else b"") for entry in entries)
-                # Asking for each name takes a tenth of the time.
+                # Calling `hold` for each name takes a tenth of the time.
                 levels.append(iter(sorted(below if bounds == everything else filter(bounds.hold, below))))
         else:
             try:
@@ -376,7 +375,7 @@ def _batch(keys: list[bytes], sizes: list[int], nanoseconds: list[int]) -> pa.Re
 
 
 def level(root: bytes, prefix: bytes, hidden: bytes) -> Level:
-    """Files directly below root + prefix, and the folders there that hold a file at any depth."""
+    """Files directly below root + prefix, and subfolders that contain a file at any depth."""
     prefixes: list[bytes] = []
     objects: list[ObjectFacts] = []
     try:
@@ -407,7 +406,7 @@ def _holds_a_file(root: bytes, prefix: bytes, hidden: bytes) -> bool:
 
 
 def _scan(root: bytes, folder: bytes, hidden: bytes) -> AbstractContextManager[Iterable[os.DirEntry[bytes]]]:
-    """Entries of a folder; none where it does not exist (but the root must)."""
+    """Entries of a folder; none if it does not exist, but a missing root raises."""
     if folder == hidden:
         return nullcontext(())
     try:
@@ -425,7 +424,7 @@ def object_facts(key: str, facts: os.stat_result) -> ObjectFacts:
 
 
 def version(facts: os.stat_result) -> str:
-    """An opaque text that differs between two contents of one file: modification time, inode and size."""
+    """An opaque version of a file's content: modification time, inode and size."""
     return f"{facts.st_mtime_ns:x}-{facts.st_ino:x}-{facts.st_size:x}"
 
 
@@ -439,12 +438,12 @@ def _text(key: bytes) -> str:
 
 
 def shown(path: bytes) -> str:
-    """A path as a message shows it, whatever its bytes."""
+    """A path for messages, which may contain any bytes."""
     return repr(path.decode(errors="backslashreplace"))
 
 
 def failed(action: str, error: OSError) -> StorageError:
-    """A StorageError that names the file the system complained about."""
+    """A StorageError that names the file of a system error."""
     where = shown(os.fsencode(error.filename)) if error.filename else "the storage namespace"
     kind = PermissionMissing if isinstance(error, PermissionError) else StorageError
     return kind(f"cannot {action} {where}: {error.strerror}; check the folder's rights and its disk")

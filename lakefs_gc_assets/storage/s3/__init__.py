@@ -10,7 +10,7 @@ from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, StoreKind,
 if TYPE_CHECKING:
     from lakefs_gc_assets.storage.s3 import store as _store
 else:
-    # Deferred: boto3 takes long to import.
+    # Deferred: importing boto3 is slow.
     _store = deferred("lakefs_gc_assets.storage.s3.store")
 
 

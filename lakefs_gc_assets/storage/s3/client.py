@@ -1,13 +1,10 @@
-"""The two clients of an S3 bucket, with one set of credentials and one address, and the errors that they raise.
+"""The two clients of an S3 bucket, with shared credentials and endpoint, and their errors.
 
-boto3 decides where requests go (settings, environment, profile, rules of the service) and holds the credentials;
-obstore gets both from it, so that the two can never talk to different stores.
+boto3 determines the endpoint (settings, environment, profile, rules of the service) and holds the credentials. obstore
+gets both from boto3, so the two never talk to different stores.
 
-Pages of a listing are read here from the XML as the service sent it: neither library reads them as needed. obstore
-takes any XML without NextContinuationToken for the last page, such as an error or a proxy's; boto3 takes 70 ms for a
-page of a thousand objects. Here the rows of a page, which are alike, are matched by one regular expression, and
-everything around them is parsed as XML. A page whose rows differ from each other is parsed as a whole, five times
-slower.
+This module parses listing pages itself. obstore takes any XML without NextContinuationToken for the last page, such as
+an error or a proxy's page. boto3 takes 70 ms for a page of a thousand objects.
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 """
 
@@ -58,25 +55,25 @@ from lakefs_gc_assets.storage.cloud import CloudErrors, Meaning
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, Page
 
 EVENT = "before-parse.*.ListObjectsV2"
-"""Handlers with a wildcard here are called before boto3's own one, which parses the whole page to look for an error."""
+"""With this wildcard, a handler runs before boto3's own one, which parses the whole page to find an error."""
 PAGE = "Page"
-"""Key of the page in the answer of boto3's client."""
+"""Key of the parsed page in the answer of boto3's client."""
 _NEEDED = ("Key", "Size", "LastModified", "ETag")
 _CLASS = "StorageClass"
 _COLUMNS = (*_NEEDED, _CLASS)
 _STANDARD = "STANDARD"
-"""Class of an object whose row names none: some services leave it out where it is the usual one."""
+"""Default storage class: some services omit it from rows of objects in their standard class."""
 _TEXT = r"[^<&\x00-\x1f\x7f]*+"
 _NAME = "[A-Za-z][A-Za-z0-9]*+"
 _ODD = ("<!", "\ufffe", "\uffff")
-"""Texts behind which a row could hide something, or which no XML has."""
+"""Texts that could hide markup in a row, or that are invalid in XML; pages with them are parsed as a whole."""
 _Rows = list[list[str | None]]
-"""Texts of each of the columns."""
+"""Texts by column."""
 _TIME = LISTING_SCHEMA.field("last_modified").type
 
 
 class _AnotherDocument(ValueError):
-    """XML that is no page of a listing, such as an error."""
+    """XML that is not a page of a listing, such as an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +81,16 @@ class ListedPage(Page):
     """One page of a listing.
 
     Attributes:
-        prefix: the one that the page says it was asked for; None where it does not say.
+        prefix: requested prefix according to the page; None if the page does not say.
     """
 
     prefix: str | None = None
 
 
 def read_page(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
-    """Handler of boto3's client: adds the page to the answer, as PAGE, in place of what boto3 would parse.
+    """Handler of boto3's client: adds the parsed page to the answer as PAGE, so that boto3 parses nothing.
 
-    Another document, or none, is left to boto3, which asks again where it is an error or no XML.
+    Any other document is left to boto3, which retries if it is an error or not XML.
     """
     if response_dict["status_code"] != 200:
         return
@@ -108,9 +105,9 @@ def read_page(response_dict: dict[str, Any], customized_response_dict: dict[str,
 
 
 def parsed(body: bytes) -> ListedPage:
-    """A page. Raises ValueError or ParseError where it is none, or does not say whether there is more.
+    """Parses a page. Raises ValueError or ParseError if it is not one, or does not say whether there is more.
 
-    KeyCount is not compared: Ceph counts objects alone, others leave it out or count the whole bucket.
+    KeyCount is not checked: Ceph counts only objects; other services omit it or count the whole bucket.
     """
     fast = _fast(body)
     root = fast[0] if fast else cloud.parse_xml(body)
@@ -135,10 +132,10 @@ def parsed(body: bytes) -> ListedPage:
 
 
 def is_of(page: ListedPage, prefix: str) -> bool:
-    """True if a page may answer a listing below a prefix.
+    """True if a page can be an answer to a listing below a prefix.
 
-    A page without rows must say what it was asked for, as the service always does: others show it by their keys. Some
-    services do not encode the prefix as they encode keys.
+    A page without rows must state the requested prefix, as S3 always does; for other pages, the keys show it. Some
+    services do not encode the prefix in the way they encode keys.
     """
     if page.prefix is None:
         return not prefix or page.rows.num_rows > 0 or bool(page.prefixes)
@@ -146,14 +143,17 @@ def is_of(page: ListedPage, prefix: str) -> bool:
 
 
 def _fast(body: bytes) -> tuple[Element, _Rows] | None:
-    """The page without its rows, and these; None where they do not follow each other, or some cannot be matched.
+    """The page without its rows, and the rows; None if the rows are not adjacent, or the pattern misses one.
 
-    What is matched is well-formed, and in place of all rows an element is left that must be a child of the root: so
-    this is what a parser of XML would read.
+    One regular expression matches the rows, which are alike; the rest is parsed as XML. Pages with irregular rows are
+    parsed as a whole, which is five times slower.
+
+    The result equals that of an XML parser: matched rows are well-formed, and the element that replaces them must be a
+    child of the root.
     """
     text = body.decode()
     a_class = text.find(f"<{_CLASS}>")
-    # The first row that names a class: others may lack it.
+    # Sample the first row with a class, because other rows may lack it.
     begin = text.find("<Contents>") if a_class < 0 else text.rfind("<Contents>", 0, a_class)
     sample = text[begin : text.find("</Contents>", begin)]
     names = _NEEDED if a_class < 0 else _COLUMNS
@@ -173,7 +173,7 @@ def _fast(body: bytes) -> tuple[Element, _Rows] | None:
 
 @lru_cache
 def _row(order: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches one object whose elements of these names come in this order, with any others between them."""
+    """Pattern of one object with these elements in this order, and any other elements between them."""
     needed = "|".join((*_COLUMNS, "Contents"))
     parts = []
     for number, name in enumerate(order):
@@ -188,7 +188,7 @@ def _element(name: str) -> str:
 
 
 def _others(needed: str, group: str) -> str:
-    """Any other elements, with texts or with elements that have texts."""
+    """Pattern of any other elements, which contain text or elements with text."""
     inner = f"<(?P<{group}i>{_NAME})>{_TEXT}</(?P={group}i)>"
     return f"(?:<(?!(?:{needed})>)(?P<{group}>{_NAME})>(?:{_TEXT}|(?:{inner})+)</(?P={group})>)*"
 
@@ -220,7 +220,7 @@ def _are_texts(column: list[str | None]) -> TypeGuard[list[str]]:
 
 
 def _times(texts: list[str]) -> "pa.Array[Any]":
-    """Instants: written in ISO 8601 as by S3, or as in headers; without a zone they are UTC."""
+    """Parses times in ISO 8601, as S3 writes them, or in the format of HTTP headers; UTC if there is no zone."""
     try:
         return pa.array(texts, pa.string()).cast(_TIME)
     except pa.ArrowInvalid:
@@ -236,7 +236,7 @@ def _time(text: str) -> datetime:
 
 
 def _decoded(names: list[str]) -> list[str]:
-    """Names without the service's URL encoding, all at once. Raises UnicodeDecodeError where they are not UTF-8."""
+    """URL-decodes names, all at once. Raises UnicodeDecodeError if they are not UTF-8."""
     joined = "\n".join(names)
     if "%" not in joined and "+" not in joined:
         return names
@@ -245,7 +245,7 @@ def _decoded(names: list[str]) -> list[str]:
 
 
 def _local(element: Element) -> str:
-    """The name of an element without its namespace: services differ in it."""
+    """The name of an element without its XML namespace, which differs between services."""
     return element.tag.rpartition("}")[2]
 
 
@@ -254,7 +254,7 @@ def _all(element: Element, name: str) -> list[Element]:
 
 
 def _only(element: Element, name: str) -> str | None:
-    """The text of the one child with a name; None where there is none. Raises ValueError where there are several."""
+    """The text of the only child with a name; None if there is none. Raises ValueError if there are several."""
     children = _all(element, name)
     if len(children) > 1:
         raise ValueError(f"it says more than once what {name} is")
@@ -265,11 +265,11 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
-"""Codes of a service that could not answer now, and may be asked again."""
+"""Codes of temporary failures, which are retried."""
 CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
-"""Codes of a write that collided with another one, and may be repeated."""
+"""Codes of a write that collided with another one; such writes are retried."""
 _CODES = {
-    # Of a 404 without this code nobody knows what is missing.
+    # A 404 without this code does not say whether the object or the bucket is missing.
     Meaning.NO_OBJECT: {"NoSuchKey"},
     Meaning.NO_BUCKET: {"NoSuchBucket"},
     Meaning.OTHER_VERSION: {"PreconditionFailed"},
@@ -294,7 +294,7 @@ _CODES = {
     Meaning.BUSY: BUSY,
 }
 NOT_OFFERED = frozenset({"405", "501", "MethodNotAllowed", "NotImplemented"})
-"""Codes of a service that lacks what it was asked for."""
+"""Codes of a service that lacks the requested feature."""
 _FEATURES = {
     "CompleteMultipartUpload": "uploads in parts",
     "CopyObject": "copies (CopyObject), which quarantine and restore take",
@@ -305,19 +305,19 @@ _FEATURES = {
 }
 _MEANINGS = {code: meaning for meaning, codes in _CODES.items() for code in codes}
 _UNREADABLE = (ResponseParserError, ValueError, LookupError, OverflowError, RuntimeError, TypeError, AttributeError)
-"""Exceptions of boto3 where an answer cannot be read."""
+"""Exceptions of boto3 for unreadable answers."""
 FAILURES = (ClientError, BotoCoreError, *_UNREADABLE)
-"""Exceptions of boto3."""
+"""All exceptions of boto3 calls."""
 
 
 @dataclass(frozen=True)
 class S3Errors(CloudErrors):
-    """Turns what boto3 and obstore raise into StorageError and its subclasses.
+    """Turns exceptions of boto3 and obstore into StorageError and its subclasses.
 
     Attributes:
-        bucket_host: the host that requests go to, where the bucket's name is part of it and the endpoint was given; not
-            every service has such hosts.
-        endpoint: that endpoint.
+        bucket_host: the bucket's own host, if requests go there and `store.endpoint_url` is set; else empty. Not every
+            service has such hosts.
+        endpoint: the endpoint in this case; else empty.
     """
 
     bucket_host: str = ""
@@ -347,11 +347,11 @@ class S3Errors(CloudErrors):
         return self.failed(action, type(error).__name__, "this is not expected of a store")
 
     def not_offered(self, action: str, feature: str) -> NotOffered:
-        """The error where the service lacks a feature."""
+        """The error for a feature that the service lacks."""
         return NotOffered(f"cannot {action} in {self.place}: the service does not offer {feature}; no right gives it")
 
     def unreachable(self, action: str) -> StorageError:
-        """See CloudErrors.unreachable; names `store.path_style` where only the bucket's own host does not answer."""
+        """See CloudErrors.unreachable; names `store.path_style` if only the bucket's own host does not answer."""
         if self.endpoint and _answers(self.endpoint):
             return self.failed(
                 action,
@@ -372,7 +372,7 @@ class S3Errors(CloudErrors):
 
 
 def _answers(endpoint: str) -> bool:
-    """True if something listens at an endpoint."""
+    """True if an endpoint accepts connections."""
     url = urlsplit(endpoint)
     try:
         socket.create_connection((url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), 1).close()
@@ -382,43 +382,43 @@ def _answers(endpoint: str) -> bool:
 
 
 def code_of(error: ClientError) -> str:
-    """The code of S3, or the status where the answer has no code."""
+    """The code of S3, or the status if the answer has no code."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def quoted(error: ClientError) -> str:
-    """The service's answer in words: status, code and message."""
+    """Status, code and message of the service's answer."""
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     return " ".join(dict.fromkeys((status, code_of(error), error.response.get("Error", {}).get("Message", "")))).strip()
 
 
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
-"""Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
+"""Operations that set an object's encryption; parts inherit that of their upload."""
 _NEWER_CHECKSUMS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
 DIRECTORY_BUCKET = "--x-s3"
-"""End of the name of a directory bucket (S3 Express)."""
+"""Suffix of the names of directory buckets (S3 Express)."""
 _loaders: dict[tuple[str, ...], Loader] = {}
-"""Readers of the descriptions of services, by the folders that they read."""
+"""Loaders of botocore's service descriptions, by search paths."""
 _HANDED_ON_FOR = timedelta(minutes=9)
-"""boto3 renews credentials at the latest ten minutes before they expire, so what it hands out lasts this long."""
+"""Lifetime of credentials in obstore. boto3 renews them ten minutes or more before they expire, so they last longer."""
 
 
 def connect(settings: StoreSettings, bucket: str) -> "tuple[S3Client, Files, S3Errors]":
-    """Opens a bucket: both clients, safe to use from several threads, and the errors that they raise.
+    """Opens a bucket: both clients, which are thread-safe, and their errors.
 
-    Asks it nothing, unless its region is to be found out.
+    Sends no request, except to determine an unknown region.
 
-    Raises ConfigurationError for contradicting settings and the ARN of an access point, StorageError where there are no
+    Raises ConfigurationError for contradictory settings and the ARN of an access point, StorageError if there are no
     credentials or no endpoint.
     """
     if bucket.startswith("arn:"):
-        # boto3 takes the ARN out of the path, obstore leaves it there: each would ask for keys of its own.
+        # boto3 removes the ARN from the path, obstore keeps it: the two would use different keys.
         raise ConfigurationError(
             f"the storage namespace names its bucket by {bucket!r}, the ARN of an access point, which cannot be "
             "collected: a namespace with the bucket's name or the access point's alias (…-s3alias) can"
         )
     if urlsplit(settings.endpoint_url).path.strip("/") == bucket:
-        # Else every key would begin with the bucket's name: a server may take writes there, and list nothing.
+        # Otherwise every key would begin with the bucket's name: a server may accept writes there, and list nothing.
         raise ConfigurationError(
             f"store.endpoint_url ends with the bucket's name: leave out /{bucket}, which the storage namespace names"
         )
@@ -430,7 +430,7 @@ def connect(settings: StoreSettings, bucket: str) -> "tuple[S3Client, Files, S3E
             raise NoCredentialsError
         region = settings.region or session.region_name or _region_of(session, settings, bucket)
         client = _client(session, settings, region)
-        # The file of certificates that boto3 trusts, by settings, environment (AWS_CA_BUNDLE) or profile.
+        # boto3's CA bundle, from settings, environment (AWS_CA_BUNDLE) or profile.
         bundle = settings.ca_bundle or session._session.get_config_variable("ca_bundle") or ""
         files = _files(session, client, bucket, region, bundle)
     except (ClientError, BotoCoreError, BaseError) as error:
@@ -464,7 +464,7 @@ def _session(settings: StoreSettings) -> boto3.Session:
 
 
 def _share_descriptions(session: boto3.Session) -> None:
-    """Lets a session have what others of this process read of services: each by itself takes a tenth of a second."""
+    """Shares the service descriptions between sessions of this process: loading them takes 0.1 s per session."""
     own: Loader = session._session.get_component("data_loader")
     session._session.register_component("data_loader", _loaders.setdefault(tuple(own.search_paths), own))
 
@@ -511,7 +511,7 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
             max_pool_connections=cloud.CONNECTIONS,
             retries={"mode": "adaptive", "total_max_attempts": cloud.attempts()},
             s3={"addressing_style": "path" if settings.path_style else "virtual"},
-            # Services other than AWS may refuse the newer checksums where none is required.
+            # Services other than AWS may refuse the newer checksums, so send them only if required.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
@@ -519,7 +519,7 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
     client.meta.events.register(EVENT, read_page)
     client.meta.events.register("before-sign.s3.DeleteObjects", _send_content_md5)
     _show_waits(client)
-    # Last: the client may wait by its own rate before it sends. What is raised here is not retried.
+    # Last, because the client's rate limit may delay a request. Exceptions of this handler are not retried.
     client.meta.events.register_last("before-send", cloud.require_time_to_delete)
     if encryption := _encryption(settings):
         for operation in _WRITES:
@@ -535,7 +535,7 @@ def _show_waits(client: "S3Client") -> None:
 
 
 def _encryption(settings: StoreSettings) -> dict[str, str]:
-    """Arguments of a write that ask for the encryption of the settings. Raises ConfigurationError."""
+    """Arguments of a write for the configured encryption. Raises ConfigurationError."""
     if not settings.kms_key_id:
         return {"ServerSideEncryption": settings.server_side_encryption} if settings.server_side_encryption else {}
     if not settings.server_side_encryption.startswith("aws:kms"):
@@ -548,9 +548,9 @@ def _encrypt(encryption: Mapping[str, str], params: dict[str, Any], **_: object)
 
 
 def _send_content_md5(request: AWSRequest, **_: object) -> None:
-    """Sends the digest of a bulk delete that every service knows, in place of boto3's newer headers.
+    """Sends Content-MD5 with a bulk delete instead of boto3's newer checksum headers.
 
-    Backblaze, OVH, S3Proxy and others refuse these. Only directory buckets know no Content-MD5.
+    Backblaze, OVH, S3Proxy and others refuse the newer ones. Only directory buckets do not support Content-MD5.
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
     """
     if DIRECTORY_BUCKET in str(request.url):
@@ -563,7 +563,7 @@ def _send_content_md5(request: AWSRequest, **_: object) -> None:
 
 
 def _region_of(session: boto3.Session, settings: StoreSettings, bucket: str) -> str:
-    """The region a bucket says it lies in; S3's first one where the service does not say."""
+    """The region of a bucket according to the service; us-east-1 if it does not say."""
     client = _client(session, settings, "us-east-1")
     try:
         headers = client.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
@@ -587,7 +587,7 @@ def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str,
 
 
 def address(client: "S3Client", bucket: str) -> tuple[str, bool]:
-    """The address that boto3 sends requests for a bucket to; True if the bucket's name is part of the host."""
+    """The address of boto3's requests for a bucket, and True if the bucket's name is part of the host."""
     url = urlsplit(client.generate_presigned_url("list_objects_v2", Params={"Bucket": bucket}))
     path = url.path.rstrip("/")
     virtual = url.netloc.startswith(f"{bucket}.") and not path.endswith(f"/{bucket}")

@@ -1,7 +1,7 @@
-"""An S3 Inventory in place of a listing: the bucket's own report of what it holds, written daily or weekly to a bucket.
+"""An S3 Inventory instead of a listing: the bucket's own report of its objects, written daily or weekly to a bucket.
 
-The report is older than the run and may lack what was written or deleted shortly before it was made. That is safe as
-long as nothing is deleted that is not clearly older than the report, `created_at`.
+The report is older than the run, and may lack recent writes and deletes. That is safe if only objects clearly older
+than the report (`created_at`) are deleted.
 Format: https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-inventory-location.html
 """
 
@@ -40,7 +40,7 @@ _BLOCK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """One file of a report; `key` from the root of the bucket it lies in, `md5` of its bytes in hexadecimal digits."""
+    """One file of a report; `key` is relative to the root of its bucket, `md5` is in hexadecimal."""
 
     key: str
     size: int
@@ -49,13 +49,13 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One report, as its manifest describes it. Can be handed to other processes; its text shows no settings.
+    """One report, as its manifest describes it. It can be pickled, and its repr shows no settings.
 
     Attributes:
-        manifest: its address.
-        created_at: when S3 began to write it, UTC.
-        root: prefix of all keys of the storage namespace that is looked for in it.
-        columns: of its CSV files in order, or of its Parquet files, by the names of CSV.
+        manifest: address of the manifest.
+        created_at: time in UTC when S3 began to write the report.
+        root: prefix of all keys of the wanted storage namespace.
+        columns: columns of the files, in order for CSV; Parquet columns have the names of CSV too.
     """
 
     opener: StoreOpener = field(repr=False)
@@ -67,12 +67,12 @@ class Inventory:
     files: tuple[InventoryFile, ...]
 
     def batches(self, file: InventoryFile) -> Iterator[pa.RecordBatch]:
-        """Objects of the namespace that one file names, like ObjectStore.list; each is in one file of the report.
+        """Objects of the namespace in one file, as from ObjectStore.list; each object is in one file of the report.
 
-        Versions that are not the latest are left out, and delete markers: what is left is what a listing showed when
-        the report was made, but for what had been written or deleted shortly before.
+        Older versions and delete markers are skipped. The rest equals a listing at the time of the
+        report, except for writes and deletes shortly before.
 
-        Raises StorageError where the file is missing, is not the one that the manifest means, or cannot be read.
+        Raises StorageError if the file is missing, does not have the manifest's checksum, or cannot be read.
         """
         try:
             for batch in self._raw(file):
@@ -110,12 +110,12 @@ def open_inventory(settings: StoreSettings, uri: str, namespace: Namespace) -> I
     """Reads the manifest of a report, or of the newest complete one of an inventory configuration.
 
     Args:
-        settings: of a store that may read the bucket the reports are written to.
+        settings: settings of a store with read access to the bucket of the reports.
         uri: `s3://bucket/…/manifest.json`, or the folder above the dated ones.
-        namespace: whose objects are looked for.
+        namespace: storage namespace of the wanted objects.
     Raises:
-        ConfigurationError: where the report is of another bucket, or lacks a column.
-        StorageError: where there is no report, or it is damaged.
+        ConfigurationError: the report is of another bucket, or lacks a column.
+        StorageError: there is no report, or it is damaged.
     """
     location = parse_location(uri)
     if location is None or location.kind != "s3" or namespace.location.kind != "s3":
@@ -147,7 +147,7 @@ def open_inventory(settings: StoreSettings, uri: str, namespace: Namespace) -> I
 
 
 def _newest(opener: StoreOpener, folder: str) -> str:
-    """The manifest of the newest report; its checksum is written last."""
+    """The manifest of the newest complete report; S3 writes its checksum last."""
     store = opener.open()
     dated = [prefix for prefix in store.list_level(folder).prefixes if _DATED.fullmatch(prefix.removeprefix(folder))]
     for prefix in sorted(dated, reverse=True):
@@ -172,11 +172,11 @@ def _checked(content: bytes, md5: str, what: str, manifest: str) -> bytes:
 
 
 def _decoded(keys: pa.Array) -> pa.Array:
-    """Keys of a CSV file, which are URL-encoded."""
+    """Decodes the URL-encoded keys of a CSV file."""
     encoded = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
     if not pc.any(encoded).as_py():
         return keys
-    # Strict: two keys that are no Unicode text must not become one.
+    # Strict, so that two keys which are not valid UTF-8 do not become one.
     replaced = [unquote_plus(key, errors="strict") for key in keys.filter(encoded).to_pylist()]
     return pc.replace_with_mask(keys, encoded, pa.array(replaced, pa.string()))
 
@@ -207,7 +207,7 @@ def _listed(batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
 
 
 def _is_true(column: pa.Array) -> pa.Array:
-    """True if a flag is set; a missing one is an error, not a no."""
+    """True for each set flag. Raises ValueError if a flag is missing."""
     if column.null_count:
         raise ValueError("a version that does not say whether it is the latest, or a marker")
     if pa.types.is_boolean(column.type):

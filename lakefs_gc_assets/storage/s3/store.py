@@ -1,7 +1,7 @@
-"""A storage namespace in an S3 bucket, on AWS or on any service that speaks S3.
+"""A storage namespace in an S3 bucket, on AWS or any S3-compatible service.
 
-boto3's client lists, reads, writes and deletes. Every page of a listing is checked to be what was asked for. Copies are
-made by S3 itself within the bucket, in parts above the size that one request may copy.
+obstore reads; boto3's client lists, writes, deletes, and reads keys that obstore cannot name. S3 itself copies within
+the bucket, in parts above the limit of one request.
 """
 
 import logging
@@ -43,32 +43,32 @@ from lakefs_gc_assets.storage.s3.client import (
 CONFLICT_ATTEMPTS = 5
 _PARTS_AT_ONCE = 16
 SINGLE_DELETES = 8
-"""Requests at a time where a service has no bulk deletes."""
+"""Parallel requests if a service has no bulk deletes."""
 _CONDITIONS = "conditional writes (If-None-Match, If-Match), which keep two collections apart"
 _BAD_REQUEST = frozenset({"400", "BadRequest", "InvalidArgument", "InvalidRequest"})
-"""Codes with which some services refuse the headers of a conditional write."""
+"""Codes of services that refuse the headers of a conditional write."""
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 WHOLE = 5 * 1024**3
-"""Bytes that one CopyObject may copy. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
+"""Maximum bytes of one CopyObject. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
 PART = 1024**3
 """Bytes of each part of a larger object."""
 MD5 = re.compile("[0-9a-f]{32}")
 _KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 _Result = TypeVar("_Result")
 Head = Mapping[str, Any]
-"""The answer to HeadObject, which describes an object."""
+"""An answer to HeadObject."""
 _log = logging.getLogger(__name__)
 
 
 class S3Store(OrderedBucketStore[S3Errors, Head]):
-    """Objects below a prefix of a bucket; see ObjectStore. Every answer of the service is believed only as it stands.
+    """Objects below a prefix of a bucket; see ObjectStore.
 
-    Requests that were answered 5xx or SlowDown, timed out or lost their connection are repeated, at a rate that backs
-    off while the service throttles.
+    Requests that are answered 5xx or SlowDown, time out or lose their connection are retried, at a rate that backs off
+    while the service throttles.
     """
 
     def __init__(self, settings: StoreSettings, location: Location) -> None:
-        """Binds to a bucket and prefix; asks the service nothing, unless its region is to be found out."""
+        """Binds to a bucket and prefix; sends no request, except to determine an unknown region."""
         self._client, files, errors = connect(settings, location.bucket)
         self._bucket = location.bucket
         self._deletes_in_bulk = True
@@ -104,22 +104,22 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         return ObjectFacts(key, content["ContentLength"], modified, etag or None, self._md5(etag, content))
 
     def _md5(self, etag: str, head: Head) -> str | None:
-        """The ETag where it is the MD5 of the content.
+        """The ETag if it is the MD5 of the content, else None.
 
-        It is that of what was written in one piece and is encrypted by the service's own keys or not at all. With keys
-        of KMS or of a customer it looks the same and is something else, as it is in directory buckets
+        It is the MD5 if the object was written in one request, and is unencrypted or encrypted with the service's own
+        keys. With keys of KMS or of a customer, and in directory buckets, it only looks like an MD5
         (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html).
         """
         return etag if self._tells_md5s(head) and MD5.fullmatch(etag) else None
 
     def _tells_md5s(self, head: Head) -> bool:
-        """True if an ETag is made of MD5s, see `_md5`."""
+        """True if the ETag is an MD5, or is computed from MD5s of parts; see `_md5`."""
         own_keys = head.get("ServerSideEncryption", "AES256") == "AES256"
         other_keys = "SSEKMSKeyId" in head or "SSECustomerAlgorithm" in head or "SSECustomerKeyMD5" in head
         return own_keys and not other_keys and not self._bucket.endswith(DIRECTORY_BUCKET)
 
     def part_sizes(self, key: str) -> tuple[int, ...] | None:
-        """See TellsParts.part_sizes. Takes a request for each part."""
+        """See TellsParts.part_sizes. Sends a request for each part."""
         full = self._full(key)
 
         def look(number: int) -> Head:
@@ -134,14 +134,14 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         try:
             first = look(1)
         except StorageError:
-            # Not every service knows such a request.
+            # Not every service supports PartNumber.
             return None
         others = in_threads(_PARTS_AT_ONCE, look, range(2, first.get("PartsCount", 0) + 1))
         sizes = (first["ContentLength"], *(head["ContentLength"] for head in others))
         return sizes if "PartsCount" in first and sum(sizes) == whole["ContentLength"] else None
 
     def _bucket_exists(self) -> bool:
-        """An answer to HEAD does not say whether the object is missing or the bucket."""
+        """True if the bucket exists: a 404 for HEAD does not say whether object or bucket is missing."""
         try:
             self._client.head_bucket(Bucket=self._bucket)
         except ClientError as error:
@@ -202,7 +202,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         return outcomes
 
     def _delete_alone(self, full: str) -> DeleteOutcome:
-        """Deletes a key by itself: XML cannot hold it, or the service has no bulk deletes."""
+        """Deletes one key by its own request, if XML cannot hold it or the service has no bulk deletes."""
         try:
             answer = self._ask(f"delete {full!r}", lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
         except DeletesOver:
@@ -242,7 +242,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         return self._content(target)
 
     def _copy_in_parts(self, source: str, target: str, content: Head, condition: Mapping[str, Any]) -> None:
-        """Copies an object that is too large for one request."""
+        """Copies an object that exceeds the limit of one request."""
         client, bucket, size = self._client, self._bucket, content["ContentLength"]
         kept = {name: content[name] for name in _KEPT if name in content}
         upload = client.create_multipart_upload(Bucket=bucket, Key=target, **kept)["UploadId"]
@@ -267,12 +267,12 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
             raise
 
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
-        """See KeepsVersions.remove_delete_marker. Takes the permissions to list and to delete versions."""
+        """See KeepsVersions.remove_delete_marker. Needs the permissions to list and to delete versions."""
         full = self._full(key)
         if version_id == NULL_VERSION:
-            # An object written in between would have the same version, and would be lost.
+            # An object written meanwhile would have the same version ID, and would be lost.
             raise StorageError(f"cannot remove the delete marker of {full!r}: it has no version of its own")
-        # Of all names with this prefix the key itself sorts first, and of its versions the newest.
+        # The key itself sorts first among keys with this prefix, and its newest version first among its versions.
         answer = self._ask(
             f"look at the versions of {full!r}",
             lambda: self._client.list_object_versions(Bucket=self._bucket, Prefix=full, MaxKeys=1),
@@ -287,7 +287,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         return True
 
     def versions(self, prefix: str) -> Iterator[Version]:
-        """See ListsVersions.versions. Takes the permission to list versions."""
+        """See ListsVersions.versions. Needs the permission to list versions."""
         full = self._full(prefix)
         position: dict[str, str] = {}
         while True:
@@ -311,7 +311,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
             position = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
 
     def delete_version(self, key: str, version_id: str) -> None:
-        """See ListsVersions.delete_version. Takes the permission to delete versions."""
+        """See ListsVersions.delete_version. Needs the permission to delete versions."""
         full = self._full(key)
         self._ask(
             f"delete version {version_id} of {full!r}",
@@ -319,7 +319,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         )
 
     def _ask(self, action: str, call: Callable[[], _Result]) -> _Result:
-        """Calls boto3, again where another writer was in the way, and turns its errors into ours."""
+        """Calls boto3, retries conflicts with other writers, and turns its errors into ours."""
         attempts = Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, ClientError) and code_of(error) in CONFLICT),
             stop=stop_after_attempt(CONFLICT_ATTEMPTS),
@@ -333,7 +333,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
 
 
 def _accepted(full: str, marked: bool, version_id: str | None) -> DeleteOutcome:
-    """Outcome of a bucket without versions, or of one that put a delete marker on top of the versions it has."""
+    """Outcome of a delete in an unversioned bucket, or of one that added a delete marker."""
     if not marked:
         return DeleteOutcome(full, DeleteResult.ACCEPTED)
     kept = None if version_id == NULL_VERSION else True
@@ -341,7 +341,7 @@ def _accepted(full: str, marked: bool, version_id: str | None) -> DeleteOutcome:
 
 
 def _with_key(entries: Sequence[Any], asked: Container[str]) -> Iterator[Any]:
-    """The entries of an answer whose one key was asked for; of two keys boto3 makes a list."""
+    """The entries of an answer with a requested key. Entries with two keys, which boto3 makes a list, are skipped."""
     return (entry for entry in entries if isinstance(entry.get("Key"), str) and entry["Key"] in asked)
 
 
@@ -354,12 +354,12 @@ def _was_busy(outcome: DeleteOutcome) -> bool:
 
 
 def same_content(one: Head, other: Head) -> bool:
-    """Same size and, where both ETags are digests of the content, the same ETag."""
+    """True if the sizes are equal and, if both ETags are digests of the content, the ETags too."""
     etags = [str(facts.get("ETag", "")).strip('"') for facts in (one, other)]
     digests = all(MD5.fullmatch(etag) for etag in etags) and not (_has_own_key(one) or _has_own_key(other))
     return one["ContentLength"] == other["ContentLength"] and (not digests or etags[0] == etags[1])
 
 
 def _has_own_key(facts: Head) -> bool:
-    """True if the ETag depends on an encryption that is new for each write."""
+    """True if the ETag depends on the encryption, which differs for each write."""
     return str(facts.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in facts
