@@ -1,16 +1,11 @@
-"""One canonical form of an address: relative to the storage namespace, exactly as the object store spells the key.
+"""The canonical form of an address: relative to the storage namespace, exactly as the object store spells the key.
 
-lakeFS stores addresses relative, in full, or in a deprecated form that may be either; servers, clients and importers
-spell the same bucket as `s3` or `s3a`, the same Azure container as `https` or `abfs`, and may double slashes or escape
-characters. Every spelling that *may* mean a key counts as that key: for referenced data this can only keep more.
-lakeFS reads a full address as a URL: it decodes the path and drops a query (lakeFS server, `pkg/block/namespace.go`).
-It reads a storage namespace in the same way: of `s3://bucket/my%20repo` the keys begin with `my repo/`.
+lakeFS stores addresses relative, in full, or in a deprecated form that may be either. Servers, clients and importers
+use different schemes for one bucket (`s3` or `s3a`; `https` or `abfs` on Azure), and may double slashes or escape
+characters. Every spelling that *may* mean a key counts as that key: for referenced data, this can only keep more.
 
-Access points of S3 have aliases that look like buckets, and nobody but AWS knows to which bucket one leads: an address
-by an alias may lie in the namespace where its path does.
-
-On the blockstore `local` a server spells addresses with the folder of the blockstore in front: of `local://repo` they
-begin with `local:///var/lakefs/repo/`. That folder is the server's, and may be mounted elsewhere here: any is believed.
+lakeFS parses a full address as a URL: it decodes the path and drops a query (lakeFS server, `pkg/block/namespace.go`).
+It parses a storage namespace in the same way: keys of `s3://bucket/my%20repo` begin with `my repo/`.
 """
 
 import re
@@ -31,11 +26,11 @@ _SLASHES = re.compile("//+")
 _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
 _ARN = "arn:"
-"""How the alias of an access point ends, and how its name begins where it is written in full."""
+"""Suffixes of access point aliases, and the prefix of an access point's full name."""
 
 
 class AddressType(IntEnum):
-    """How lakeFS says an entry's address is to be read (`Entry.address_type`)."""
+    """Interpretation of an entry's address (`Entry.address_type` of lakeFS)."""
 
     BY_PREFIX_DEPRECATED = 0
     RELATIVE = 1
@@ -52,18 +47,22 @@ class Location:
 
     @property
     def is_access_point(self) -> bool:
-        """True if an access point is named in place of a bucket, so that any bucket of S3 may be meant."""
+        """True if the bucket is an access point of S3, which may lead to any bucket.
+
+        Aliases of access points look like buckets, and only AWS can resolve them. So an address with an alias may lie
+        in a namespace if its path does.
+        """
         return self.kind == "s3" and (self.bucket.endswith(_ALIASES) or self.bucket.startswith(_ARN))
 
     def may_share_bucket(self, other: "Location") -> bool:
-        """True if both lie in one bucket, or may do so because one of them is named by an access point."""
+        """True if both lie in one bucket, or may do so because one is an access point."""
         if (self.kind, self.bucket) == (other.kind, other.bucket):
             return True
         return self.kind == other.kind and (self.is_access_point or other.is_access_point)
 
 
 def parse_location(uri: str) -> Location | None:
-    """Reads a full address; None where it has no scheme."""
+    """Parses a full address; None if it has no scheme."""
     scheme, separator, rest = uri.partition("://")
     if not separator or not scheme or "/" in scheme:
         return None
@@ -91,8 +90,8 @@ class Namespace:
     """A repository's storage namespace, the root that canonical addresses are relative to.
 
     Attributes:
-        uri: as lakeFS gives it, with exactly one trailing slash.
-        location: where lakeFS puts what belongs to it, its path decoded; its key is empty or ends with a slash.
+        uri: address from lakeFS, with exactly one trailing slash.
+        location: location of its objects, with the path decoded; the key is empty or ends with a slash.
     """
 
     uri: str
@@ -100,9 +99,9 @@ class Namespace:
 
     @classmethod
     def parse(cls, storage_namespace: str) -> "Namespace":
-        """Reads `storage_namespace` of a repository.
+        """Parses `storage_namespace` of a repository.
 
-        Raises ConfigurationError where it is no full address, or lakeFS could not decode it.
+        Raises ConfigurationError if it is not a full address, or lakeFS could not decode it.
         """
         uri = storage_namespace.rstrip("/") + "/"
         location = parse_location(uri)
@@ -115,20 +114,20 @@ class Namespace:
 
     @property
     def is_escaped(self) -> bool:
-        """True if lakeFS, which spells addresses by the decoded path, spells them otherwise than the namespace."""
+        """True if addresses may be spelled unlike the namespace's URI, because lakeFS decodes its path."""
         return bool(_ESCAPED.search(self.uri))
 
     def may_lie_elsewhere(self, address: str) -> bool:
-        """True if an address counts as inside only because an access point or a folder is not known."""
+        """True if an address counts as inside only because an access point's bucket or a server's folder is unknown."""
         location = parse_location(address)
         return location is not None and location.bucket != self.location.bucket and any(self._readings(address))
 
     def relative(self, full_address: str) -> str | None:
-        """The key below this namespace that a full address names, spelled as given; None where it lies outside."""
+        """The key below this namespace that a full address names, spelled as given; None if it lies outside."""
         return next(self._readings(full_address), None)
 
     def _readings(self, full_address: str) -> Iterator[str]:
-        """Every key below this namespace that a full address may name, as given first."""
+        """Every key below this namespace that a full address may name; the spelling as given comes first."""
         if full_address.startswith(self.uri):
             yield full_address[len(self.uri) :]
             return
@@ -144,7 +143,11 @@ class Namespace:
                 yield key[len(self.location.key) :]
 
     def _below_folders(self, location: Location) -> Iterator[str]:
-        """Every key that an absolute path may name, wherever the blockstore's folder lies; lakeFS's own names first."""
+        """Every key that an absolute path may name, for any folder of the blockstore; lakeFS's own names come first.
+
+        On the blockstore `local`, a server puts its folder in front of addresses: those of `local://repo` begin with
+        `local:///var/lakefs/repo/`. The folder may be mounted elsewhere on this machine, so any folder is accepted.
+        """
         if self.location.kind != "local" or location.bucket:
             return
         own = "/" + f"{self.location.bucket}/{self.location.key}".lstrip("/")
@@ -157,7 +160,7 @@ class Namespace:
         yield from sorted(keys, key=lambda key: not key.startswith((METADATA_PREFIX, DATA_PREFIX)))
 
     def live_keys(self, address: str, address_type: int) -> tuple[str, ...]:
-        """Every key that a reference may mean; empty where it lies outside the namespace.
+        """Every key that a reference may mean; empty if it lies outside the namespace.
 
         Args:
             address: as stored in an entry or in uncommitted data.
@@ -173,7 +176,7 @@ class Namespace:
 
 
 def _decoded(location: Location, storage_namespace: str) -> str:
-    """The path of a storage namespace as Go's net/url reads it, to which lakeFS joins keys."""
+    """The path of a storage namespace as Go's net/url decodes it; lakeFS appends keys to it."""
     path = location.key.partition("?")[0]
     try:
         if "%" in location.bucket or _NO_ESCAPE.search(path):
@@ -187,7 +190,7 @@ def _decoded(location: Location, storage_namespace: str) -> str:
 
 
 def _spellings(key: str) -> tuple[str, ...]:
-    """The key as given first, then decoded, without a query, with single slashes and without outer ones."""
+    """Spellings of a key: as given first, then decoded, without query, with single slashes, without outer slashes."""
     if not _ODD.search(key):
         return (key,)
     spellings: dict[str, None] = {}

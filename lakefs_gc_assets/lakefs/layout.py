@@ -1,29 +1,11 @@
-"""Names in a storage namespace, as lakeFS makes them: the ids in them, their layouts, their slices and windows.
+"""Names of objects in a storage namespace: their ids, layouts, slices and windows.
 
-An id (xid) has 12 bytes in 20 characters that sort like the bytes. An object's id begins with its time of issue, a
-slice's and a run's with a time that counts down from the year 4000, so that the newest sorts first. Times are whole
+An id (xid) has 12 bytes in 20 characters that sort like the bytes. An object's id begins with its time of issue. Ids of
+slices and runs begin with a time that counts down from the year 4000, so that the newest sorts first. Times are whole
 seconds since 1970-01-01 UTC.
 
-Layouts:
-
-| layout | name |
-|---|---|
-| `slice` | `data/<slice>/<xid>[,<43 characters of signature>]`, since v0.87 |
-| `sharded` | `data/!ab/c/<slice>/<xid>[,signature]`, Enterprise servers |
-| `token` | `data/<repository>:<staging token>/<nanoid>`, addresses issued by old servers |
-| `flat` | 32 hexadecimal digits at the root, repositories older than `data/` |
-| `slice`, `sharded` | such a name without signature, and the suffix of a leftover (below) |
-| `unrecognised` | anything else: kept, and reported |
-| `special` | `_lakefs/…` and the root `dummy`: never part of the universe |
-
-A *window* groups slices by their creation (UTC); what lies in no slice belongs to the window `legacy`.
-
-A *leftover* is a helper object of an upload in parts, which no entry ever names. On Google Cloud Storage lakeFS writes
-a marker `<address>.multipart`, each part as `<address>.part_<5 digits>`, and composes 32 of these into one object at a
-time, named after the first of them with `_1`, and in a second round `_2`. Uploads that a client gave up leave them.
-
-Sources: lakeFS server, `pkg/upload/path_provider.go` and the runs that it builds on, `pkg/block/gs/adapter.go` and
-`compose.go`; `rs/xid` for the encoding.
+Sources: lakeFS server, `pkg/upload/path_provider.go`, `pkg/block/gs/adapter.go` and `compose.go`; `rs/xid` for the
+encoding.
 """
 
 import os
@@ -45,11 +27,11 @@ _YEAR_4000 = 64_060_588_800
 _CHARACTERS = frozenset(XID_ALPHABET)
 _MASK_32 = 0xFFFF_FFFF
 _AHEAD = timedelta(hours=1)
-"""So much later than now an id may say that it was issued: another machine's clock may have done so."""
+"""Tolerance for ids from the future: the clock of another machine may be ahead."""
 
 
 def is_xid(text: str) -> bool:
-    """True if the text is an id as lakeFS writes it (96 bits, so the last character carries one bit only)."""
+    """True if the text is an id as lakeFS writes it (96 bits, so the last character holds only one bit)."""
     return len(text) == XID_LENGTH and text[-1] in "0g" and _CHARACTERS.issuperset(text)
 
 
@@ -62,24 +44,24 @@ def encode_xid(raw: bytes) -> str:
 
 
 def decode_xid(xid: str) -> bytes:
-    """The 12 raw bytes of an id. Raises ValueError for anything that is no xid."""
+    """The 12 raw bytes of an id. Raises ValueError if it is not an xid."""
     if not is_xid(xid):
         raise ValueError(f"not an xid: {xid!r}")
     return (int(xid, 32) >> 4).to_bytes(12)
 
 
 def issued_at(xid: str) -> int:
-    """When an object's id was issued."""
+    """Time of issue of an object's id."""
     return int.from_bytes(decode_xid(xid)[:4])
 
 
 def created_at(descending: str) -> int:
-    """When a slice or a run was created, from its descending id."""
+    """Creation time of a slice or a run, from its descending id."""
     return (_YEAR_4000 - int.from_bytes(decode_xid(descending)[:4])) & _MASK_32
 
 
 def is_to_come(descending: str, now: datetime) -> bool:
-    """True if a descending id is of a time that no clock shows yet, so that somebody made it up. `now`: UTC."""
+    """True if a descending id lies so far in the future that it must be forged. `now`: UTC."""
     return created_at(descending) > (now + _AHEAD).timestamp()
 
 
@@ -98,25 +80,25 @@ class XidGenerator:
         return encode_xid((prefix & _MASK_32).to_bytes(4) + self._machine + counter.to_bytes(3))
 
     def ascending(self, now: datetime) -> str:
-        """An id as lakeFS gives it to an object."""
+        """An id as lakeFS issues it for an object."""
         return self._with_prefix(int(now.timestamp()))
 
     def descending(self, now: datetime) -> str:
-        """An id as lakeFS gives it to a slice or a run."""
+        """An id as lakeFS issues it for a slice or a run."""
         return self._with_prefix(_YEAR_4000 - int(now.timestamp()))
 
 
 def issue_run_id(now: datetime) -> str:
-    """A new id of a run of ours: of two that processes issue in one second, the later one sorts first as well.
+    """A new id for a run of this collector. Later ids sort first, even within one second.
 
-    The bytes that follow the seconds count the microseconds of that second down; five more are random.
+    The three bytes after the seconds count down the microseconds of the second; the last five are random.
     """
     seconds = (_YEAR_4000 - int(now.timestamp())) & _MASK_32
     return encode_xid(seconds.to_bytes(4) + (999_999 - now.microsecond).to_bytes(3) + os.urandom(5))
 
 
 def as_datetime(seconds: int) -> datetime:
-    """The moment of a time in an id."""
+    """A time of an id as datetime in UTC."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -125,15 +107,15 @@ METADATA_PREFIX = "_lakefs/"
 RUNS_PREFIX = f"{METADATA_PREFIX}retention/gc/uncommitted/"
 """Folder of the server's preparations of uncommitted data, and of our runs."""
 QUARANTINE_PREFIX = f"{METADATA_PREFIX}retention/gc/quarantine/"
-"""Folder of objects that were moved, in a folder for each run."""
+"""Folder of moved objects, with a subfolder for each run."""
 MOVED_METADATA = "metadata"
-"""Folder of the quarantine, in place of a run's, for ranges and metaranges that nothing needed."""
+"""Subfolder of the quarantine, instead of a run's, for unneeded ranges and metaranges."""
 SIGNATURE = "signature"
-"""The entry with the signature of a JSON record of our runs."""
+"""Name of the entry with the signature in JSON records of our runs."""
 LEGACY_WINDOW = "legacy"
 OTHER_WINDOW = "other"
 SLICE_SPAN_SECONDS = 3600
-"""lakeFS opens a new slice on the first use after this long (or after 50,000 names)."""
+"""Age in seconds after which lakeFS opens a new slice on the next use (or after 50,000 names)."""
 
 WindowSize = Literal["month", "day", "hour", "slice"]
 
@@ -141,7 +123,12 @@ _XID = r"[0-9a-v]{19}[0g]"
 _SIGNATURE = r",[A-Za-z0-9_-]{43}"
 _PART_NUMBER = r"(?:0000[1-9]|000[1-9][0-9]|00[1-9][0-9]{2}|0[1-9][0-9]{3}|10000)"
 LEFTOVER = rf"\.(?:multipart|part_{_PART_NUMBER}(?:_1(?:_2)?)?)"
-"""Suffix of a leftover; 10,000 parts at most are composed in two rounds."""
+"""Suffix of a leftover, a helper object of a multipart upload that no entry ever names.
+
+On Google Cloud Storage, lakeFS writes a marker `<address>.multipart` and each part as `<address>.part_<5 digits>`. It
+composes up to 32 parts into one object, which has the name of its first part with the suffix `_1`. A second round adds
+`_2`; two rounds suffice for the maximum of 10,000 parts. Abandoned uploads leave these objects behind.
+"""
 _SUFFIX = f"(?:{_SIGNATURE}|{LEFTOVER})?"
 SLICE_NAME = rf"data/({_XID})/({_XID}){_SUFFIX}"
 _SHARDED_NAME = rf"data/![0-9A-Za-z_-]{{2}}/[0-9A-Za-z_-]/({_XID})/({_XID}){_SUFFIX}"
@@ -152,7 +139,18 @@ _WINDOW = re.compile(rf"{LEGACY_WINDOW}|\d{{4}}-\d\d(-\d\d(T\d\d)?)?|{_XID}", re
 
 
 class Layout(StrEnum):
-    """Layout that a name belongs to."""
+    """Layout of a name.
+
+    | layout | name |
+    |---|---|
+    | `slice` | `data/<slice>/<xid>[,<43 characters of signature>]`, since v0.87 |
+    | `sharded` | `data/!ab/c/<slice>/<xid>[,signature]`, Enterprise servers |
+    | `token` | `data/<repository>:<staging token>/<nanoid>`, addresses issued by old servers |
+    | `flat` | 32 hexadecimal digits at the root, repositories older than `data/` |
+    | `slice`, `sharded` | such a name without signature, and the suffix of a leftover (`LEFTOVER`) |
+    | `unrecognised` | anything else: kept, and reported |
+    | `special` | `_lakefs/…` and the root `dummy`: never part of the universe |
+    """
 
     SLICE = "slice"
     SHARDED = "sharded"
@@ -164,9 +162,10 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Facts that a namespace-relative address states; `issued_at` in seconds UTC, None where the layout has no time.
+    """Facts in the name of a namespace-relative address.
 
-    `issued_at` is the later of the object's and its slice's time: the reading that keeps more.
+    `issued_at` is the later of the object's and its slice's time, which keeps more. It is in seconds UTC, or None if
+    the layout has no time.
     """
 
     layout: Layout
@@ -175,7 +174,7 @@ class Name:
 
 
 def parse(address: str) -> Name:
-    """Reads one namespace-relative address."""
+    """Parses one namespace-relative address."""
     if address.startswith(METADATA_PREFIX) or address == "dummy":
         return Name(Layout.SPECIAL)
     in_slice, sharded, token, flat = _PATTERNS
@@ -195,23 +194,23 @@ def _timed(layout: Layout, match: re.Match[str], slice_name: str | None) -> Name
 
 
 def moved_metadata(key: str) -> str:
-    """Key of the copy in quarantine of a range or metarange."""
+    """Key of a range's or metarange's copy in quarantine."""
     return f"{QUARANTINE_PREFIX}{MOVED_METADATA}/{key}"
 
 
 def parse_copy(key: str) -> tuple[str, str]:
-    """The run that moved an object to quarantine, and the object's address, by the key of the copy."""
+    """Run id and original address, from the key of a copy in quarantine."""
     run_id, _, address = key.removeprefix(QUARANTINE_PREFIX).partition("/")
     return run_id, address
 
 
 def is_window(name: str) -> bool:
-    """True if a text is the name of a window of some size."""
+    """True if a text is the name of a window of any size."""
     return _WINDOW.fullmatch(name) is not None
 
 
 def window(slice_name: str | None, size: WindowSize) -> str:
-    """The window a slice falls into; `legacy` for what lies in no slice."""
+    """The window of a slice. Windows group slices by creation time (UTC); names without a slice belong to `legacy`."""
     if slice_name is None:
         return LEGACY_WINDOW
     if size == "slice":
@@ -228,10 +227,10 @@ _VALUES[np.frombuffer(XID_ALPHABET.encode(), np.uint8)] = np.arange(32, dtype=np
 
 
 @dataclass(frozen=True, slots=True)
-class NameColumns:
-    """The names of a column of addresses: layout, slice (or null), window and time of issue (or null) of each.
+class Names:
+    """Facts in the names of a column of addresses: layout, slice (or null), window, time of issue (or null).
 
-    Times are microseconds since 1970-01-01 UTC, as Arrow keeps them.
+    Times are microseconds since 1970-01-01 UTC, the unit of Arrow's timestamps.
     """
 
     layouts: pa.StringArray
@@ -240,10 +239,10 @@ class NameColumns:
     issued_at: pa.TimestampArray
 
 
-def read_names(addresses: pa.StringArray, window_size: WindowSize) -> NameColumns:
-    """Reads a column of namespace-relative addresses; those of the usual layout without Python objects for each.
+def read_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
+    """Parses a column of namespace-relative addresses; those of the layout `slice` without Python objects per row.
 
-    Raises ValueError where an address is null.
+    Raises ValueError if an address is null.
     """
     if addresses.null_count:
         raise ValueError(f"{addresses.null_count} of {len(addresses)} addresses are null")
@@ -254,15 +253,15 @@ def read_names(addresses: pa.StringArray, window_size: WindowSize) -> NameColumn
     parts = _usual_names(addresses.take(at), window_size), _other_names(addresses.take(others_at))
     order = np.empty(len(addresses), np.int64)
     order[np.concatenate([at, others_at])] = np.arange(len(addresses))
-    columns = (pa.concat_arrays([getattr(part, column.name) for part in parts]) for column in fields(NameColumns))
-    return NameColumns(*(column.take(pa.array(order)) for column in columns))
+    columns = (pa.concat_arrays([getattr(part, column.name) for part in parts]) for column in fields(Names))
+    return Names(*(column.take(pa.array(order)) for column in columns))
 
 
-def _usual_names(addresses: pa.StringArray, window_size: WindowSize) -> NameColumns:
+def _usual_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
     slices = pc.utf8_slice_codeunits(addresses, _SLICE_AT, _SLICE_AT + XID_LENGTH).dictionary_encode()
     created = np.array([created_at(name) for name in slices.dictionary.to_pylist()], np.int64)
     windows = pa.array([window(name, window_size) for name in slices.dictionary.to_pylist()], pa.string())
-    return NameColumns(
+    return Names(
         pa.repeat(pa.scalar(Layout.SLICE.value), len(addresses)),
         slices.dictionary.take(slices.indices),
         windows.take(slices.indices),
@@ -275,7 +274,7 @@ def _times(seconds: np.ndarray | Sequence[int | None]) -> pa.TimestampArray:
 
 
 def _issued_at(addresses: pa.StringArray) -> np.ndarray:
-    """Seconds in the ids of addresses that all have the usual layout: the first 32 bits of the id."""
+    """Seconds in the ids of addresses, all with the layout `slice`: the first 32 bits of each id."""
     ids = pc.utf8_slice_codeunits(addresses, _OBJECT_AT, _OBJECT_AT + 7)
     if not len(ids):
         return np.empty(0, np.int64)
@@ -288,9 +287,9 @@ def _issued_at(addresses: pa.StringArray) -> np.ndarray:
     return (number >> np.uint64(3)).astype(np.int64)
 
 
-def _other_names(addresses: pa.StringArray) -> NameColumns:
+def _other_names(addresses: pa.StringArray) -> Names:
     names = [parse(address) for address in addresses.to_pylist()]
-    return NameColumns(
+    return Names(
         pa.array([name.layout.value for name in names], pa.string()),
         pa.nulls(len(names), pa.string()),
         pa.repeat(pa.scalar(LEGACY_WINDOW), len(names)),

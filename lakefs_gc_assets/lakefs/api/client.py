@@ -20,7 +20,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     PreparedCommits,
     PullRequest,
     RefsDump,
-    RepositoryFacts,
+    Repository,
     RetentionRules,
     ServerClocks,
     UncommittedPage,
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from lakefs_gc_assets.lakefs.api import transport
 else:
-    # The SDK costs more than a second, which only those who talk to a server should pay.
+    # Importing the SDK takes more than a second, so it is deferred until a server is called.
     lakefs_sdk, transport = deferred("lakefs_sdk"), deferred("lakefs_gc_assets.lakefs.api.transport")
 
 _PAGE = 1000
 UNKNOWN_GRACE_PERIOD = timedelta(hours=24)
-"""Longer than any version of lakeFS without this question lets an address be linked."""
+"""Longer than the grace period of any lakeFS version without this endpoint."""
 _NO_RULES = re.compile("not found")
 _PREPARE_COMMITS = "retention:PrepareGarbageCollectionCommits"
 _NO_SUCH_OBJECT = re.compile(r"(?!.*ambiguous)(?:.*: )?(?:(?:path|object|entry|branch|reference|commit) )?not found")
@@ -46,15 +46,15 @@ _ANY_MESSAGE = re.compile(".*", re.DOTALL)
 
 
 class LakeFSClient:
-    """`LakeFSApi` of one repository, and calls that change branches and tags. Safe to use from several threads.
+    """`LakeFSApi` of one repository, and calls that change branches and tags. Thread-safe.
 
-    Calls are repeated after broken connections, timeouts, 429 and 5xx: each may be made twice without harm (a repeated
-    page of a preparation leaves an extra file). Those that change branches and tags are made once. Answers are read
-    strictly; see the port for what each method raises.
+    Calls are retried after broken connections, timeouts, 429 and 5xx, because repeating them is harmless (a repeated
+    page of a preparation leaves an extra file). Calls that change branches and tags are never retried. Answers are
+    parsed strictly. `LakeFSApi` documents the errors of its methods.
     """
 
     def __init__(self, settings: LakeFSSettings, repository: str, clock: "transport.Now") -> None:
-        """Makes no call yet. Raises ConfigurationError where the endpoint or the repository's name cannot be used."""
+        """Sends no request. Raises ConfigurationError if the endpoint or the repository's name is invalid."""
         if not repository:
             raise ConfigurationError("repository is not set: name the lakeFS repository to collect")
         self.server_clocks = ServerClocks()
@@ -72,8 +72,8 @@ class LakeFSClient:
     def __repr__(self) -> str:
         return f"LakeFSClient({self._repository!r} at {self._caller.endpoint})"
 
-    def repository(self) -> RepositoryFacts:
-        """The repository. Raises NotFound where there is none of this name."""
+    def repository(self) -> Repository:
+        """The repository. Raises NotFound if it does not exist."""
         call = self._call("GET", "", "fs:ReadRepository")
         fields = self._fields(call, self._repositories.get_repository_with_http_info, self._repository)
         repository = parsing.repository(fields)
@@ -81,16 +81,16 @@ class LakeFSClient:
             raise fields.wrong("id", f"is {repository.id!r} although {self._repository!r} was asked for")
         return repository
 
-    def repositories(self) -> tuple[RepositoryFacts, ...]:
+    def repositories(self) -> tuple[Repository, ...]:
         """Every repository that this user may see, sorted by name."""
         call = Call("GET", "/repositories", "fs:ListRepositories")
         results = self._pages(call, self._repositories.list_repositories_with_http_info)
         return tuple(sorted(map(parsing.repository, results), key=lambda repository: repository.id))
 
     def grace_period(self) -> timedelta:
-        """How long after its issue an address may still be linked.
+        """Period after its issue in which an address may still be linked.
 
-        UNKNOWN_GRACE_PERIOD where the server does not know the question: it may accept links all the same.
+        UNKNOWN_GRACE_PERIOD if the server lacks the endpoint, because it may still accept links.
         """
         call = Call("GET", "/config/garbage-collection", "fs:ReadConfig")
         operation = self._internal.get_garbage_collection_config_with_http_info
@@ -111,13 +111,13 @@ class LakeFSClient:
         return tuple(sorted(map(parsing.branch, results), key=lambda branch: branch.id))
 
     def visible_branches(self) -> frozenset[str]:
-        """Names of the branches that are not hidden: nothing but their absence from this list tells hidden ones."""
+        """Names of the branches that are not hidden. A branch is known to be hidden only by its absence here."""
         call = self._call("GET", "/branches", "fs:ListBranches")
         results = self._pages(call, self._branches.list_branches_with_http_info, self._repository, show_hidden=False)
         return frozenset(parsing.branch(each).id for each in results)
 
     def branch(self, name: str) -> Branch | None:
-        """A branch; None only where lakeFS itself says that there is none. Any other 404 raises NotFound."""
+        """A branch; None only if lakeFS itself says that it does not exist. Any other 404 raises NotFound."""
         call = self._call("GET", f"/branches/{name}", "fs:ReadBranch")
         fields = self._fields_unless_absent(call, self._branches.get_branch_with_http_info, self._repository, name)
         if fields is None:
@@ -134,7 +134,7 @@ class LakeFSClient:
         return parsing.protection_patterns(call, self._caller.ask(call, operation, self._repository).body)
 
     def open_pull_requests(self) -> tuple[PullRequest, ...]:
-        """Open pull requests; none if the server says that it does not offer them."""
+        """Open pull requests; empty if the server does not support them."""
         call = self._call("GET", "/pulls?status=open", "pr:ListPullRequests")
         operation = self._pulls.list_pull_requests_with_http_info
         try:
@@ -144,9 +144,9 @@ class LakeFSClient:
         return tuple(pull for pull in every if pull is not None)
 
     def delete_branch(self, name: str) -> None:
-        """Deletes a branch with what is uncommitted on it; its commits stay, dangling.
+        """Deletes a branch with its uncommitted data; its commits stay, dangling.
 
-        That there is no such branch is fine, where lakeFS itself says so.
+        A missing branch is accepted, if lakeFS itself says so.
         """
         call = self._call("DELETE", f"/branches/{name}", "fs:DeleteBranch")
         operation = self._branches.delete_branch_with_http_info
@@ -155,24 +155,24 @@ class LakeFSClient:
             self._require_absence(call, answer)
 
     def create_branch(self, name: str, commit_id: str, hidden: bool) -> None:
-        """Makes a branch on a commit."""
+        """Creates a branch at a commit."""
         call = self._call("POST", "/branches", "fs:CreateBranch")
         body = lakefs_sdk.BranchCreation(name=name, source=commit_id, hidden=hidden)
         self._caller.ask(call, self._branches.create_branch_with_http_info, self._repository, body, once=True)
 
     def delete_path(self, branch: str, path: str) -> None:
-        """Deletes what a branch shows at a path; the deletion is uncommitted."""
+        """Deletes the object at a path of a branch; the deletion is uncommitted."""
         call = self._call("DELETE", f"/branches/{branch}/objects?path={path}", "fs:DeleteObject")
         self._caller.ask(call, self._objects.delete_object_with_http_info, self._repository, branch, path, once=True)
 
     def reset_path(self, branch: str, path: str) -> None:
-        """Takes back what is staged at a path."""
+        """Resets the staged change at a path."""
         call = self._call("PUT", f"/branches/{branch}", "fs:RevertBranch")
         body = lakefs_sdk.ResetCreation(type="object", path=path, force=False)
         self._caller.ask(call, self._branches.reset_branch_with_http_info, self._repository, branch, body, once=True)
 
     def commit_changes(self, branch: str, message: str) -> None:
-        """Commits all that is staged on a branch."""
+        """Commits all staged changes of a branch."""
         call = self._call("POST", f"/branches/{branch}/commits", "fs:CreateCommit")
         body = lakefs_sdk.CommitCreation(message=message, date=None, allow_empty=False, force=False)
         self._caller.ask(call, self._commits.commit_with_http_info, self._repository, branch, body, once=True)
@@ -189,7 +189,7 @@ class LakeFSClient:
         return tuple(sorted(map(parsing.branch, results), key=lambda tag: tag.id))
 
     def first_change(self, branch: str) -> DiffEntry | None:
-        """The first uncommitted change of a branch (`diff?amount=1`), None where there is none."""
+        """The first uncommitted change of a branch (`diff?amount=1`); None if there is none."""
         call = self._diff_call(branch)
         fields = self._fields(call, self._branches.diff_branch_with_http_info, self._repository, branch, amount=1)
         entries, next_offset = _page(fields)
@@ -203,10 +203,10 @@ class LakeFSClient:
         return map(parsing.change, self._pages(self._diff_call(branch), operation, self._repository, branch))
 
     def stat(self, reference: str, path: str) -> ObjectStats | None:
-        """The object at a path of a branch or commit, staged changes included; None where there is none.
+        """The object at a path of a branch or commit, staged changes included.
 
-        None only where lakeFS itself says so: any other 404 raises NotFound. An object that lakeFS calls gone (410)
-        still has its address.
+        None only if lakeFS itself says that there is none; any other 404 raises NotFound. An object that lakeFS reports
+        as gone (410) still has its address.
         """
         call = self._call("GET", f"/refs/{reference}/objects/stat?path={path}", "fs:ReadObject")
         operation = self._objects.stat_object_with_http_info
@@ -219,12 +219,10 @@ class LakeFSClient:
         return stats
 
     def list_objects(self, reference: str, after: str, prefix: str = "") -> ObjectsPage:
-        """The objects of a branch or commit behind a path, staged changes included, at most OBJECTS_ON_PAGE.
+        """At most OBJECTS_ON_PAGE objects of a branch or commit after a path, staged changes included.
 
-        Only those whose path begins with `prefix`.
-
-        There are none where there is no such branch or commit, which only lakeFS itself can say: any other 404 raises
-        NotFound.
+        Only objects whose path begins with `prefix`. Empty if lakeFS itself says that the branch or commit does not
+        exist; any other 404 raises NotFound.
         """
         call = self._call("GET", f"/refs/{reference}/objects/ls?prefix={prefix}&after={after}", "fs:ListObjects")
         operation = self._objects.list_objects_with_http_info
@@ -237,7 +235,7 @@ class LakeFSClient:
         results, next_offset = _page(fields)
         objects = tuple(map(parsing.listed_object, results))
         paths = [after, *(each.path for each in objects)]
-        # Characters have the order of their bytes.
+        # Strings compare in the order of their UTF-8 bytes.
         if any(path <= before for before, path in pairwise(paths)):
             raise fields.wrong("results", "is not in order of paths, or begins before the path that was asked for")
         if not objects and next_offset is not None:
@@ -253,11 +251,11 @@ class LakeFSClient:
         gone: bool = False,
         **query: Any,
     ) -> Fields | None:
-        """The fields of an answer; None for a 404 by which lakeFS says there is none. Any other one raises NotFound.
+        """The fields of an answer; None for a 404 with lakeFS's own message. Any other 404 raises NotFound.
 
         Args:
-            absent: messages that say so.
-            gone: True if 410 has fields as well.
+            absent: pattern of lakeFS's messages for something that does not exist.
+            gone: True if a 410 has fields too.
         """
         accepted = frozenset({404, 410} if gone else {404})
         answer = self._caller.ask(call, operation, *arguments, accepted=accepted, **query)
@@ -267,7 +265,7 @@ class LakeFSClient:
         return Fields.read(call, answer.body)
 
     def _require_absence(self, call: Call, answer: Answer, absent: re.Pattern[str] = _NO_SUCH_OBJECT) -> None:
-        """Raises NotFound unless a 404 has one of lakeFS's own messages that there is no such thing."""
+        """Raises NotFound unless a 404 has one of lakeFS's own messages for something that does not exist."""
         if answer.message is None or not absent.fullmatch(answer.message):
             raise self._caller.refusal(call, answer)
 
@@ -292,9 +290,9 @@ class LakeFSClient:
         return commit
 
     def retention_rules(self) -> RetentionRules | None:
-        """The rules of retention; None only where `settings/gc_rules` itself says that there are none.
+        """The retention rules; None only if `settings/gc_rules` itself says that there are none.
 
-        Any other 404 (of the repository, of a server that does not know the path, of a proxy) raises NotFound.
+        Any other 404 (no such repository, a server without this path, a proxy) raises NotFound.
         """
         call = self._call("GET", "/settings/gc_rules", "retention:GetGarbageCollectionRules")
         operation = self._repositories.get_gc_rules_with_http_info
@@ -302,7 +300,7 @@ class LakeFSClient:
         return None if fields is None else parsing.retention_rules(fields)
 
     def set_retention_rules(self, rules: RetentionRules) -> None:
-        """Replaces the rules of retention. The server checks nothing: check before."""
+        """Replaces the retention rules. The server validates nothing, so the caller must."""
         call = self._call("PUT", "/settings/gc_rules", "retention:SetGarbageCollectionRules")
         branches = [
             lakefs_sdk.GarbageCollectionRule(branch_id=branch, retention_days=days)
@@ -324,7 +322,7 @@ class LakeFSClient:
         return parsing.prepare_commits_task(self._fields(call, operation, self._repository, task_id))
 
     def prepare_commits(self) -> PreparedCommits:
-        """Makes the server list the commits that its retention keeps, in one call, which may take long."""
+        """Makes the server list the commits that its retention keeps, in one call, which may be slow."""
         call = self._call("POST", "/gc/prepare_commits", _PREPARE_COMMITS)
         operation = self._internal.prepare_garbage_collection_commits_with_http_info
         return parsing.prepared_commits(self._fields(call, operation, self._repository))
@@ -340,7 +338,7 @@ class LakeFSClient:
         return Fields.read(call, answer.body)
 
     def _pages(self, call: Call, operation: Callable[..., Any], *arguments: Any, **query: Any) -> Iterator[Fields]:
-        """The results of all pages. Raises LakeFSError where the server comes back to a place it has been at."""
+        """The results of all pages. Raises LakeFSError if the server repeats an offset."""
         seen: set[str] = {""}
         after: dict[str, str] = {}
         while True:
@@ -358,7 +356,7 @@ class LakeFSClient:
 
 
 def _page(fields: Fields) -> tuple[list[Fields], str | None]:
-    """The results of one page, and where the next one starts; None for the last."""
+    """The results of one page, and the offset of the next page; None for the last page."""
     results, pagination = fields.items("results"), fields.fields("pagination")
     count = pagination.number("results")
     if count != len(results):

@@ -1,6 +1,6 @@
-"""Facts that a lakeFS server states, and the port through which the collector asks for them.
+"""Data of a lakeFS server, and the collector's interface (port) to get them.
 
-Times are UTC. Addresses are as the server spells them unless said otherwise.
+Times are UTC. Addresses are spelled as by the server unless stated otherwise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class RepositoryFacts:
+class Repository:
     """`GET /repositories/{repository}`.
 
     Attributes:
-        storage_id: the storage that the namespace lies on, of an Enterprise server with several; empty where the server
-            has one, or where it had one when the repository was made.
+        storage_id: storage of the namespace on an Enterprise server with several storages; empty if the server has only
+            one, or had only one when the repository was created.
     """
 
     id: str
@@ -37,7 +37,7 @@ class UncommittedPage:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch (hidden ones included) or a tag and the commit it points to."""
+    """A branch (possibly hidden) or a tag, and its commit."""
 
     id: str
     commit_id: str
@@ -62,11 +62,11 @@ class DiffEntry:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStats:
-    """`stat` of a path; `physical_address` in full, as the server formats it.
+    """Answer to `stat` of a path; `physical_address` in full, as the server formats it.
 
     Attributes:
-        mtime: when the path was written, seconds since 1970; None where the server does not say.
-        checksum: of the entry; None where the server does not say.
+        mtime: time of the write, in seconds since 1970; None if the server does not say.
+        checksum: checksum of the entry; None if the server does not say.
     """
 
     path: str
@@ -77,12 +77,12 @@ class ObjectStats:
 
 
 OBJECTS_ON_PAGE = 1000
-"""Objects on one page of a listing, the server's limit."""
+"""Objects per page of a listing, the server's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectsPage:
-    """A part of the objects of a branch or commit, in order of their paths' bytes; `more` says whether some follow."""
+    """One page of the objects of a branch or commit, in order of their paths' bytes; `more` is True if more follow."""
 
     objects: tuple[ObjectStats, ...]
     more: bool
@@ -90,7 +90,7 @@ class ObjectsPage:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """State of a dump task; the ids name metaranges whose ranges hold all commits, branches and tags."""
+    """State of a dump task; the ids are metaranges of all commits, branches and tags."""
 
     done: bool
     error: str | None = None
@@ -101,7 +101,7 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit; `parents` in order, the first parent first. `metarange_id` is empty for an empty first commit."""
+    """A commit; `parents` are in order, the first parent first. `metarange_id` is empty for an empty first commit."""
 
     id: str
     metarange_id: str
@@ -113,9 +113,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """`settings/gc_rules`: for how many days replaced data stays, by branch and for all others, as the server says.
+    """`settings/gc_rules`: days for which replaced data is kept, by branch and for all other branches.
 
-    The server checks no value: a number may be negative, a branch unknown.
+    The server validates nothing: days may be negative, and a branch may not exist.
     """
 
     default_days: int
@@ -124,7 +124,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommits:
-    """Place of the server's list of the commits that its own retention keeps; `location` as the server spells it."""
+    """The server's list of the commits that its own retention keeps; `location` as the server spells it."""
 
     run_id: str
     location: str
@@ -132,7 +132,7 @@ class PreparedCommits:
 
 @dataclass(frozen=True, slots=True)
 class PrepareCommitsTask:
-    """State of a preparation of commits; `result` and `error` are None until it is completed, then one of them is."""
+    """State of a preparation of commits. When completed, either `result` or `error` is set; before, neither is."""
 
     completed: bool
     error: str | None = None
@@ -142,21 +142,21 @@ class PrepareCommitsTask:
 class LakeFSApi(Protocol):
     """Calls of the collector to a lakeFS server about one repository.
 
-    Every method raises a subclass of LakeFSError whose message names the call, the answer and what to do.
+    Methods raise subclasses of LakeFSError, whose messages contain the call, the answer and a remedy.
     """
 
     server_clocks: "ServerClocks"
 
-    def repository(self) -> RepositoryFacts:
-        """The repository. Raises NotFound where there is none of this name."""
+    def repository(self) -> Repository:
+        """The repository. Raises NotFound if it does not exist."""
         ...
 
-    def repositories(self) -> tuple[RepositoryFacts, ...]:
+    def repositories(self) -> tuple[Repository, ...]:
         """Every repository that this user may see, sorted by name."""
         ...
 
     def grace_period(self) -> timedelta:
-        """How long after its issue an address may still be linked; a day where the server does not say."""
+        """Period after its issue in which an address may still be linked; one day if the server does not say."""
         ...
 
     def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
@@ -172,7 +172,7 @@ class LakeFSApi(Protocol):
         ...
 
     def first_change(self, branch: str) -> DiffEntry | None:
-        """The first uncommitted change of a branch (`diff?amount=1`), None where there is none."""
+        """The first uncommitted change of a branch (`diff?amount=1`); None if there is none."""
         ...
 
     def changes(self, branch: str) -> Iterator[DiffEntry]:
@@ -180,15 +180,13 @@ class LakeFSApi(Protocol):
         ...
 
     def stat(self, reference: str, path: str) -> ObjectStats | None:
-        """The object at a path of a branch or commit, staged changes included; None where there is none."""
+        """The object at a path of a branch or commit, staged changes included; None if there is none."""
         ...
 
     def list_objects(self, reference: str, after: str, prefix: str = "") -> ObjectsPage:
-        """The objects of a branch or commit behind a path, staged changes included, at most OBJECTS_ON_PAGE.
+        """At most OBJECTS_ON_PAGE objects of a branch or commit after a path, staged changes included.
 
-        Only those whose path begins with `prefix`.
-
-        There are none where there is no such branch or commit.
+        Only objects whose path begins with `prefix`. Empty if the branch or commit does not exist.
         """
         ...
 
@@ -205,13 +203,13 @@ class LakeFSApi(Protocol):
         ...
 
     def retention_rules(self) -> RetentionRules | None:
-        """The rules of retention; None only where `settings/gc_rules` itself says that there are none."""
+        """The retention rules; None only if `settings/gc_rules` itself says that there are none."""
         ...
 
     def start_prepare_commits(self) -> str:
         """Starts listing the commits that the server's retention keeps; returns the task's id.
 
-        Raises NotFound or NotSupported on servers that only know the blocking call.
+        Raises NotFound or NotSupported on servers that only have the blocking call.
         """
         ...
 
@@ -220,22 +218,22 @@ class LakeFSApi(Protocol):
         ...
 
     def prepare_commits(self) -> PreparedCommits:
-        """Makes the server list the commits that its retention keeps, in one call, which may take long."""
+        """Makes the server list the commits that its retention keeps, in one call, which may be slow."""
         ...
 
 
 @dataclass(slots=True)
 class ServerClocks:
-    """Every `Date` header seen, as its difference from our own clock when the answer arrived.
+    """Minimum and maximum difference of the server's `Date` headers from our own clock at arrival.
 
-    A header has whole seconds, so a server that agrees shows up to one second behind.
+    A header has whole seconds, so a server with the same time appears up to one second behind.
     """
 
     earliest: timedelta | None = None
     latest: timedelta | None = None
 
     def saw(self, server_date: datetime, own_now: datetime) -> None:
-        """Notes one `Date` header."""
+        """Records one `Date` header."""
         difference = server_date - own_now
         self.earliest = difference if self.earliest is None else min(self.earliest, difference)
         self.latest = difference if self.latest is None else max(self.latest, difference)

@@ -1,8 +1,8 @@
-"""Reading the answers of a lakeFS server: their JSON, strictly, and what a refusal means.
+"""Strict parsing of a lakeFS server's answers: their JSON, and the errors for refused calls.
 
-A missing field, or one of another type, ends the run instead of becoming a default. A refusal becomes an error class
-and one line that says what to do. Status codes and messages are those of the REST API: errors carry `{"message": …}`; a
-read-only repository answers 403; an unknown path answers 404, and 500 on servers built before 2025-12-27.
+A missing field, or one of another type, ends the run instead of becoming a default. A refused call becomes an error
+class and one line with a remedy. Errors of the REST API have a body `{"message": …}`. A read-only repository answers
+403; an unknown path answers 404, and 500 on servers built before 2025-12-27.
 """
 
 import json
@@ -33,7 +33,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     PreparedCommits,
     PullRequest,
     RefsDump,
-    RepositoryFacts,
+    Repository,
     RetentionRules,
     UncommittedPage,
 )
@@ -43,7 +43,7 @@ _CHANGES = frozenset({"added", "changed", "removed", "conflict"})
 
 
 class Fields:
-    """One JSON object of an answer. Its methods raise LakeFSError that names the call, the field and what was found."""
+    """One JSON object of an answer. Its methods raise LakeFSError with the call, the field and the unexpected value."""
 
     def __init__(self, call: object, content: object, place: str = "") -> None:
         self._call = call
@@ -54,7 +54,7 @@ class Fields:
 
     @classmethod
     def read(cls, call: object, body: str) -> "Fields":
-        """The object that a body holds."""
+        """The JSON object in a body."""
         try:
             content = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -64,16 +64,16 @@ class Fields:
         return cls(call, content)
 
     def wrong(self, name: str, problem: str) -> LakeFSError:
-        """The error for a field that cannot be believed."""
+        """The error for an invalid field."""
         where = ".".join(part for part in (self._place, name) if part) or "the answer"
         return LakeFSError(f"{self._call}: {where} {problem}. Check that server and collector fit together")
 
     def has(self, name: str) -> bool:
-        """True if there is a value other than null."""
+        """True if the field is present and not null."""
         return self._content.get(name) is not None
 
     def text(self, name: str, empty: bool = False) -> str:
-        """A string; an empty one only where `empty` allows it."""
+        """A string; an empty one only if `empty` allows it."""
         value = self._value(name, str)
         if not value and not empty:
             raise self.wrong(name, "is empty")
@@ -102,7 +102,7 @@ class Fields:
         return [Fields(self._call, item, self._within(f"{name}[{index}]")) for index, item in enumerate(items)]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings; null is how Go spells an empty one."""
+        """A list of strings; null counts as empty, because Go encodes empty lists so."""
         if name in self._content and self._content[name] is None:
             return ()
         values = self._value(name, list)
@@ -111,7 +111,7 @@ class Fields:
         return tuple(self._unicode(name, value) for value in values)
 
     def _unicode(self, name: str, value: str) -> str:
-        """The value, unless it holds half of a surrogate pair, which JSON can spell and no file or frame can hold."""
+        """The value. Raises for half a surrogate pair, which JSON can express but no file or frame can hold."""
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -145,9 +145,9 @@ def _kind(value: object) -> str:
     return _KINDS.get(type(value), type(value).__name__)
 
 
-def repository(answer: Fields) -> RepositoryFacts:
-    """`read_only` and `storage_id` are absent on servers that do not know them."""
-    return RepositoryFacts(
+def repository(answer: Fields) -> Repository:
+    """Parses a repository; older servers omit `read_only` and `storage_id`."""
+    return Repository(
         id=answer.text("id"),
         storage_namespace=answer.text("storage_namespace"),
         default_branch=answer.text("default_branch"),
@@ -158,7 +158,7 @@ def repository(answer: Fields) -> RepositoryFacts:
 
 
 def grace_period(answer: Fields) -> timedelta:
-    """`grace_period` in seconds."""
+    """Parses `grace_period`, in seconds."""
     seconds = answer.number("grace_period")
     if seconds < 0:
         raise answer.wrong("grace_period", f"is negative ({seconds})")
@@ -168,7 +168,7 @@ def grace_period(answer: Fields) -> timedelta:
 
 
 def uncommitted_page(answer: Fields) -> UncommittedPage:
-    """An absent, null or blank token ends the preparation."""
+    """Parses a page of a preparation; an absent, null or blank token means the last page."""
     token = answer.text("continuation_token", empty=True) if answer.has("continuation_token") else ""
     return UncommittedPage(
         run_id=answer.text("run_id"),
@@ -178,24 +178,24 @@ def uncommitted_page(answer: Fields) -> UncommittedPage:
 
 
 def branch(answer: Fields) -> Branch:
-    """One entry of a list of branches or tags."""
+    """Parses one entry of a list of branches or tags."""
     return Branch(id=answer.text("id"), commit_id=answer.text("commit_id"))
 
 
 def protection_patterns(call: object, body: str) -> tuple[str, ...]:
-    """The answer is a list, which alone is no object."""
+    """Parses the branch protection rules, whose JSON is a list, not an object."""
     return tuple(rule.text("pattern") for rule in Fields.read(call, f'{{"rules": {body}}}').items("rules"))
 
 
 def open_pull_request(answer: Fields) -> PullRequest | None:
-    """One entry of a list of pull requests; None for one that is closed or merged."""
+    """Parses one entry of a list of pull requests; None if it is closed or merged."""
     if answer.text("status") in ("closed", "merged"):
         return None
     return PullRequest(answer.text("id"), answer.text("source_branch"), answer.text("destination_branch"))
 
 
 def change(answer: Fields) -> DiffEntry:
-    """One entry of a diff."""
+    """Parses one entry of a diff."""
     kind = answer.text("type")
     if kind not in _CHANGES:
         raise answer.wrong("type", f"is {kind!r}, which is no known kind of change")
@@ -203,7 +203,7 @@ def change(answer: Fields) -> DiffEntry:
 
 
 def stats(answer: Fields) -> ObjectStats:
-    """`size_bytes` and `mtime` are absent where lakeFS does not know them, `checksum` on no server of today."""
+    """Parses an object's stats. lakeFS omits unknown `size_bytes` and `mtime`; current servers always set `checksum`."""
     return ObjectStats(
         path=answer.text("path"),
         physical_address=answer.text("physical_address"),
@@ -214,7 +214,7 @@ def stats(answer: Fields) -> ObjectStats:
 
 
 def listed_object(answer: Fields) -> ObjectStats:
-    """One object of a listing without a delimiter, in which nothing but objects can be."""
+    """Parses one entry of a listing without a delimiter, which contains only objects."""
     kind = answer.text("path_type")
     if kind != "object":
         raise answer.wrong("path_type", f"is {kind!r} in a listing of objects")
@@ -222,7 +222,7 @@ def listed_object(answer: Fields) -> ObjectStats:
 
 
 def refs_dump(answer: Fields) -> RefsDump:
-    """State of a task: `refs` is there once it is done, and may lack some of its ids when it failed."""
+    """Parses the state of a dump task: `refs` is present when it is done, and may lack ids if it failed."""
     ids = answer.fields("refs") if answer.has("refs") else None
 
     def id_of(name: str) -> str:
@@ -238,7 +238,7 @@ def refs_dump(answer: Fields) -> RefsDump:
 
 
 def commit(answer: Fields) -> Commit:
-    """A commit; `meta_range_id` is empty for one without objects."""
+    """Parses a commit; `meta_range_id` is empty for a commit without objects."""
     return Commit(
         id=answer.text("id"),
         metarange_id=answer.text("meta_range_id", empty=True),
@@ -250,7 +250,7 @@ def commit(answer: Fields) -> Commit:
 
 
 def retention_rules(answer: Fields) -> RetentionRules:
-    """`branches` is null or absent where no branch has a rule of its own."""
+    """Parses retention rules; `branches` is null or absent if no branch has its own rule."""
     branches: dict[str, int] = {}
     for rule in answer.items("branches") if answer.has("branches") else []:
         name = rule.text("branch_id")
@@ -261,12 +261,12 @@ def retention_rules(answer: Fields) -> RetentionRules:
 
 
 def prepared_commits(answer: Fields) -> PreparedCommits:
-    """The place where a list of commits was written."""
+    """Parses the location of a list of commits."""
     return PreparedCommits(answer.text("run_id"), answer.text("gc_commits_location"))
 
 
 def prepare_commits_task(answer: Fields) -> PrepareCommitsTask:
-    """State of a task: a completed one has a result, or an error that may lack words."""
+    """Parses the state of a preparation task: a completed one has a result, or an error with an optional message."""
     if not answer.flag("completed"):
         return PrepareCommitsTask(False)
     if answer.has("error"):
@@ -282,7 +282,7 @@ _MESSAGE_LIMIT = 300
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as messages name it, and the lakeFS permission that it needs."""
+    """One call, as messages name it, and the lakeFS permission that it needs."""
 
     method: str
     path: str
@@ -294,7 +294,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer of a server; header names are compared without case."""
+    """Answer of a server; header names are case-insensitive."""
 
     status: int
     headers: Mapping[str, str]
@@ -302,7 +302,7 @@ class Answer:
 
     @property
     def message(self) -> str | None:
-        """lakeFS's own words; None where the body is not the JSON that lakeFS sends with an error."""
+        """lakeFS's error message; None if the body is not the JSON of a lakeFS error."""
         try:
             content = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -312,17 +312,17 @@ class Answer:
 
     @property
     def meaning(self) -> int:
-        """The status, with 404 for the 500 by which older servers said that they do not know a path."""
+        """The status; 404 instead of the 500 with which older servers answer unknown paths."""
         return 404 if self.status == 500 and self.message == _UNKNOWN_PATH else self.status
 
 
 def is_transient(answer: Answer) -> bool:
-    """True if the same call may succeed a little later."""
+    """True if a retry may succeed."""
     return answer.meaning == 429 or (answer.meaning >= 500 and answer.meaning != 501)
 
 
 def refusal(call: Call, answer: Answer, endpoint: str, secrets: Sequence[str]) -> LakeFSError:
-    """The error that a refused call raises; `secrets` never show, not even where the server repeats them."""
+    """The error for a refused call. It never shows `secrets`, even if the server repeats them."""
     kind, advice = _judged(call, answer, endpoint)
     message = answer.message
     words = "an answer that is not lakeFS's" if message is None else _without(secrets, message)
@@ -330,7 +330,7 @@ def refusal(call: Call, answer: Answer, endpoint: str, secrets: Sequence[str]) -
 
 
 def _without(secrets: Sequence[str], words: str) -> str:
-    """The words with secrets left out, escaped ones too; whole, since a part of a secret could not be recognised."""
+    """Redacts secrets, including URL-escaped ones. Needs the uncut text, because a part of a secret would not match."""
     spellings = {spelling for secret in secrets if secret for spelling in (secret, quote(secret), quote(secret, ""))}
     for spelling in sorted(spellings, key=len, reverse=True):
         words = re.sub(re.escape(spelling), "***", words, flags=re.IGNORECASE)

@@ -1,7 +1,7 @@
-"""Calls through lakeFS's own SDK: timeouts, retries and clocks, with bodies left for us to read.
+"""Calls through lakeFS's own SDK: timeouts, retries and clocks, with unparsed bodies.
 
-The SDK's models refuse answers that real servers give (a `null` where it wants a list) and fill in what is missing, so
-only its operations, its connections and its authentication are used. Importing this module imports the SDK (1.6 s).
+The SDK's models refuse answers of real servers (`null` instead of a list) and fill in defaults for missing fields. So
+only its operations, connections and authentication are used. Importing this module imports the SDK (1.6 s).
 """
 
 import base64
@@ -41,7 +41,7 @@ _API_PATH = "/api/v1"
 _BACKOFF = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 0.5)
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
 _CONNECTIONS = 32
-"""Kept open for further calls; so many are made at once where candidates are asked for by path."""
+"""Connections kept open; lookups of candidates by path use as many at once."""
 waits = Waits("lakeFS")
 
 
@@ -60,7 +60,7 @@ class _Refused(Exception):
 
 
 class _Transient(Exception):
-    """Worth another attempt; `error` is what the caller sees after the last one."""
+    """A failure worth a retry; the caller gets `error` after the last attempt."""
 
     def __init__(self, error: LakeFSError, retry_after: float | None = None) -> None:
         super().__init__(str(error))
@@ -69,7 +69,7 @@ class _Transient(Exception):
 
 
 class SdkClient(ApiClient):
-    """The SDK's client, which hands out bodies as text and shows every answer's headers, refusals included."""
+    """The SDK's client, but it returns bodies as text and passes the headers of all answers, even errors, to `saw`."""
 
     def __init__(self, configuration: Configuration, saw: Callable[[Mapping[str, str]], None]) -> None:
         super().__init__(configuration)
@@ -97,7 +97,7 @@ def _text(body: object) -> str:
 
 
 class Caller:
-    """Makes calls to one server. Safe to use from several threads; neither its repr nor its errors show keys."""
+    """Makes calls to one server. Thread-safe; neither its repr nor its errors show keys."""
 
     def __init__(self, settings: LakeFSSettings, clock: Now, server_clocks: ServerClocks) -> None:
         self.endpoint = api_endpoint(settings.endpoint)
@@ -134,12 +134,12 @@ class Caller:
         once: bool = False,
         **query: Any,
     ) -> Answer:
-        """Calls one `…_with_http_info` operation of the SDK; statuses in `accepted` are answers besides 2xx.
+        """Calls one `…_with_http_info` operation of the SDK; statuses in `accepted` count as answers, like 2xx.
 
-        Raises the subclass of LakeFSError that belongs to the answer, after the retries that it allows.
+        After retries of transient failures, raises the subclass of LakeFSError for the answer.
 
         Args:
-            once: True for a call that must not be repeated, since it may have been carried out.
+            once: True for a call that must not be retried, because it may have taken effect.
         """
         repeat: Callable[..., Answer] = (lambda make, *details: make(*details)) if once else self._retrying
         try:
@@ -177,7 +177,7 @@ class Caller:
         return self._judged(call, answer, accepted)
 
     def refusal(self, call: Call, answer: Answer) -> LakeFSError:
-        """The error that an answer means, to raise."""
+        """The error to raise for an answer."""
         return refusal(call, answer, self.endpoint, self._secrets)
 
     def _judged(self, call: Call, answer: Answer, accepted: frozenset[int]) -> Answer:
@@ -229,7 +229,7 @@ def _pause(state: RetryCallState) -> float:
 
 
 def _http_date(value: str | None) -> datetime | None:
-    """An HTTP date as a moment in UTC; None for anything else."""
+    """Parses an HTTP date; None for anything else."""
     try:
         moment = parsedate_to_datetime(value or "")
     except ValueError:
@@ -243,9 +243,9 @@ def _one_line(failure: object) -> str:
 
 
 def api_endpoint(endpoint: str) -> str:
-    """The base of all calls, from an endpoint with or without `/api/v1`.
+    """The base URL of all calls, from an endpoint with or without `/api/v1`.
 
-    Raises ConfigurationError, which does not repeat the setting: it may come from the environment, or hold a password.
+    Raises ConfigurationError without the setting's value, which may come from the environment or contain a password.
     """
     if "@" in endpoint:
         raise ConfigurationError(
@@ -261,14 +261,14 @@ def api_endpoint(endpoint: str) -> str:
 
 
 def headers_for(proxy: Url) -> dict[str, str]:
-    """Headers that a proxy wants: the name and password of its address, if it has them."""
+    """Headers for a proxy: the name and password of its address, if any."""
     return urllib3.make_headers(proxy_basic_auth=unquote(proxy.auth) if proxy.auth else None)
 
 
 def trusted_certificates(setting: str, value: str) -> str | None:
-    """The file of certificates to trust; None for what OpenSSL trusts, which SSL_CERT_FILE in the environment changes.
+    """The CA bundle to trust; None for OpenSSL's default, which SSL_CERT_FILE in the environment changes.
 
-    Raises ConfigurationError where there is no such file.
+    Raises ConfigurationError if the file does not exist.
 
     Args:
         setting: name of the setting, for the error.
@@ -284,12 +284,12 @@ def trusted_certificates(setting: str, value: str) -> str | None:
 
 
 def proxy_from_environment(endpoint: str) -> Url | None:
-    """The proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names for an endpoint, unless NO_PROXY excepts its host.
+    """The proxy for an endpoint from HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, unless NO_PROXY lists the host.
 
-    The variables are those that S3's clients read for the store. As with lakectl, a server on this machine is asked
-    without a proxy.
+    S3's clients read the same variables for the store. As with lakectl, a server on this machine is called without a
+    proxy.
 
-    Raises ConfigurationError, which does not repeat the proxy's address: it may hold a password.
+    Raises ConfigurationError without the proxy's address, which may contain a password.
     """
     scheme, host = urlsplit(endpoint).scheme, urlsplit(endpoint).hostname or ""
     named = getproxies_environment()
@@ -309,7 +309,7 @@ def proxy_from_environment(endpoint: str) -> Url | None:
 
 
 def _is_excepted(host: str, netloc: str, named: dict[str, str]) -> bool:
-    """True if a host is asked without a proxy: this machine, and what NO_PROXY has by name, suffix or network."""
+    """True if a host is called without a proxy: this machine, and hosts in NO_PROXY by name, suffix or network."""
     if host == "localhost" or proxy_bypass(netloc):
         return True
     try:

@@ -1,8 +1,8 @@
-"""Action files (`_lakefs_actions/*.yaml`): how long their hooks can hold a commit.
+"""Action files (`_lakefs_actions/*.yaml`): maximum time that their hooks can delay a commit.
 
-The format is `Action` in `pkg/actions/action.go` of lakeFS 1.86, and the limits are those of `webhook.go`, `airflow.go`
-and `lua.go` beside it. Hooks of an action run one after the other, actions run side by side. A branch update that loses
-against another one is tried again, hooks included, `BranchUpdateMaxTries` times (`pkg/graveler/graveler.go`).
+The format is `Action` in `pkg/actions/action.go` of lakeFS 1.86. The limits are in `webhook.go`, `airflow.go` and
+`lua.go` beside it. Hooks of an action run in sequence, actions run in parallel. A branch update that loses against
+another one is retried, hooks included, up to `BranchUpdateMaxTries` times (`pkg/graveler/graveler.go`).
 """
 
 import re
@@ -13,27 +13,27 @@ from typing import Any
 import yaml
 
 ACTIONS_PREFIX = "_lakefs_actions/"
-"""Folder of action files on a branch; the server reads every file in it, whatever its name ends with."""
+"""Folder of action files on a branch; the server reads every file in it, with any extension."""
 TRIES = 10
-"""How often the server makes one update of a branch at most."""
+"""Maximum tries of the server for one branch update."""
 HOLDING_EVENTS = frozenset({"pre-commit", "pre-merge", "pre-revert", "pre-cherry-pick"})
-"""Events whose hooks run after staged data was sealed and before the branch has its new head."""
+"""Events whose hooks run after staged data is sealed and before the branch has its new head."""
 _DEFAULT_SECONDS = 60.0
 _AIRFLOW_REQUEST_SECONDS = 5.0
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)")
 _DURATIONS = re.compile(rf"\+?(?:{_DURATION.pattern})+")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 LARGEST_FILE = 1_000_000
-"""Bytes of an action file that is read at most."""
+"""Maximum bytes of an action file to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookLimit:
-    """How long the hooks of one action file can hold a commit.
+    """Maximum time that the hooks of one action file can delay a commit.
 
     Attributes:
-        seconds: for one try; 0 if no hook of the file holds one.
-        why_unknown: why there is no limit, such as a Lua hook; empty if there is one.
+        seconds: limit for one try; 0 if no hook of the file delays a commit.
+        why_unknown: reason for a missing limit, such as a Lua hook; empty if there is a limit.
     """
 
     seconds: float = 0.0
@@ -41,12 +41,12 @@ class HookLimit:
 
 
 def read_hook_limit(data: bytes) -> HookLimit:
-    """The limit that an action file states. A file that cannot be read has none: the server may read it otherwise."""
+    """The limit of an action file. An unreadable file has no limit, because the server may be able to read it."""
     try:
         action = yaml.safe_load(data.decode())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return HookLimit(why_unknown=f"it cannot be read as YAML: {type(error).__name__}")
-    # PyYAML takes a bare `on` for true, as YAML 1.1 does; lakeFS reads YAML 1.2.
+    # PyYAML parses a bare `on` as true, as in YAML 1.1; lakeFS parses YAML 1.2.
     events = action.get("on", action.get(True)) if isinstance(action, Mapping) else None
     if not isinstance(events, Mapping):
         return HookLimit(why_unknown="it does not say on which events it runs")
@@ -74,14 +74,14 @@ def _hook_limit(hook: Any) -> HookLimit:
     if kind == "webhook":
         return HookLimit(seconds)
     waits = properties.get("wait_for_dag") is True
-    # The last question about the DAG may begin right before the timeout.
+    # The last status request for the DAG may begin right before the timeout.
     return HookLimit(_AIRFLOW_REQUEST_SECONDS + (seconds + _AIRFLOW_REQUEST_SECONDS if waits else 0.0))
 
 
 def _timeout(stated: object) -> float | None:
-    """Seconds of a timeout as Go's `time.ParseDuration` reads it; None for a text that is no duration.
+    """Seconds of a timeout as Go's `time.ParseDuration` parses it; None for a text that is not a duration.
 
-    The server takes a minute if there is no text, for a bare number too.
+    The server's default of one minute applies if there is no text, also for a bare number.
     """
     if not isinstance(stated, str) or not stated:
         return _DEFAULT_SECONDS

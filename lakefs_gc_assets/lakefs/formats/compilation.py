@@ -1,7 +1,7 @@
-"""How functions over bytes become machine code: without the interpreter's lock, kept on disk between processes.
+"""Compilation of functions over bytes to machine code, which runs without the GIL and is cached on disk.
 
-Importing numba and what it needs takes up to a second, which only those should pay who call such a function: numba is
-imported at the first call of any of them, and not with the modules that define them.
+Importing numba takes up to a second. So it is imported at the first call of such a function, not with the modules that
+define them.
 """
 
 import threading
@@ -19,10 +19,10 @@ _made: list["Compiled"] = []
 
 
 class Compiled:
-    """A function that is compiled at its first call, or loaded as an earlier process compiled it.
+    """A function that is compiled, or loaded from the cache, at its first call.
 
     Attributes:
-        function: what is compiled.
+        function: the Python function.
     """
 
     def __init__(self, function: Callable[..., Any], *, inlined: bool) -> None:
@@ -38,7 +38,7 @@ class Compiled:
 
     @property
     def dispatcher(self) -> "Dispatcher":
-        """numba's dispatcher: one for all threads, which compiles the function once for each kind of arguments."""
+        """numba's dispatcher, shared by all threads; it compiles the function once for each signature."""
         if self._dispatcher is None:
             with _making:
                 self._dispatcher = self._dispatcher or _dispatcher(self.function, inlined=self._inlined)
@@ -49,7 +49,7 @@ def _dispatcher(function: Callable[..., Any], *, inlined: bool) -> "Dispatcher":
     import numba
     from numba.extending import typeof_impl
 
-    # Where compiled functions call each other, numba finds these objects: it is to take each for its dispatcher.
+    # If compiled functions call each other, numba finds these objects; this makes it use their dispatchers.
     typeof_impl.register(Compiled, lambda compiled, _: numba.typeof(compiled.dispatcher))  # type: ignore[no-untyped-call]
     if inlined:
         return numba.njit(forceinline=True, nogil=True)(function)
@@ -60,25 +60,25 @@ def _dispatcher(function: Callable[..., Any], *, inlined: bool) -> "Dispatcher":
 
 
 def compiled(function: Function) -> Function:
-    """Compiles a function at its first call, or loads what an earlier process compiled.
+    """Compiles a function at its first call, or loads it from the cache.
 
-    numba keeps the machine code beside the source, else in the user's cache directory (`NUMBA_CACHE_DIR` overrides
-    both); where none can be written each process compiles for itself. What is kept counts as old only when the
-    function's own file changes: functions that call each other, and constants they use, must lie in one file.
+    numba caches machine code beside the source, else in the user's cache directory (`NUMBA_CACHE_DIR` overrides both).
+    If neither is writable, each process compiles for itself. The cache is invalidated only if the function's own file
+    changes, so functions that call each other, and their constants, must be in one file.
     """
     return cast(Function, Compiled(function, inlined=False))
 
 
 def inlined(function: Function) -> Function:
-    """Marks a short function that compiled ones call for every few bytes: it becomes part of each of them.
+    """Inlines a short function that compiled functions call for every few bytes.
 
-    A real call that hands on an array counts a reference to it, which takes longer than reading a varint.
+    A real call with an array counts a reference to it, which takes longer than reading a varint.
     """
     return cast(Function, Compiled(function, inlined=True))
 
 
 def load_compiler() -> None:
-    """Loads what compiled functions need at their first call: half a second, once for all processes forked later."""
+    """Loads numba before the first call of compiled functions. It takes 0.5 s, once for all processes forked later."""
     import numba
 
     numba.njit(lambda: None)()  # type: ignore[call-arg]

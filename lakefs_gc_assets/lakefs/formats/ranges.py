@@ -1,9 +1,9 @@
-"""Ranges and metaranges of a commit: the files `_lakefs/<64 hexadecimal digits>` that say which objects it holds.
+"""Ranges and metaranges of a commit: the files `_lakefs/<64 hexadecimal digits>` that list its objects.
 
 A metarange lists ranges, a range lists entries: path, physical address, address type, size, ETag, time. Both are tables
-(`sstables`); lakeFS states their type, number of records and bounds as properties (lakeFS `pkg/graveler/sstable`,
-`pkg/graveler/committed`). Any disagreement raises CorruptFile: an unread entry could mean deleting a live object.
-Columns of Arrow are made of bytes that lie somewhere in a buffer, without a Python object per value.
+(`sstables`). lakeFS states their type, number of records and bounds as properties (lakeFS `pkg/graveler/sstable`,
+`pkg/graveler/committed`). Any mismatch raises CorruptFile: a missed entry could lead to deleting a live object.
+Arrow columns are built from bytes of a buffer, without a Python object per value.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.records import Array, gather_bytes
-from lakefs_gc_assets.lakefs.formats.sstables import SSTable, TableLayout, raise_fault, read_layout, read_table
+from lakefs_gc_assets.lakefs.formats.sstables import Layout, Table, raise_fault, read_layout, read_table
 
 TableType = Literal["ranges", "metaranges"]
 """Property `type`: a range says `ranges`, a metarange `metaranges`."""
@@ -25,7 +25,7 @@ OptionalColumn = Literal["keys", "etags", "identities"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Content of a table: `entity` is None for objects; commit, branch or tag in a dump of references."""
+    """Kind of a table's records: `entity` is None for objects; commit, branch or tag in a refs dump."""
 
     type: TableType
     entity: str | None
@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """A range as its metarange states it; keys are logical paths, `estimated_size` is in bytes."""
+    """A range according to its metarange; keys are logical paths, `estimated_size` is in bytes."""
 
     id: str
     min_key: bytes
@@ -50,7 +50,7 @@ class Metarange:
     Attributes:
         ids: string, 64 hexadecimal digits.
         min_keys, max_keys: binary, logical paths.
-        counts: int64, entries of the range.
+        counts: int64, entries per range.
         estimated_sizes: int64, bytes.
     """
 
@@ -75,9 +75,9 @@ class RangeEntries:
         address_types: uint8, see `addresses.AddressType`.
         sizes: int64, bytes.
         last_modified: int64, whole seconds since 1970-01-01 UTC.
-        keys: binary, logical paths; where asked for.
-        etags: string; where asked for.
-        identities: binary; where asked for.
+        keys: binary, logical paths; if requested.
+        etags: string; if requested.
+        identities: binary; if requested.
     """
 
     addresses: pa.StringArray
@@ -93,11 +93,11 @@ class RangeEntries:
 
 
 def table_kind(data: bytes | memoryview, file: str) -> Kind:
-    """Kind of a table, from its footer and properties alone: records are not checked. Raises CorruptFile."""
+    """Kind of a table, from its footer and properties alone; records are not checked. Raises CorruptFile."""
     return _kind(read_layout(data, file))
 
 
-def _kind(layout: TableLayout) -> Kind:
+def _kind(layout: Layout) -> Kind:
     try:
         type_ = layout.properties[b"type"].decode()
         entity = layout.properties[b"entity"].decode() if b"entity" in layout.properties else None
@@ -115,8 +115,8 @@ def _kind(layout: TableLayout) -> Kind:
 
 def read_checked(
     data: bytes | memoryview, file: str, type_: TableType, entity: str | None, expected: RangeRecord | None = None
-) -> SSTable:
-    """Reads a table and compares it with its properties and with what its metarange says of it. Raises CorruptFile."""
+) -> Table:
+    """Reads a table and compares it with its properties and its metarange's record. Raises CorruptFile."""
     table = read_table(data, file)
     kind = _kind(table.layout)
     if (kind.type, kind.entity) != (type_, entity):
@@ -147,12 +147,12 @@ def read_range(
 
     Args:
         data: the whole file.
-        file: its name, for messages.
-        expected: what the metarange says that led to this range; count and bounds must agree.
-        columns: those to fill beside addresses, types, sizes and times.
+        file: name of the file, for messages.
+        expected: the record in its metarange; count and bounds must match.
+        columns: columns to fill in addition to addresses, types, sizes and times.
 
     Raises:
-        CorruptFile: the file is not exactly what lakeFS wrote, or no range of objects.
+        CorruptFile: the file differs from the one lakeFS wrote, or is not a range of objects.
     """
     table = read_checked(data, file, "ranges", None, expected)
     count = len(table)
@@ -194,29 +194,29 @@ def read_metarange(data: bytes | memoryview, file: str, *, entity: str | None = 
 
     Args:
         data: the whole file.
-        file: its name, for messages.
-        entity: None for a commit's metarange; commit, branch or tag for one that a dump of references names.
+        file: name of the file, for messages.
+        entity: None for a commit's metarange; commit, branch or tag for a metarange of a refs dump.
 
     Raises:
-        CorruptFile: the file is not exactly what lakeFS wrote, or no metarange of this kind.
+        CorruptFile: the file differs from the one lakeFS wrote, or is not a metarange of this kind.
     """
     return read_metarange_columns(data, file, entity=entity).records()
 
 
 def binary(buffer: Array, spans: Array) -> pa.BinaryArray:
-    """A column of `buffer[start:end]` for each (start, end) of `spans`; together at most 2 GiB."""
+    """A column of `buffer[start:end]` for each (start, end) in `spans`; at most 2 GiB in total."""
     offsets, joined = _joined(buffer, spans)
     return binary_from(offsets, joined)
 
 
 def binary_from(offsets: Array, joined: Array) -> pa.BinaryArray:
-    """A column of consecutive values, `offsets` (int32) being one longer than the column."""
+    """A column of consecutive values; `offsets` (int32) is one longer than the column."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
 def strings(buffer: Array, spans: Array, what: str, file: str) -> pa.StringArray:
-    """Like `binary`, as text. Raises CorruptFile(file, what, …) where a value is not UTF-8."""
+    """Like `binary`, as text. Raises CorruptFile with the check `what` if a value is not UTF-8."""
     offsets, joined = _joined(buffer, spans)
     column = pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(joined))
     try:

@@ -1,23 +1,18 @@
-"""Compiled walks over decompressed blocks of a table: entries, keys, block handles, lakeFS's values and their protobuf.
+"""Compiled parsers of decompressed table blocks: entries, keys, block handles, and lakeFS's values with their protobuf.
 
 An entry is: varint shared, varint unshared, varint value length, `unshared` bytes of key, value. Blocks end with the
 offsets of their restart points (u32le each) and their number (u32le). Keys of data blocks end with eight bytes: kind
-SET and sequence number 0 (RocksDB block-based table, format version 2). lakeFS frames a value as identity and data,
-each preceded by its length as Go's signed varint; the data is the message `Entry` in a range, `RangeData` in a
-metarange, `CommitData` in a table of commits (lakeFS `pkg/catalog/catalog.proto`,
-`pkg/graveler/committed/committed.proto`, `pkg/graveler/graveler.proto`). In proto3, absent
-fields are zero, the last of a repeated scalar counts and unknown fields are passed over; a known field with another
-wire type is a fault, as are groups, which lakeFS never writes.
+SET and sequence number 0 (RocksDB block-based table, format version 2).
 
-Every function checks all it reads before it reads: its input passed a checksum, but the checksum may cover nonsense.
-Functions return a fault of FAULTS (0 is none) and where it was found. They share this file because each becomes part of
-those that call it (`compilation`).
+Every function checks bounds before it reads: checksums of the input were verified, but may cover malformed data.
+Functions return a fault of FAULTS (0 is none) and its position. They share this file because the compiler inlines them
+into their callers (`compilation`).
 """
 
 from typing import Any
 
 import numpy.typing as npt
-from numpy import uintp as at  # numba tests a signed index for being negative at each access, an unsigned one never
+from numpy import uintp as at  # numba tests each signed index for being negative, but not unsigned ones
 
 from lakefs_gc_assets.lakefs.formats.compilation import compiled, inlined
 
@@ -42,7 +37,7 @@ FAULTS: dict[int, tuple[str, str]] = {
 }
 
 SHARED, KEY_START, KEY_END, VALUE_END = 0, 1, 2, 3
-"""Columns of an entry: bytes shared with the key before, then positions in the buffer."""
+"""Columns of an entry: bytes shared with the previous key, then positions in the buffer."""
 IDENTITY_START, IDENTITY_END, DATA_START, DATA_END = 0, 1, 2, 3
 """Columns of a value: positions in the buffer."""
 
@@ -54,7 +49,7 @@ RANGE_ID_DIGITS = 64
 
 @inlined
 def read_varint(buffer: Array, position: int, end: int) -> tuple[int, int]:
-    """The 64 bits of an unsigned varint as a signed number, and the position after it; -1 where it is malformed."""
+    """The 64 bits of an unsigned varint as a signed number, and the position after it; -1 if it is malformed."""
     value = 0
     shift = 0
     while position < end and shift < 70:
@@ -71,7 +66,7 @@ def read_varint(buffer: Array, position: int, end: int) -> tuple[int, int]:
 
 @compiled
 def _u32(buffer: Array, position: int) -> int:
-    """Four bytes, little-endian; the caller has checked that they are there."""
+    """Four bytes, little-endian; the caller has checked the bounds."""
     low = (buffer[at(position)] & 0xFF) | (buffer[at(position + 1)] & 0xFF) << 8
     return low | (buffer[at(position + 2)] & 0xFF) << 16 | (buffer[at(position + 3)] & 0xFF) << 24  # type: ignore[no-any-return]
 
@@ -80,7 +75,7 @@ def _u32(buffer: Array, position: int) -> int:
 def walk_blocks(buffer: Array, bounds: Array, entries: Array) -> tuple[int, int, int]:
     """Fills `entries` (SHARED, KEY_START, KEY_END, VALUE_END) from all blocks; returns fault, block, number of entries.
 
-    Restart points must be exactly at beginnings of entries that share nothing, the first at the block's beginning.
+    Restart points must be at starts of entries that share no bytes, the first at the start of the block.
     """
     count = 0
     for block in range(len(bounds) - 1):
@@ -134,7 +129,7 @@ def walk_blocks(buffer: Array, bounds: Array, entries: Array) -> tuple[int, int,
 def read_handles(buffer: Array, entries: Array, limit: int, handles: Array) -> tuple[int, int]:
     """Fills `handles` (offset, size) from the values of index entries; blocks must end before `limit`.
 
-    Separator keys are not looked at: the keys of the blocks themselves are.
+    Separator keys are not checked, because the keys of the blocks themselves are.
     """
     for index in range(len(entries)):
         end = entries[index, VALUE_END]
@@ -153,7 +148,7 @@ def read_handles(buffer: Array, entries: Array, limit: int, handles: Array) -> t
 def check_keys(buffer: Array, entries: Array, previous: Array) -> tuple[int, int, int, int]:
     """Checks trailers and strict order; returns fault, entry, length of the last key, length of all keys (no trailers).
 
-    `previous` must hold the longest block; it ends holding the last key.
+    `previous` must have room for the longest block; on return it holds the last key.
     """
     previous_length = -1
     total = 0
@@ -188,7 +183,7 @@ def check_keys(buffer: Array, entries: Array, previous: Array) -> tuple[int, int
 
 @compiled
 def gather_keys(buffer: Array, entries: Array, previous: Array, offsets: Array, keys: Array) -> None:
-    """Writes all keys, trailers cut off, one after the other; only for entries that `check_keys` has accepted."""
+    """Concatenates all keys without trailers; only for entries that `check_keys` has accepted."""
     written = 0
     for index in range(len(entries)):
         shared = entries[index, SHARED]
@@ -204,7 +199,7 @@ def gather_keys(buffer: Array, entries: Array, previous: Array, offsets: Array, 
 
 @inlined
 def _framed(buffer: Array, position: int, end: int) -> tuple[int, int]:
-    """Start and end of bytes preceded by their length as a zigzag varint; -1 where they run past `end`."""
+    """Start and end of bytes that follow their length, a zigzag varint; -1 if they run past `end`."""
     length, position = read_varint(buffer, position, end)
     if position < 0 or length & 1 or length < 0 or length >> 1 > end - position:
         return -1, -1
@@ -213,7 +208,12 @@ def _framed(buffer: Array, position: int, end: int) -> tuple[int, int]:
 
 @compiled
 def unframe_values(buffer: Array, entries: Array, values: Array) -> tuple[int, int]:
-    """Fills `values` (IDENTITY_START, IDENTITY_END, DATA_START, DATA_END); bytes after the data are ignored."""
+    """Fills `values` (IDENTITY_START, IDENTITY_END, DATA_START, DATA_END); bytes after the data are ignored.
+
+    lakeFS frames a value as identity and data, each after its length as Go's signed varint. The data is the message
+    `Entry` in a range, `RangeData` in a metarange, `CommitData` in a table of commits (lakeFS
+    `pkg/catalog/catalog.proto`, `pkg/graveler/committed/committed.proto`, `pkg/graveler/graveler.proto`).
+    """
     for index in range(len(entries)):
         end = entries[index, VALUE_END]
         start, stop = _framed(buffer, entries[index, KEY_END], end)
@@ -241,10 +241,13 @@ def gather_bytes(buffer: Array, spans: Array, offsets: Array, target: Array) -> 
 
 @compiled
 def field_end(tag: int, value: int, start: int, end: int) -> int:
-    """The end of a field whose content starts at `start`; -1 where tag or length are malformed or run past `end`.
+    """The end of a protobuf field whose content starts at `start`; -1 if tag or length are malformed or run past `end`.
 
-    `value` is the varint after the tag, if the wire type has one. Only numbers pass this call: a compiled function that
-    hands its arrays on for every field counts references to them, and takes four times as long.
+    In proto3, absent fields are zero, the last value of a repeated scalar counts, and unknown fields are skipped. A
+    known field with another wire type is a fault, as are groups, which lakeFS never writes.
+
+    `value` is the varint after the tag, if the wire type has one. The arguments are only numbers: passing arrays for
+    every field would count references to them, which takes four times as long.
     """
     if start < 0 or tag < 8 or tag > 0xFFFF_FFFF:
         return -1
@@ -265,7 +268,7 @@ def field_end(tag: int, value: int, start: int, end: int) -> int:
 
 @compiled
 def _moment(buffer: Array, position: int, end: int, seconds: int, nanos: int) -> tuple[int, int, int]:
-    """A fault, and `seconds` and `nanos` of a Timestamp; as given where the message has none."""
+    """A fault, and `seconds` and `nanos` of a Timestamp; absent fields keep the given values."""
     while position < end:
         tag, start = read_varint(buffer, position, end)
         value = 0
@@ -335,7 +338,7 @@ def decode_entries(
 
 @compiled
 def _compare(left: Array, left_start: int, left_end: int, right: Array, right_start: int, right_end: int) -> int:
-    """Less than, equal to or greater than zero, as the left bytes sort before, like or after the right ones."""
+    """Negative, zero or positive if the left bytes sort before, equal or after the right ones."""
     left_length = left_end - left_start
     right_length = right_end - right_start
     for position in range(min(left_length, right_length)):
@@ -360,10 +363,10 @@ def _is_range_id(buffer: Array, start: int, end: int) -> bool:
 def decode_range_data(
     buffer: Array, values: Array, keys: Array, key_offsets: Array, least: Array, numbers: Array
 ) -> tuple[int, int]:
-    """Fills, for each RangeData, the span of its least key, its number of entries and estimated size.
+    """Fills the span of the least key, the number of entries and the estimated size of each RangeData.
 
-    The shape of `numbers` is (2, records). The greatest key must be the record's key and not less than the least one;
-    the identity must be a range id.
+    The shape of `numbers` is (2, records). The greatest key must be the record's key and not less than the least key.
+    The identity must be a range id.
     """
     for index in range(len(values)):
         if not _is_range_id(buffer, values[index, IDENTITY_START], values[index, IDENTITY_END]):
@@ -410,13 +413,13 @@ def decode_range_data(
 def decode_commits(
     buffer: Array, values: Array, keys: tuple[Array, Array], fields: Array, parent_offsets: Array, parents: Array
 ) -> tuple[int, int, int]:
-    """Fills, for each CommitData, its fields; returns fault and record.
+    """Fills the fields of each CommitData; returns fault, record and total number of parents.
 
-    Fields are where its metarange id starts and ends, seconds, nanos and version, shape (commits, 5). Keys are those of
-    the records: their offsets, and bytes.
+    `fields` has the shape (commits, 5): start and end of the metarange id, seconds, nanos, version. `keys` are the
+    offsets and bytes of the records' keys.
 
-    Spans of parents follow each other, those of a commit from `parent_offsets[i]` to `parent_offsets[i + 1]`. The third
-    result is how many there are: where `parents` is too short for them, the rest is counted only.
+    The parents of commit `i` are the spans from `parent_offsets[i]` to `parent_offsets[i + 1]`. If `parents` is too
+    short, the rest is only counted.
     """
     key_offsets, key_bytes = keys
     parent_count = 0

@@ -1,17 +1,9 @@
-"""Commits, branches and tags as a dump of references holds them (`POST /repositories/{repository}/dump`).
+"""Commits, branches and tags of a refs dump (`POST /repositories/{repository}/dump`).
 
-A dump names three metaranges; their ranges are tables whose property `entity` is commit, branch or tag and whose
-records are the protobuf messages CommitData, BranchData and TagData of `pkg/graveler/graveler.proto` in lakeFS. Such a
-metarange is read with `ranges.read_metarange(…, entity=…)`, each of its ranges with the functions below. Every function
-raises CorruptFile like `ranges.read_range`, and where the key of a record is not the id in its message.
-
-A repository may have a million commits, so they are columns, without a Python object for each. Single commits that the
-API describes can be added.
-
-A server that compacts staging records a metarange on the branch, its compacted base. The open source server reads such
-branches (`Branch.CompactedBaseMetaRangeID` in `pkg/graveler/graveler.go`), and its BranchData, as of 1.80, has no field
-for it: the number is of whoever compacts. A table states its own fields in its property `schema_definition`, a
-descriptor of the message in the JSON form of protobuf (`pkg/graveler/serde.go`), so the field is found by its name.
+A dump names three metaranges. Their ranges are tables with the property `entity`: commit, branch or tag. The records
+are the protobuf messages CommitData, BranchData and TagData of `pkg/graveler/graveler.proto` in lakeFS.
+`ranges.read_metarange(…, entity=…)` reads such a metarange, the functions below read its ranges. They raise CorruptFile
+like `ranges.read_range`, and also if a record's key is not the id in its message.
 """
 
 import dataclasses
@@ -30,7 +22,7 @@ from lakefs_gc_assets.lakefs.api.models import Branch, Commit
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked, strings
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
-from lakefs_gc_assets.lakefs.formats.sstables import BYTES, SSTable, fields, parsing, raise_fault
+from lakefs_gc_assets.lakefs.formats.sstables import BYTES, Table, fields, parsing, raise_fault
 
 Integers = npt.NDArray[np.int64]
 
@@ -41,15 +33,15 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class CommitColumns:
-    """Commits; columns without nulls.
+    """Commits as columns without nulls. A repository may have a million, so there is no Python object per commit.
 
     Attributes:
         ids: string.
         metarange_ids: string, empty for a commit without objects.
-        seconds, nanos: creation date as its committer gave it, since 1970-01-01 UTC.
+        seconds, nanos: creation date from the committer, since 1970-01-01 UTC.
         versions: 0 for very old commits, whose main parent is the last one.
-        parents: string, the parents of all commits one after the other, each commit's in order.
-        parent_offsets: where those of a commit begin; one longer than the other columns.
+        parents: string, the concatenated parents of all commits, each commit's in order.
+        parent_offsets: start of each commit's parents; one longer than the other columns.
     """
 
     ids: pa.StringArray
@@ -68,7 +60,7 @@ class CommitColumns:
         if len(ids) * _FEW > len(self):
             positions: Integers = pc.fill_null(pc.index_in(ids, value_set=self.ids), -1).to_numpy(zero_copy_only=False)
             return positions.astype(np.int64)
-        # A table of few ids that all commits are looked up in is made faster than the reverse.
+        # For few ids, a hash table of the ids is faster than one of all commits.
         asked = ids.dictionary_encode()
         at = pc.index_in(self.ids, value_set=asked.dictionary)
         known = pc.indices_nonzero(at.is_valid()).to_numpy()
@@ -79,7 +71,7 @@ class CommitColumns:
 
     @classmethod
     def from_commits(cls, commits: Sequence[Commit]) -> "CommitColumns":
-        """Columns of commits that the API gave. It cuts dates to seconds: each counts as the latest in its second."""
+        """Columns of commits from the API. It truncates dates to seconds, so each counts as the end of its second."""
         return cls(
             pa.array([commit.id for commit in commits], pa.string()),
             pa.array([commit.metarange_id for commit in commits], pa.string()),
@@ -92,7 +84,7 @@ class CommitColumns:
 
     @classmethod
     def joined(cls, parts: Sequence["CommitColumns"]) -> "CommitColumns":
-        """The commits of all parts, in their order."""
+        """The commits of all parts, in order."""
         parts = parts or [cls.from_commits([])]
         columns: dict[str, Any] = {}
         for name in (field.name for field in dataclasses.fields(cls)):
@@ -107,10 +99,10 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
 
     Args:
         data: the whole file.
-        file: its name, for messages.
-        expected: what its metarange says of it.
+        file: name of the file, for messages.
+        expected: the record in its metarange.
     Raises:
-        CorruptFile: the file is not exactly what lakeFS wrote, or no such table.
+        CorruptFile: the file differs from the one lakeFS wrote, or is not such a table.
     """
     table = read_checked(data, file, "ranges", "commit", expected)
     count = len(table)
@@ -149,14 +141,14 @@ _NAMES_METARANGE = re.compile(r"meta_?range", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class BranchRecord:
-    """A branch as a dump holds it: its id and its commit.
+    """A branch in a dump: its id and its commit.
 
-    The message has fields for staging tokens and for hidden branches too, and servers leave them out of dumps
+    The message also has fields for staging tokens and hidden branches, but servers omit them from dumps
     (`branchValueIterator.setValue` in `pkg/graveler/graveler.go` as of 1.86).
 
     Attributes:
-        compacted_bases: metaranges that the branch rests on in place of its commit's, which a compaction of staging
-            wrote: one, or none where nothing was compacted since the commit.
+        compacted_bases: metaranges that replace that of the branch's commit, written by a compaction of staging: one,
+            or none if nothing was compacted since the commit.
     """
 
     id: str
@@ -165,9 +157,9 @@ class BranchRecord:
 
 
 class _Message:
-    """A protobuf message: the last value of each number and text, all values where a field is repeated.
+    """A parsed protobuf message. A scalar field has its last value, a repeated one all its values.
 
-    Raises ValueError where it is malformed, or where a field is asked for by another wire type than its own.
+    Raises ValueError if the message is malformed, or if a requested field has another wire type.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -186,11 +178,11 @@ class _Message:
         return tuple(bytes(value).decode() for value in self._values(number, BYTES))
 
     def text(self, number: int) -> str:
-        """A string, empty where absent."""
+        """A string, empty if absent."""
         return (self.texts(number) or ("",))[-1]
 
     def metarange_ids_beyond(self, number: int) -> tuple[str, ...]:
-        """Every value that has the form of a metarange's id, in fields of a higher number."""
+        """All values in the format of a metarange id, from fields with higher numbers."""
         values = (value for at, listed in self._values_of.items() if at > number for _, value in listed)
         texts = (value.decode("latin-1") for value in values if isinstance(value, bytes))
         return tuple(text for text in texts if _METARANGE_ID.fullmatch(text))
@@ -199,8 +191,13 @@ class _Message:
 def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[BranchRecord]:
     """Branches in order of their names, hidden ones included.
 
-    Where the table does not state its fields, each value beyond the known ones that looks like the id of a metarange is
-    taken for a compacted base: what is read for nothing only keeps more.
+    A server that compacts staging records a metarange in the branch, its compacted base. The open source server reads
+    such branches (`Branch.CompactedBaseMetaRangeID` in `pkg/graveler/graveler.go`), but as of 1.80 its BranchData has
+    no field for it, so other servers choose the field's number. The field is found by its name in the table's property
+    `schema_definition`, a descriptor of the message in protobuf's JSON format (`pkg/graveler/serde.go`).
+
+    Without that property, every value in an unknown field that looks like a metarange id counts as a compacted base. An
+    extra metarange only keeps more.
     """
     table = read_checked(data, file, "ranges", "branch", expected)
     with parsing(file, "branch"):
@@ -209,7 +206,7 @@ def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord 
 
 
 def _field_numbers(properties: Mapping[bytes, bytes]) -> dict[str, int] | None:
-    """The number of each field of the message by its name, as the table states them; None where it does not."""
+    """Field numbers of the message by field name, from the table's schema; None if the table has no schema."""
     if _SCHEMA not in properties:
         return None
     try:
@@ -238,8 +235,8 @@ def read_tags(data: bytes | memoryview, file: str, *, expected: RangeRecord | No
         return [Branch(message.text(1), message.text(2)) for message in _messages(table)]
 
 
-def _messages(table: SSTable) -> Iterator[_Message]:
-    """The message of each record. Raises ValueError where one is malformed or its id is not the record's key."""
+def _messages(table: Table) -> Iterator[_Message]:
+    """The message of each record. Raises ValueError if one is malformed or its id is not the record's key."""
     buffer = table.buffer.tobytes()
     offsets, joined = table.keys()
     keys = joined.tobytes()

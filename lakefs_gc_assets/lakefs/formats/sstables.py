@@ -1,12 +1,12 @@
 """RocksDB block-based tables, format version 2, as lakeFS writes its ranges and metaranges with Pebble.
 
-A file is: data blocks, index blocks where the index has two levels, the (top) index, properties, metaindex, footer. All
-of it is checked. Checksums cover every block; the footer, which none covers, has one spelling only; blocks must fill
-the file in that order without gap, so that whatever differs from what was written is an error
-(RocksDB `table/format.h`, `table/block_based/`; LevelDB `doc/table_format.md`).
+A file is: data blocks, index blocks if the index has two levels, the (top) index, properties, metaindex, footer. Any
+change to a written file is detected: checksums cover every block; the footer, which has no checksum, must have its
+canonical encoding; and blocks must fill the file in this order without gaps (RocksDB `table/format.h`,
+`table/block_based/`; LevelDB `doc/table_format.md`).
 
 A block at (offset, size) is `size` bytes and a trailer: one byte of type (0 plain, 1 snappy, 7 zstd), then the masked
-CRC32C of the bytes and the type, little-endian. Properties are read without compiled code, so they are cheap to read.
+CRC32C of the bytes and the type, little-endian. Reading properties alone needs no compiled code, so it is cheap.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +26,12 @@ from lakefs_gc_assets.lakefs.formats import records
 
 TRAILER_BYTES = 5
 MAX_BLOCK_BYTES = 64 << 20
-"""A block holds 4 KiB, or one record where that is larger: more than this is a lie about its length."""
+"""Maximum bytes of a block, decompressed. A block holds 4 KiB, or one larger record, so a higher length is wrong."""
 MAX_TABLE_BYTES = 1 << 30
-"""All blocks of a table, decompressed; lakeFS closes a range at 20 MiB."""
+"""Maximum bytes of all data blocks of a table, decompressed; lakeFS closes a range at 20 MiB."""
 
 MAX_NAMES_BYTES = 1 << 20
-"""The properties of a table, a schema included, have a few kilobytes."""
+"""Maximum bytes of a table's properties, which take a few kilobytes, including a schema."""
 MAX_NAME_BYTES = 1 << 10
 
 _PLAIN, _SNAPPY, _ZSTD = 0, 1, 7
@@ -41,11 +41,11 @@ _MAX_SNAPPY_GROWTH = 22  # an element of three bytes yields at most 64
 
 Array = npt.NDArray[Any]
 Handle = tuple[int, int]
-"""Offset and size of a block, its trailer not counted."""
+"""Offset and size of a block, without its trailer."""
 
 
 def varint(data: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """An unsigned varint and the position after it. Raises ValueError where it runs past `end` or 64 bits."""
+    """An unsigned varint and the position after it. Raises ValueError if it runs past `end` or 64 bits."""
     value = 0
     for shift in range(0, 70, 7):
         if position >= end:
@@ -78,7 +78,7 @@ _FIXED64, _FIXED32 = 1, 5
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Number, wire type and value of the fields of a protobuf message, in order. Raises ValueError for a broken one."""
+    """Number, wire type and value of a protobuf message's fields, in order. Raises ValueError if it is malformed."""
     position, end = 0, len(message)
     while position < end:
         tag, position = varint(message, position, end)
@@ -111,8 +111,8 @@ def handle(data: bytes | memoryview, position: int, end: int) -> tuple[Handle, i
 def open_blocks(data: memoryview, handles: list[Handle], file: str) -> tuple[Array, Array]:
     """Checks and decompresses blocks; returns one buffer, and bounds: block `i` is `buffer[bounds[i]:bounds[i + 1]]`.
 
-    Raises CorruptFile where a block lies outside the file, its checksum differs, its type is not plain or snappy, or
-    its declared length is beyond what its bytes can yield: nothing is allocated on the word of the file alone.
+    Raises CorruptFile if a block lies outside the file, its checksum differs, its type is not plain or snappy, or its
+    bytes cannot decompress to its declared length. So a wrong length never causes a huge allocation.
     """
     lengths = [_checked_length(data, offset, size, file) for offset, size in handles]
     bounds = np.zeros(len(lengths) + 1, np.int64)
@@ -129,7 +129,7 @@ def open_blocks(data: memoryview, handles: list[Handle], file: str) -> tuple[Arr
             target[position:end] = data[offset : offset + size]
         else:
             try:
-                # It fails unless it yields the declared length.
+                # Fails unless the result has the declared length.
                 snappy.decompress_raw_into(data[offset : offset + size], target[position:end])
             except Exception as error:  # cramjam.DecompressionError derives from Exception alone
                 raise CorruptFile(file, "block compression", f"snappy block at {offset}: {error}") from None
@@ -141,7 +141,7 @@ def _checked_length(data: memoryview, offset: int, size: int, file: str) -> int:
     end = offset + size
     if end + TRAILER_BYTES > len(data):
         raise CorruptFile(file, "block handle", f"a block of {size} bytes at {offset} ends after byte {len(data)}")
-    # It takes no memoryview, and a block is small.
+    # google_crc32c takes no memoryview, and a block is small to copy.
     crc = google_crc32c.value(bytes(data[offset : end + 1]))
     rotated = crc >> 15 | (crc << 17) & 0xFFFF_FFFF
     if (rotated + _CRC_MASK_DELTA) & 0xFFFF_FFFF != _u32(data, end + 1)[0]:
@@ -166,7 +166,7 @@ def _checked_length(data: memoryview, offset: int, size: int, file: str) -> int:
 
 @contextmanager
 def parsing(file: str, check: str) -> Iterator[None]:
-    """Around the parsing of a part of a file: what is malformed (ValueError) becomes CorruptFile(file, check, …)."""
+    """Context for parsing a part of a file: ValueError becomes CorruptFile(file, check, …)."""
     try:
         yield
     except ValueError as error:
@@ -174,10 +174,10 @@ def parsing(file: str, check: str) -> Iterator[None]:
 
 
 def _named_values(data: memoryview, block_handle: Handle, file: str) -> dict[bytes, bytes]:
-    """Names and values of a metaindex or properties block, in which names carry no trailer.
+    """Names and values of a metaindex or properties block, whose names have no trailer.
 
-    Raises CorruptFile like `open_blocks`, and ValueError where entries or restart points are malformed or names do not
-    increase.
+    Raises CorruptFile like `open_blocks`, and ValueError if entries or restart points are malformed or names are not
+    ascending.
     """
     block = open_blocks(data, [block_handle], file)[0].tobytes()
     if not 8 <= len(block) <= MAX_NAMES_BYTES:
@@ -192,7 +192,7 @@ def _named_values(data: memoryview, block_handle: Handle, file: str) -> dict[byt
     while position < end:
         start = position
         lengths = block[position : position + 3]
-        if position + 3 <= end and max(lengths) < 0x80:  # three varints of one byte each: nearly always
+        if position + 3 <= end and max(lengths) < 0x80:  # nearly always three varints of one byte each
             shared, unshared, length = lengths
             position += 3
         else:
@@ -221,7 +221,7 @@ def _named_values(data: memoryview, block_handle: Handle, file: str) -> dict[byt
 
 FOOTER_BYTES = 53
 MAX_KEY_BYTES = 1 << 30
-"""All keys of a table together, where they are asked for: shared beginnings make them longer than the file."""
+"""Maximum bytes of all keys of a table, if requested. Shared prefixes can make the keys longer than the file."""
 
 _MAGIC = bytes.fromhex("f7cff485b741e288")
 _VERSION = (2).to_bytes(4, "little")
@@ -233,14 +233,14 @@ _MIN_ENTRY_BYTES = 6  # three lengths, a byte that differs from the key before, 
 
 
 @dataclass(frozen=True, slots=True)
-class TableLayout:
+class Layout:
     """Footer, metaindex and properties of a table.
 
     Attributes:
-        properties: of RocksDB and of the writer, by name.
+        properties: properties of RocksDB and of the writer, by name.
         index: handle of the (top) index.
-        tail: handles of properties and metaindex, which lie behind the index in this order.
-        end: where the footer begins.
+        tail: handles of properties and metaindex, which follow the index in this order.
+        end: offset of the footer.
     """
 
     file: str
@@ -250,7 +250,7 @@ class TableLayout:
     end: int
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A property that is a varint. Raises CorruptFile where it is malformed, or absent without a default."""
+        """A property that is a varint. Raises CorruptFile if it is malformed, or absent without a default."""
         value = self.properties.get(name.encode())
         if value is None:
             if default is not None:
@@ -266,18 +266,18 @@ class TableLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class SSTable:
+class Table:
     """All records of a table, in order of their keys.
 
     Attributes:
         buffer: decompressed data blocks.
-        entries: per record, the columns of `records.SHARED` and following.
-        values: per record, the columns of `records.IDENTITY_START` and following.
-        first_key, last_key: empty where there are no records.
-        key_bytes: length of all keys together.
+        entries: columns `records.SHARED` and following, per record.
+        values: columns `records.IDENTITY_START` and following, per record.
+        first_key, last_key: empty if there are no records.
+        key_bytes: total bytes of all keys.
     """
 
-    layout: TableLayout
+    layout: Layout
     buffer: Array
     entries: Array
     values: Array
@@ -289,7 +289,7 @@ class SSTable:
         return len(self.entries)
 
     def keys(self) -> tuple[Array, Array]:
-        """Offsets (int32, one more than records) into all keys joined. Raises CorruptFile beyond MAX_KEY_BYTES."""
+        """Offsets (int32, one more than records), and all keys joined. Raises CorruptFile beyond MAX_KEY_BYTES."""
         if self.key_bytes > MAX_KEY_BYTES:
             raise CorruptFile(self.layout.file, "keys", f"together they have {self.key_bytes} bytes")
         offsets = np.zeros(len(self) + 1, np.int32)
@@ -298,7 +298,7 @@ class SSTable:
         return offsets, keys
 
 
-def read_layout(data: bytes | memoryview, file: str) -> TableLayout:
+def read_layout(data: bytes | memoryview, file: str) -> Layout:
     """Reads footer, metaindex and properties, and nothing else. Raises CorruptFile."""
     view = memoryview(data)
     end = len(view) - FOOTER_BYTES
@@ -316,13 +316,13 @@ def read_layout(data: bytes | memoryview, file: str) -> TableLayout:
             raise ValueError("the handle of the properties is followed by other bytes")
     with parsing(file, "properties"):
         properties = _named_values(blocks, at, file)
-    layout = TableLayout(file=file, properties=properties, index=index, tail=(at, metaindex), end=end)
+    layout = Layout(file=file, properties=properties, index=index, tail=(at, metaindex), end=end)
     _check_format(layout)
     return layout
 
 
 def _footer(footer: bytes, file: str) -> tuple[Handle, Handle]:
-    """Handles of metaindex and index; only the one spelling that a writer gives them is accepted."""
+    """Handles of metaindex and index; only the canonical encoding is accepted."""
     if footer[45:] != _MAGIC:
         raise CorruptFile(file, "magic", f"it ends with {footer[45:].hex()}: not a RocksDB table, or cut short")
     if footer[_HANDLES_END:45] != _VERSION:
@@ -338,7 +338,7 @@ def _footer(footer: bytes, file: str) -> tuple[Handle, Handle]:
     return metaindex, index
 
 
-def _check_format(layout: TableLayout) -> None:
+def _check_format(layout: Layout) -> None:
     comparator = layout.properties.get(b"rocksdb.comparator")
     if comparator != _COMPARATOR:
         raise CorruptFile(layout.file, "comparator", f"{comparator!r} instead of {_COMPARATOR!r}")
@@ -353,7 +353,7 @@ def _check_format(layout: TableLayout) -> None:
             raise CorruptFile(layout.file, "properties", f"{name} is not 0: such tables are not supported")
 
 
-def read_table(data: bytes | memoryview, file: str) -> SSTable:
+def read_table(data: bytes | memoryview, file: str) -> Table:
     """Reads and checks a whole table. Raises CorruptFile."""
     layout = read_layout(data, file)
     blocks = memoryview(data)[: layout.end]
@@ -378,7 +378,7 @@ def read_table(data: bytes | memoryview, file: str) -> SSTable:
     if count:
         start, stop = entries[0, records.KEY_START], entries[0, records.KEY_END] - records.TRAILER
         first_key = buffer[start:stop].tobytes()
-    return SSTable(
+    return Table(
         layout=layout,
         buffer=buffer,
         entries=entries,
@@ -389,8 +389,8 @@ def read_table(data: bytes | memoryview, file: str) -> SSTable:
     )
 
 
-def _data_handles(blocks: memoryview, layout: TableLayout) -> list[Handle]:
-    """Handles of the data blocks, in order, after checking that all blocks together fill the file."""
+def _data_handles(blocks: memoryview, layout: Layout) -> list[Handle]:
+    """Handles of the data blocks, in order; checks that all blocks together fill the file."""
     kind = layout.properties.get(b"rocksdb.block.based.table.index.type", bytes(4))
     index_type = int.from_bytes(kind, "little")
     if len(kind) != 4 or index_type not in (_SINGLE_LEVEL, _TWO_LEVEL):
@@ -409,8 +409,8 @@ def _data_handles(blocks: memoryview, layout: TableLayout) -> list[Handle]:
     return handles
 
 
-def _begin(handles: list[Handle], end: int, layout: TableLayout) -> int:
-    """The start of the first of these blocks, which must follow each other without gap up to `end`."""
+def _begin(handles: list[Handle], end: int, layout: Layout) -> int:
+    """The start of the first block; the blocks must be adjacent up to `end`."""
     for offset, size in reversed(handles):
         if offset + size + TRAILER_BYTES != end:
             raise CorruptFile(
@@ -420,7 +420,7 @@ def _begin(handles: list[Handle], end: int, layout: TableLayout) -> int:
     return end
 
 
-def _indexed(blocks: memoryview, index: list[Handle], layout: TableLayout) -> list[Handle]:
+def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Handle]:
     buffer, bounds = open_blocks(blocks, index, layout.file)
     entries = np.empty((layout.end // TRAILER_BYTES, 4), np.int64)
     fault, block, count = records.walk_blocks(buffer, bounds, entries)
@@ -431,7 +431,7 @@ def _indexed(blocks: memoryview, index: list[Handle], layout: TableLayout) -> li
     return [(offset, size) for offset, size in handles.tolist()]
 
 
-def _check_sums(layout: TableLayout, entries: Array, key_bytes: int) -> None:
+def _check_sums(layout: Layout, entries: Array, key_bytes: int) -> None:
     values = int((entries[:, records.VALUE_END] - entries[:, records.KEY_END]).sum())
     for name, actual in (
         ("rocksdb.raw.key.size", key_bytes + records.TRAILER * len(entries)),
@@ -442,7 +442,7 @@ def _check_sums(layout: TableLayout, entries: Array, key_bytes: int) -> None:
 
 
 def raise_fault(fault: int, file: str, where: str) -> None:
-    """Raises the CorruptFile that a compiled function found, if it found one (`records.FAULTS`)."""
+    """Raises CorruptFile for a fault of a compiled function (`records.FAULTS`), if it is not 0."""
     if fault:
         check, detail = records.FAULTS[fault]
         raise CorruptFile(file, check, f"{where}: {detail}")

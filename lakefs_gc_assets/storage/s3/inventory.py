@@ -69,8 +69,8 @@ class Inventory:
     def batches(self, file: InventoryFile) -> Iterator[pa.RecordBatch]:
         """Objects of the namespace in one file, as from ObjectStore.list; each object is in one file of the report.
 
-        Older versions and delete markers are skipped. The rest equals a listing at the time of the
-        report, except for writes and deletes shortly before.
+        Older versions and delete markers are skipped. The rest equals a listing at the time of the report, except for
+        writes and deletes shortly before.
 
         Raises StorageError if the file is missing, does not have the manifest's checksum, or cannot be read.
         """
