@@ -240,7 +240,7 @@ class Names:
 
 
 def read_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
-    """Parses a column of namespace-relative addresses; those of the layout `slice` without Python objects per row.
+    """Parses a column of namespace-relative addresses. The layout `slice` needs no Python object per row.
 
     Raises ValueError if an address is null.
     """

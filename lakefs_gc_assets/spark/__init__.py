@@ -1,1 +1,1 @@
-"""The engine on Spark: its session, tasks in Python workers, and what compares frames."""
+"""The engine on Spark: its session, tasks in Python workers, and comparisons of frames."""

@@ -1,9 +1,9 @@
-"""Frames cut up by address: rows travel in blocks, so that comparing addresses costs Spark a few rows for each task.
+"""Frames partitioned by address: rows are shuffled in blocks, so that Spark handles only a few rows per task.
 
-Row by row, Spark's JVM takes more than a microsecond to turn Arrow into rows of its own and back: several times as long
-as a task needs to read an address, hash it and look it up. So the task that reads a piece of a frame hashes its
-addresses (`collector.engine.hashing`) and hands on one row for each part of all hashes: a block. Blocks of one part
-meet in one task, whichever frames they come from.
+Spark's JVM takes more than a microsecond per row to convert Arrow to its own rows and back. That is several times as
+long as a task needs to read an address, hash it and look it up. So the task that reads a piece of a frame hashes its
+addresses (`collector.engine.hashing`), and packs the rows of each part of the hash space into one row of Spark, a
+block. One task gets all blocks of a part, from all frames.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,31 +36,31 @@ BLOCKS = pa.schema(
         pa.field("rows", pa.binary()),
     ]
 )
-"""Some rows of a frame. `hashes` and `others` have 64 bits for each row; `rows` is a stream of Arrow's IPC format."""
+"""Rows of a frame in one part. `hashes` and `others` have 64 bits per row; `rows` is a stream in Arrow's IPC format."""
 
 SETS = pa.schema([pa.field("sets", pa.int64(), nullable=False), pa.field("addresses", pa.int64(), nullable=False)])
-"""Numbers of addresses in the same frames: bit k of `sets` stands for frame k."""
+"""Number of addresses for each combination of frames: bit k of `sets` stands for frame k."""
 
 LEFT = pa.schema([pa.field("rows", pa.int64(), nullable=False), pa.field("hashes", pa.binary())])
-"""Number of hashes that remain in a part and, where they are few enough, the hashes: 64 bits each."""
+"""Number of remaining hashes of a part, and the hashes of 64 bits, null if they are too many."""
 
 Indices = npt.NDArray[np.int64]
 
 _AT_ONCE, _LARGEST_CUT = 131_072, 524_288
-"""Rows that a task cuts up together: the least, and the most where there are thousands of parts."""
+"""Rows that a task partitions together: the minimum, and the maximum if there are thousands of parts."""
 _OF_A_PART = 32
-"""Rows of each part that a task cuts up together, if that is not too many: fewer take less time than their blocks."""
+"""Target rows per part that a task partitions together. With fewer, blocks take more time than their rows."""
 _LEAST, _MOST = 20_000, 250_000
-"""Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 50 MB."""
+"""Rows of a part. With fewer, blocks take more time than their rows; more, with all columns, take over 50 MB."""
 _WITNESS = 2**31 - 1
-"""The frame of a block that shows that all of a part is there: the last one of a part."""
+"""Frame number of the witness, the last block of a part, which shows that the part is complete."""
 
 
 def parts_of(frame: Rows, rows: int) -> int:
-    """Into how many parts a frame is cut, with all frames that it meets.
+    """Number of parts for a frame and for all frames compared with it.
 
     Args:
-        rows: how many rows all of them have together, about.
+        rows: approximate number of rows of all frames together.
     """
     partitions = int(tasks.session_of(frame).conf.get("spark.sql.shuffle.partitions") or 1)
     return max(1, min(rows // _LEAST, 4 * partitions), rows // _MOST)
@@ -70,15 +70,15 @@ def cut(rows: Rows, parts: int, frame: int = 0, *, with_nulls: bool = False) -> 
     """The rows of a frame as blocks (BLOCKS).
 
     Args:
-        rows: with a column `address`, among others.
-        frame: what tells its blocks from those of other frames.
-        with_nulls: whether a row may have no address; it is an error otherwise.
+        rows: rows with a column `address`, among others.
+        frame: number that distinguishes its blocks from those of other frames.
+        with_nulls: True if rows may lack an address, which is otherwise an error.
     """
     return tasks.map_batches(rows, partial(_blocks, parts, partial(_cut_rows, parts, frame, with_nulls)), BLOCKS)
 
 
 def cut_once(rows: Rows, parts: int) -> Rows:
-    """The rows of a frame as blocks for `merged`; of rows with one address that are cut together, only the first."""
+    """The rows of a frame as blocks for `merged`; rows that are partitioned together are deduplicated by address."""
     return tasks.map_batches(rows, partial(_blocks, parts, partial(_cut_first, parts)), BLOCKS)
 
 
@@ -86,7 +86,7 @@ def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> Rows:
     """The hashes of a frame's addresses as blocks (BLOCKS), without the rows.
 
     Args:
-        twice: whether addresses are hashed by 128 bits.
+        twice: True to hash addresses by 128 bits.
     """
     return tasks.map_batches(
         tasks.select(rows, "address"), partial(_blocks, parts, partial(_cut_hashes, parts, frame, twice)), BLOCKS
@@ -96,10 +96,10 @@ def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> Rows:
 def compared(
     blocks: Sequence[Rows], parts: int, compare: Callable[[pa.Table], pa.Table], schema: pa.Schema | StructType
 ) -> Rows:
-    """Applies `compare` to each part: to all its blocks, whoever cut them, and all columns or none.
+    """Applies `compare` to each part: to all its blocks, from all tasks and frames.
 
     Args:
-        parts: number of parts that all frames were cut into.
+        parts: number of parts of all frames.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,9 +113,9 @@ def compared(
 
 
 def merged(blocks: Sequence[Rows], parts: int, change: ChangeBatches, schema: pa.Schema) -> Rows:
-    """Applies `change` to the rows of all blocks, one row for each address, compared as strings.
+    """Applies `change` to the rows of all blocks, deduplicated by address, compared as strings.
 
-    Unlike with `compared`, one call of it gets the rows of many parts: all that a task has.
+    Unlike with `compared`, one call gets the rows of all parts of a task.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -125,11 +125,11 @@ def merged(blocks: Sequence[Rows], parts: int, change: ChangeBatches, schema: pa
 
 
 def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
-    """The blocks of all frames, all of a part in one task and one after the other, each part with a witness.
+    """The blocks of all frames, shuffled so that all blocks of a part are adjacent in one task, then its witness.
 
-    That they are is Spark's promise, and all that keeps live objects apart from garbage. There is one witness of each
-    part, so that a task which has some of a part without the rest of it lacks the witness, unless another one does. It
-    comes last, since a task that Spark ends gets no more rows and no word of it: to Python that is the end of all rows.
+    Only this promise of Spark keeps live objects apart from garbage. One sentinel row per part, the witness, lets tasks
+    detect an incomplete part: if Spark splits a part between tasks, at least one lacks the witness. The witness comes
+    last, because a task that Spark kills just gets no more rows, which looks like the regular end to Python.
     """
     witnesses = tasks.session_of(blocks[0]).range(0, parts, 1, 1)
     columns = [F.col("id").cast("int").alias("part"), F.lit(_WITNESS).alias("frame"), F.lit(b"").alias("hashes")]
@@ -139,12 +139,12 @@ def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
 
 
 def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
-    """A function that applies `change` to the rows of a part."""
+    """Function that applies `change` to the rows of a part."""
     return lambda part: change(_rows(part))
 
 
 def unmatched(part: pa.Table) -> pa.Table:
-    """Rows of frame 0 whose hash no other frame has."""
+    """Rows of frame 0 whose hash is in no other frame."""
     universe, others = _divided(part)
     if not universe.num_rows:
         return pa.table({})
@@ -153,9 +153,9 @@ def unmatched(part: pa.Table) -> pa.Table:
 
 
 def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
-    """A function that selects the rows of frame 0 whose address is in the other frames, or is not, as strings.
+    """Function that selects the rows of frame 0 whose address is in the other frames, or is not, compared as strings.
 
-    A row without an address is among none.
+    A row without an address is in no other frame.
     """
 
     def choose(part: pa.Table) -> pa.Table:
@@ -173,7 +173,7 @@ def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
 
 
 def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
-    """A function that finds hashes of frame 0 that no other frame has (LEFT), if a part has at most `most` of them."""
+    """Function that finds hashes of frame 0 that are in no other frame (LEFT); null if a part has more than `most`."""
 
     def tell(part: pa.Table) -> pa.Table:
         hashes, live = (_numbers(blocks, "hashes") for blocks in _divided(part))
@@ -184,7 +184,7 @@ def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
 
 
 def counted(part: pa.Table) -> pa.Table:
-    """The numbers of addresses of a part in the same frames (SETS), compared by 128 bits."""
+    """Number of a part's addresses for each combination of frames (SETS), compared by 128 bits."""
     each = pc.binary_length(part.column("hashes")).to_numpy() // 8
     bits = np.repeat(1 << part.column("frame").to_numpy(), each).astype(np.uint8)
     counts = hashing.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
@@ -237,12 +237,12 @@ def _cut_hashes(parts: int, frame: int, twice: bool, rows: pa.RecordBatch) -> pa
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where rows are cut.
+    """Partitioning of rows.
 
     Attributes:
-        order: of rows that puts those of a part together.
-        parts: those that have rows, ascending.
-        bounds: where each of them begins in that order, and where the last one ends.
+        order: permutation of rows that makes the rows of a part adjacent.
+        parts: parts with rows, ascending.
+        bounds: start of each part in that order, and the end of the last.
     """
 
     order: Indices
@@ -251,7 +251,7 @@ class Cuts:
 
     @classmethod
     def by_part(cls, hashes: Hashes, parts: int) -> "Cuts":
-        """The cuts between the parts of hashes."""
+        """The partitioning of hashes by part."""
         part_of = hashing.parts(hashes, parts)
         order = np.argsort(part_of, kind="stable")
         ordered = part_of[order].astype(np.int32)
@@ -263,9 +263,9 @@ class Cuts:
         return _binary(pa.py_buffer(hashes[self.order]), self.bounds * np.int32(hashes.itemsize))
 
     def streams(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        """The rows of each part as a stream of Arrow's IPC format, put together here from its messages.
+        """The rows of each part as a stream in Arrow's IPC format, assembled from its messages.
 
-        Arrow's own writer of streams takes 40 µs for each, several times as much as the rows of a small part.
+        Arrow's own stream writer takes 40 µs per stream, several times as long as the rows of a small part.
         """
         ordered = rows.take(pa.array(self.order))
         schema = nullable(rows.schema)
@@ -294,14 +294,14 @@ class Cuts:
 
 
 def _binary(data: pa.Buffer, bounds: npt.NDArray[np.int32]) -> pa.BinaryArray:
-    """Pieces of a buffer, one after the other."""
+    """Adjacent pieces of a buffer as an array."""
     return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), data])
 
 
 def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Blocks of each part together, of those that have any; they come sorted by part, in batches that may end anywhere.
+    """The blocks of each part that has any. The input is sorted by part, in batches that may end anywhere.
 
-    Raises EngineFault where the witness of a part is not the last of its blocks.
+    Raises EngineFault unless the last block of a part is its witness.
     """
     for part in _runs_of_a_part(batches):
         witness = pc.equal(part.column("frame"), _WITNESS)
@@ -337,7 +337,7 @@ def _numbers(blocks: pa.Table, column: str) -> Hashes:
 
 
 def _rows(blocks: pa.Table) -> pa.Table:
-    """The rows of blocks that `streams` made: each is one batch behind its schema, which is read where it changes."""
+    """The rows of blocks from `streams`. Each block is a schema and one batch; equal schemas are parsed only once."""
     head, schema = pa.py_buffer(b""), pa.schema([])
     batches = []
     for stream in blocks.column("rows"):

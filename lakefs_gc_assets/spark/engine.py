@@ -1,4 +1,4 @@
-"""The product's engine: tables of addresses on Spark, and few rows in the driver."""
+"""The engine on Spark: tables of addresses as Spark's frames, small tables in the driver."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -30,26 +30,26 @@ from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
 from lakefs_gc_assets.spark import blocks, session, tasks
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of
 
-# What a row is found by beside its content: that it is there, and that its content is not known.
+# Join keys of a row besides its content: any row has _ANY, and a row with unknown content may match _UNKNOWN.
 _ANY, _UNKNOWN = "any", "unknown"
 
 
 def _content() -> Column:
-    """The MD5 of an object's content, null where neither its size nor its ETag says.
+    """The MD5 of an object's content; null if neither its size nor its ETag gives it.
 
-    An encrypted object's ETag may look like an MD5; that of nothing needs no ETag.
+    An encrypted object's ETag may look like an MD5. The MD5 of empty content needs no ETag.
     """
     return F.when(F.col("size") == 0, F.lit(EMPTY_MD5)).when(F.col("etag").rlike(PLAIN_ETAG), F.col("etag"))
 
 
 MANY_ADDRESSES = 1_000_000
-"""Number from which reading the rows twice pays off: once to find remaining hashes, and once to find their rows."""
+"""Minimum rows for which reading them twice pays off: once to find remaining hashes, and once to find their rows."""
 FEW_HASHES = 2_000_000
-"""Up to so many hashes, of what is left, are sent to every executor: 16 MB."""
+"""Maximum hashes of remaining rows that are sent to every executor: 16 MB."""
 _TYPES_OF_ROWS = {"spark.sql.execution.arrow.useLargeVarTypes": "false", "spark.sql.session.timeZone": "UTC"}
-"""Properties of sessions: strings and times that Spark hands over are of the types that tasks read."""
+"""Session properties that fix the types of strings and times in Spark's batches to those that tasks read."""
 _FEW_REQUESTS = 1000
-"""Rows that take one bulk request, or a thousand requests at a time: about as long as for tasks to begin."""
+"""Rows for one bulk request, or for a thousand parallel requests, which take about as long as the start of tasks."""
 _ADDRESS = pa.schema([pa.field("address", pa.string())])
 _NUMBER = pa.schema([pa.field("number", pa.int64())])
 P = ParamSpec("P")
@@ -58,7 +58,7 @@ E = TypeVar("E", bound="SparkEngine")
 
 
 def in_driver_where_held(operation: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
-    """The operation, which the engine of the driver makes where the driver holds the rows of all operands."""
+    """Decorator: the driver's engine runs the operation if the driver holds the rows of all operands."""
 
     @wraps(operation)
     def chosen(engine: E, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -78,24 +78,24 @@ def _operands(argument: object) -> list[Rows]:
 
 
 def _as_held(argument: Any) -> Any:
-    """An argument as the driver's engine takes it."""
+    """An argument for the driver's engine."""
     if isinstance(argument, list | tuple):
         return [_as_held(each) for each in argument]
     return argument.rows if isinstance(argument, DriverRows) else argument
 
 
 class SparkEngine:
-    """Makes and compares tables of addresses on Spark; `collector.engine.Engine` says what each operation gives.
+    """Creates and compares tables of addresses on Spark; `collector.engine.Engine` defines the operations.
 
-    What a task can do alone with the rows that it reads is done in that task, before Spark gets the rows. What the
-    driver holds stays there: no task begins for a few rows, and what they are compared with is not moved.
+    Functions of single rows run in the task that reads the rows, before Spark gets them. Rows that the driver holds
+    stay there: no task starts for a few rows, and the rows compared with them are not shuffled.
 
     Attributes:
-        tasks: how many read or write files unless a setting says otherwise.
+        tasks: default number of tasks that read or write files.
     """
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession], tasks: int) -> None:
-        """Takes a session, or a function that makes one when the first task is needed."""
+        """Takes a session, or a function that creates one when the first task is needed."""
         self.spark = _prepared(spark) if not callable(spark) else session.on_demand(lambda: _prepared(spark()))
         self.tasks = tasks
         # There are several times as many tasks as cores.
@@ -103,11 +103,11 @@ class SparkEngine:
 
     @property
     def ran_on(self) -> str:
-        """Spark, or this process where no session was needed so far."""
+        """Spark, or this process if no session was needed so far."""
         return "Spark" if session.is_used(self.spark) else HERE.ran_on
 
     def table(self, table: pa.Table) -> Rows:
-        """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""
+        """Rows from the driver: few rows stay there; more, up to a file's worth, are sent with the plan."""
         few = table.num_rows <= LOCAL_ROWS
         return DriverRows.of_table(self.spark, table) if few else tasks.of_table(self.spark, table)
 
@@ -117,7 +117,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def union(self, first: Rows, *more: Rows) -> Rows:
-        """All rows of frames that have the same columns, in the tasks that each of them has."""
+        """All rows of frames with the same columns, in the tasks of each frame."""
         return tasks.union([first, *more])
 
     def select(self, rows: Rows, *columns: str) -> Rows:
@@ -125,7 +125,7 @@ class SparkEngine:
         return tasks.select(rows, *columns)
 
     def where(self, rows: Rows, holds: Holds) -> Rows:
-        """The rows of which something holds."""
+        """The rows for which a condition holds."""
         return tasks.where(rows, holds)
 
     def where_among(self, rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
@@ -138,7 +138,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def map_distinct(self, frames: Sequence[Rows], change: ChangeBatches, schema: pa.Schema, count: int) -> Rows:
-        """Applies a function to one row for each address; it runs once in each task, which has many parts."""
+        """Applies a function to one row per address; it runs once in each task, on many parts."""
         parts = blocks.parts_of(frames[0], count)
         return blocks.merged([blocks.cut_once(rows, parts) for rows in tasks.not_empty(frames)], parts, change, schema)
 
@@ -155,11 +155,11 @@ class SparkEngine:
 
     @in_driver_where_held
     def without(self, rows: Rows, *live: Rows, count: int, least: int = 0) -> Rows:
-        """The rows whose address is in none of the live frames.
+        """The rows whose address is in none of the live frames (anti-join).
 
-        Of few rows that the driver holds, tasks say which they come across; others are compared by a 64-bit hash, of
-        which a collision keeps. Where few of many rows are left, none but these travel, and no row that is read the
-        second time only is among them.
+        For rows that the driver holds, tasks report the addresses that they find in the live frames. Other rows are
+        compared by a 64-bit hash; a collision keeps an object. If few of many rows remain, only these are shuffled. A
+        row that appears only in the second read is not among them.
         """
         if isinstance(rows, DriverRows):
             return self._compared_here(HERE.without, rows, live)
@@ -167,12 +167,12 @@ class SparkEngine:
         held = [blocks.cut_hashes(frame, parts, frame=1) for frame in (tasks.not_empty(live) if live else ())]
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
-            # What is left of one large file would else stay in one task.
+            # Shuffle these rows: the remaining rows of one large file would otherwise stay in one task.
             rows, held = tasks.where(rows, partial(hashing.has_hash_among, HashSet.from_hashes(left))), []
         return blocks.compared([blocks.cut(rows, parts), *held], parts, blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[Rows], parts: int) -> Hashes | None:
-        """The hashes of the rows' addresses that no held frame has, where they are few; None where they are not."""
+        """Hashes of the rows' addresses that are in no `held` frame; None if a part has too many of them."""
         cut = [blocks.cut_hashes(tasks.select(rows, "address"), parts, frame=0), *held]
         unmatched = self.collect(blocks.compared(cut, parts, blocks.unmatched_hashes(FEW_HASHES // parts), blocks.LEFT))
         hashes = unmatched.column("hashes")
@@ -180,18 +180,18 @@ class SparkEngine:
 
     @in_driver_where_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
-        """The rows whose address is not among the addresses; what the driver has of these is sent to every task."""
+        """The rows whose address is not among the addresses. Addresses in the driver are sent to every task."""
         return self._compared_exactly(rows, addresses, count, among=False)
 
     @in_driver_where_held
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
-        """The rows whose address is among the addresses; what the driver has of these is sent to every task."""
+        """The rows whose address is among the addresses. Addresses in the driver are sent to every task."""
         return self._compared_exactly(rows, addresses, count, among=True)
 
     def _compared_exactly(self, rows: Rows, addresses: Rows, count: int | None, *, among: bool) -> Rows:
         """The rows whose address is among some addresses, or is not, compared as strings.
 
-        Where nobody knows how many rows there are, Spark sorts both, which it can do with any number.
+        If the number of rows is unknown, Spark joins both frames by sorting, which works for any number.
         """
         if isinstance(addresses, DriverRows):
             return tasks.where(rows, partial(port.is_among if among else port.is_not_among, HERE.named(addresses.rows)))
@@ -211,7 +211,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
-        """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
+        """Adds the column `kept`: the reason to keep an unreferenced object, null if it may be deleted."""
         columns = tasks.schema_of(unreferenced)
         rows: Rows = unreferenced
         known: Holds = port.is_sighted
@@ -226,7 +226,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def same_content(self, rows: Rows, others: Rows) -> Rows:
-        """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
+        """Distinct rows with the same size as a row of `others`, and the same ETag if both are plain MD5s."""
         frame, other = dataframe_of(rows), dataframe_of(others)
         content, present, unknown = _content(), F.lit(_ANY), F.lit(_UNKNOWN)
         mine = F.when(content.isNull(), F.array(present)).otherwise(F.array(content, unknown))
@@ -243,13 +243,13 @@ class SparkEngine:
 
     @in_driver_where_held
     def collect(self, rows: Rows, limit: int | None = None) -> pa.Table:
-        """The rows in the driver, at most so many: no task sends more."""
+        """The rows in the driver, at most `limit`; no task sends more."""
         dataframe = dataframe_of(rows)
         return tasks.collect(dataframe if limit is None else dataframe.limit(limit))
 
     @in_driver_where_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:
-        """The numbers of distinct addresses in the same frames, with one action: bit k of a key is frame k's."""
+        """Number of distinct addresses for each combination of frames, by one action; bit k of a key is frame k."""
         parts = blocks.parts_of(frames[0], count)
         cut = [blocks.cut_hashes(frame, parts, number, twice=True) for number, frame in enumerate(frames)]
         counts: Counter[int] = Counter()
@@ -258,11 +258,11 @@ class SparkEngine:
         return dict(counts)
 
     def hold(self, rows: Rows, count: int) -> Rows:
-        """The same rows, which the driver collects where they are few."""
+        """The same rows; the driver collects them if they are few."""
         return rows if isinstance(rows, DriverRows) or count > LOCAL_ROWS else self.table(self.collect(rows))
 
     def spread(self, rows: Rows, at_most: int | None = None) -> Rows:
-        """The same rows; what the driver holds is dealt out to tasks, each of which gets several requests' worth."""
+        """The same rows; those in the driver are distributed to tasks, each with several requests' worth."""
         if not isinstance(rows, DriverRows):
             return rows if at_most is None else dataframe_of(rows).coalesce(at_most)
         table = HERE.collect(rows.rows)
@@ -273,7 +273,7 @@ class SparkEngine:
 
     @contextmanager
     def cached(self, rows: Rows, at_most: int) -> Iterator[Rows]:
-        """Rows for several uses: the driver collects them where they are few; else Spark keeps them until the exit."""
+        """Rows for several uses: the driver collects them if they are few; else Spark caches them until the exit."""
         if isinstance(rows, DriverRows):
             with HERE.cached(rows.rows, at_most) as made:
                 yield DriverRows(rows.spark, made, rows.empty)
@@ -284,16 +284,16 @@ class SparkEngine:
                 yield kept
 
     def in_background(self, work: Callable[[], Result]) -> AbstractContextManager[Callable[[], Result]]:
-        """Does a piece of the driver's work in another thread."""
+        """Runs a piece of the driver's work in another thread."""
         return tasks.in_background(work)
 
     def _compared_here(
         self, operation: Callable[..., ArrowRows], rows: DriverRows, others: Sequence[Rows]
     ) -> DriverRows:
-        """Applies an operation on the driver to its rows and to those of their addresses that tasks find in others.
+        """Applies an operation in the driver to its rows, and to their addresses that tasks find in other frames.
 
         Args:
-            operation: of the driver's engine, on rows and addresses.
+            operation: operation of the driver's engine on rows and addresses.
         """
 
         def made() -> Iterator[Batches]:
@@ -306,14 +306,14 @@ class SparkEngine:
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
-    """The session, with the properties by which all frames hand over rows of the same types: it may be anybody's."""
+    """The session, which the caller may have created, with the properties that fix the types of rows."""
     for name, value in _TYPES_OF_ROWS.items():
         spark.conf.set(name, value)
     return spark
 
 
 def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Those of the addresses that the rows of a task have, each once."""
+    """The addresses that occur in the rows of a task, each once."""
     matches = pa.array([], pa.string())
     for batch in batches:
         column = pc.unique(batch.column("address"))
@@ -329,6 +329,6 @@ def _count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(rows: Rows, others: Rows, columns: Sequence[str], how: str) -> DataFrame:
-    """A frame joined with another one by Spark."""
+    """A frame joined with another by Spark."""
     frame = dataframe_of(rows)
     return frame.join(dataframe_of(others), list(columns), how).select(*frame.columns)

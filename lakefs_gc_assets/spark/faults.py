@@ -1,4 +1,4 @@
-"""Errors of Spark as our own, with cause and remedy in place of a stack."""
+"""Conversion of Spark's errors to our own, with cause and remedy instead of a stack trace."""
 
 import re
 import signal
@@ -16,9 +16,10 @@ _RAISED = re.compile(r"^\s*(?:lakefs_gc_assets\.errors\.)(\w+): (.+)$", re.MULTI
 
 
 def from_worker(error: BaseException) -> CollectionError | None:
-    """Our own error inside the text of a failed Spark job; None where the job failed for another reason.
+    """Our own error in the text of a failed Spark job; None if the job failed for another reason.
 
-    What a worker raised arrives as a traceback in the driver's exception; the class is kept where its message is all.
+    A worker's error arrives as a traceback in the driver's exception. Its class is kept if it can be constructed from a
+    message alone.
     """
     raised = _RAISED.findall(_text(error))
     if not raised:
@@ -60,7 +61,7 @@ _MAX_CAUSE = 300
 
 @contextmanager
 def errors_of_spark() -> Iterator[None]:
-    """Raises what Spark raises meanwhile as our own error, where it is one of ours; all else goes through."""
+    """Context that raises errors of Spark jobs as our own; other exceptions propagate unchanged."""
     try:
         yield
     except Exception as error:
@@ -71,14 +72,14 @@ def errors_of_spark() -> Iterator[None]:
 
 
 def from_spark(error: BaseException) -> CollectionError | None:
-    """An error of a Spark job, or of an ended Java, as ours; None for errors in the code of this program."""
+    """Our error for a failed Spark job or an ended Java; None for errors in the code of this program."""
     ours = from_worker(error)
     if ours is not None:
         return ours
     chain = list(_chain(error))
     failed_job = next((each for each in chain if isinstance(each, Py4JJavaError)), None)
     if failed_job is None:
-        # Whatever is cleaned up after the call that met it is refused as well.
+        # Cleanup after the failed call fails too, so search the whole chain of exceptions.
         if any(isinstance(each, Py4JNetworkError | ConnectionError) for each in chain) and (end := _end_of_java()):
             return SparkFailed(end)
         return None
@@ -94,7 +95,7 @@ def from_spark(error: BaseException) -> CollectionError | None:
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error; Java is asked for that of its own, and may be gone."""
+    """The text of an error; its class name if Java must supply the text and is gone."""
     try:
         return str(error)
     except Exception:
@@ -102,14 +103,14 @@ def _text(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it was raised from or after."""
+    """An error, and its causes and contexts."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _end_of_java() -> str | None:
-    """How this process's Java ended, with a remedy; None if it runs, or another process started it."""
+    """A message how this process's Java ended, with a remedy; None if it runs, or another process started it."""
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
     if process is None:
         return None

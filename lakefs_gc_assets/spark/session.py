@@ -1,7 +1,7 @@
-"""Spark's session: its properties, and starting it while this process still imports and asks the server.
+"""Spark's session: its properties, and its start in the background while this process imports and calls the server.
 
-On an idle machine of two cores a session and its first job take as long as everything else that a small run does before
-it needs them; the two hardly disturb each other, since the session starts in a process of its own.
+On an idle machine with two cores, starting a session and its first job takes as long as all earlier work of a small
+run. They hardly slow each other down, because the session starts in its own process.
 """
 
 import atexit
@@ -35,7 +35,7 @@ _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]?")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-"""Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
+"""Disables the JVM's second compiler: it took a third of a small run's time, whose code runs only a few times."""
 SMALL_HEAP = (
     "-XX:+UseSerialGC",
     "-Xms64m",
@@ -43,23 +43,23 @@ SMALL_HEAP = (
     "-XX:MaxHeapFreeRatio=40",
     "-XX:MetaspaceSize=64m",
 )
-"""The heap follows what is in it, which is little: rows travel in blocks that the JVM does not look into.
+"""Makes the heap follow its content, which is small: rows are in blocks that the JVM does not unpack.
 
-By default it begins with a 64th of the machine's memory, whatever the settings say, and is collected as a whole as soon
-as 21 MB of classes are loaded, which is before the first job.
+By default the heap begins with 1/64 of the machine's memory, whatever the settings, and a full collection runs when
+21 MB of classes are loaded, which is before the first job.
 """
 ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
-"""Memory that blocks are copied to and from Python in: each thread but the first would keep its own, 100 MB in all."""
+"""One shared arena for copying blocks to and from Python: by default each thread keeps its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Spark compiles each query of its own to Java, which takes longer than the few rows that are left to it."""
+"""Disables Spark's compilation of queries to Java, which takes longer than processing the few rows left to Spark."""
 _LIGHT_SIDE = "12m"
 """Largest side of a join, in any task, for which Spark builds a hash table instead of sorting both sides.
 
-The table takes several times as much memory, which a task cannot spill to disk. Spark uses it only where the size that
-tasks are meant to have (`advisoryPartitionSizeInBytes`) is no larger than this.
+The table takes several times as much memory, which a task cannot spill to disk. Spark builds it only if the target size
+of tasks (`advisoryPartitionSizeInBytes`) is no larger than this.
 """
 _HANDED_OVER = "8m"
-"""So much Spark collects before it hands rows over, in its own memory and again in the worker's: by default 64 MB."""
+"""Maximum bytes of a batch for Python, held in Spark's memory and in the worker's; Spark's default is 64 MB."""
 _OF_EVERY_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -69,40 +69,40 @@ _OF_EVERY_SESSION = {
 }
 _SPECULATION = "spark.speculation"
 _OF_SPECULATION = {"spark.rdd.cache.visibilityTracking.enabled": "true"}
-"""Keeps Spark from using cached rows of a speculative copy that was ended before it had all its rows."""
+"""Keeps Spark from using incomplete cached rows of a speculative task that was killed."""
 _LOOPBACK = "127.0.0.1"
 _ON_THIS_MACHINE = {
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
     "spark.authenticate": "true",
 }
-"""Properties of a local master: no other machine reaches it, and processes on this one have to know Spark's secret."""
+"""Properties of a local master: no other machine can reach it, and local processes need Spark's secret."""
 _PYTHON = "spark.pyspark.python"
-"""The property that says in which Python workers run."""
+"""Property for the Python of workers."""
 _REDACTION, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
-"""The property that says by which names Spark hides values, and its default."""
+"""Property for the names of properties with hidden values, and its default."""
 _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lakefs_gc_assets.spark.start.worker_daemon"
-"""The property that says what workers are forked from on a local master, and its value."""
+"""Property for the module that forks workers, and its value on a local master."""
 _CONNECT = ("SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_LOCAL_REMOTE", "MASTER")
 _CONNECT_FOR_GOOD = "SPARK_CONNECT_MODE_ENABLED"
-"""The variable by which pyspark's functions, too, take each session for one of Spark Connect."""
+"""Variable that makes pyspark's functions take each session for one of Spark Connect."""
 _GATEWAY = ("PYSPARK_PIN_THREAD", "PYSPARK_UDS_MODE", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_TESTING")
-"""Variables that change how pyspark talks to a Java that it starts."""
+"""Variables that change pyspark's communication with a Java that it starts."""
 _SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LONGEST_ADDRESS = 103
-"""Bytes of the longest address of a Unix socket on macOS; Linux allows four more."""
+"""Maximum bytes of a Unix socket's address on macOS; Linux allows four more."""
 _CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-"""File in which Linux tells a container its share of the processors: microseconds in a period, or `max`."""
+"""Linux's file with a container's CPU limit: microseconds per period, or `max`."""
 _starting: list[threading.Thread] = []
 
 
 def properties(settings: SparkSettings) -> dict[str, str]:
-    """Properties of a session: ours, then those of the settings.
+    """Properties of a session: ours, overridden by those of the settings.
 
-    Where this process starts the driver, a JRE is found or brought along.
+    If this process starts the driver, it finds a Java or uses the included one.
 
-    Raises ConfigurationError where there is no Java, where master or memory are none, or where an environment variable
-    is not set that has a property's value.
+    Raises ConfigurationError if there is no Java, if master or memory are invalid, or if an environment variable for a
+    property is not set.
     """
     given = {**settings.config, **_from_environment(settings)}
     if settings.remote:
@@ -137,9 +137,9 @@ def properties(settings: SparkSettings) -> dict[str, str]:
 
 
 def _check(settings: SparkSettings) -> None:
-    """Raises ConfigurationError for what Java would refuse, with a stack in place of the setting's name.
+    """Raises ConfigurationError for values for which Java would print a stack trace without the setting's name.
 
-    It does not repeat the values, since they may come from the environment.
+    It does not repeat the values, because they may come from the environment.
     """
     if not _MASTER.fullmatch(settings.master):
         raise ConfigurationError("spark.master must be local[*], local[4] or the like, yarn, spark://… or k8s://…")
@@ -148,7 +148,7 @@ def _check(settings: SparkSettings) -> None:
 
 
 def _from_environment(settings: SparkSettings) -> dict[str, str]:
-    """The properties whose values are in the environment, and one that keeps Spark from showing them."""
+    """Properties with values from the environment, and a property that keeps Spark from showing them."""
     if not settings.config_from_environment:
         return {}
     secrets = {}
@@ -158,16 +158,16 @@ def _from_environment(settings: SparkSettings) -> dict[str, str]:
                 f"spark.config.{name} is to come from the environment variable {variable}, which is not set"
             )
         secrets[name] = os.environ[variable].rstrip("\r\n")
-    # Spark shows properties of Hadoop twice, the second time without their prefix.
+    # Spark shows properties of Hadoop twice, with and without their prefix.
     hidden = "|".join(re.escape(name.removeprefix("spark.hadoop.")) for name in secrets)
     shown = settings.config.get(_REDACTION, _REDACTED_BY_SPARK)
     return {_REDACTION: f"{shown}|{hidden}", **secrets}
 
 
 def _sockets(folder: str) -> dict[str, str]:
-    """Lets Python workers and Spark talk over sockets in a folder, unless its name is too long for their addresses.
+    """Properties for Unix sockets between Spark and Python workers; empty if the folder's path is too long.
 
-    Over TCP each task waits 40 ms for an acknowledgement that the other side delays.
+    Over TCP, each task waits 40 ms for a delayed acknowledgement.
     """
     if len(os.fsencode(folder)) + _SOCKET_NAME > _LONGEST_ADDRESS:
         return {}
@@ -176,16 +176,16 @@ def _sockets(folder: str) -> dict[str, str]:
 
 @cache
 def _private_folder() -> str:
-    """A folder that only this user can read, for sockets and rows on disk; it is gone with this process."""
+    """A folder that only this user can read, for sockets and rows on disk; deleted at exit."""
     folder = tempfile.mkdtemp(prefix="gc")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def start(settings: SparkSettings) -> None:
-    """Begins to start the session in the background, for a process that is going to need it.
+    """Starts the session in the background, for a process that will need it.
 
-    What goes wrong here is left to the one who needs the session: the attempt is repeated there.
+    Errors are ignored here, because the first use of the session repeats the attempt.
     """
 
     def build() -> None:
@@ -198,13 +198,13 @@ def start(settings: SparkSettings) -> None:
 
 
 def wait_for_start() -> None:
-    """Returns when no session is being started in the background."""
+    """Waits for all session starts in the background."""
     for thread in _starting:
         thread.join()
 
 
 class _OnDemand:
-    """Stands for a session, which is started when something of it is first used, in whichever thread."""
+    """Proxy of a session that is started at first use, in any thread."""
 
     def __init__(self, make: "Callable[[], SparkSession]") -> None:
         self._lock, self._make = threading.Lock(), make
@@ -218,19 +218,19 @@ class _OnDemand:
 
 
 def on_demand(make: "Callable[[], SparkSession]") -> "SparkSession":
-    """A session that is made when something of it is first used: a JVM takes three seconds and 0.5 GB."""
+    """A session that is started at first use, because a JVM takes three seconds and 0.5 GB."""
     return cast("SparkSession", _OnDemand(make))
 
 
 def is_used(spark: "SparkSession") -> bool:
-    """True unless it is a session on demand of which nothing was used yet."""
+    """True unless it is a session on demand that was not started yet."""
     return not isinstance(spark, _OnDemand) or spark._session is not None
 
 
 def can_wait(settings: SparkSettings) -> bool:
-    """True if the session may be started as late as by the first task: on a master in this process.
+    """True if the session may be started by the first task: on a local master.
 
-    On a cluster all runs have a session. Raises ConfigurationError as `properties`, but looks for no Java.
+    On a cluster, all runs have a session. Raises ConfigurationError as `properties`, but does not search for Java.
     """
     if settings.remote or not settings.master.startswith("local"):
         return False
@@ -240,7 +240,7 @@ def can_wait(settings: SparkSettings) -> bool:
 
 
 def local_parallelism(settings: SparkSettings) -> int:
-    """Tasks that run at the same time on a local master, also before it is started."""
+    """Parallel tasks on a local master, even before it is started."""
     parallelism = settings.config.get("spark.default.parallelism", "")
     return int(parallelism) if parallelism.isdigit() else _local_cores(settings.master)
 
@@ -251,7 +251,7 @@ def _local_cores(master: str) -> int:
 
 
 def _available_cores() -> int:
-    """Cores that this process may use, as Java counts them: a container may have fewer than its machine."""
+    """Cores for this process, as Java counts them: a container may have fewer than its machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CPU_LIMIT.read_text().split()
@@ -261,7 +261,7 @@ def _available_cores() -> int:
 
 
 def session(settings: SparkSettings) -> Any:
-    """The session with these settings, started where there is none."""
+    """The session with these settings, started if there is none."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
@@ -273,14 +273,14 @@ def session(settings: SparkSettings) -> Any:
 
 
 def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
-    """True unless the gateway to Java wrote this record of the root logger."""
+    """Filter for the root logger: True unless the gateway to Java wrote the record."""
     return "py4j" not in Path(record.pathname).parts
 
 
 def say_nothing_of_a_java_that_ended() -> None:
-    """Keeps stacks from standard error that Spark's accumulators and its gateway show when their Java is ended.
+    """Suppresses the stack traces that Spark's accumulators and its gateway print when their Java is killed.
 
-    Who ends a group of processes ends that Java with this process, which says itself how it ended.
+    A signal to the process group kills Java together with this process, which reports the end itself.
     """
     from pyspark import accumulators
 
@@ -288,7 +288,7 @@ def say_nothing_of_a_java_that_ended() -> None:
         if not isinstance(sys.exception(), EOFError | ConnectionError):
             socketserver.BaseServer.handle_error(server, request, client_address)
 
-    # Their names differ between versions of Spark.
+    # Names of the server classes differ between versions of Spark.
     for kind in vars(accumulators).values():
         if isinstance(kind, type) and issubclass(kind, socketserver.BaseServer):
             kind.handle_error = handle_error  # type: ignore[method-assign, assignment]
@@ -297,12 +297,12 @@ def say_nothing_of_a_java_that_ended() -> None:
 
 @contextmanager
 def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
-    """Lets a session be started; yields the properties to set on its builder.
+    """Context for starting a session; yields the properties to set on its builder.
 
-    Where that starts a Java, there are none: whatever is set on a builder is on the command line of that Java, where
-    everybody on the machine can read it. A file that only this user can read has them instead, until Java has read it.
+    If a Java is started, it yields none: a builder puts its properties on Java's command line, which all users of the
+    machine can read. Instead, Java reads them from a temporary file that only this user can read.
 
-    Raises SparkNotStarted where Java ends before it answers, and for what the builder raises of Java's.
+    Raises SparkNotStarted if Java ends before it answers, or if the builder gets an exception of Java.
     """
     spark_properties = properties(settings)
     if settings.remote or not settings.master:
@@ -321,9 +321,9 @@ def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _properties_file(spark_properties: Mapping[str, str], defaults: bytes) -> Iterator[Path]:
-    """A file of properties that only this user can read, after those they override; it is gone at the exit.
+    """A properties file that only this user can read: the defaults, then our properties. It is deleted at the exit.
 
-    On Linux it lies in memory: a file on disk would stay, with its secrets, if this process were killed meanwhile.
+    On Linux it is in memory: a file on disk, with its secrets, would remain if this process were killed meanwhile.
     """
     own = "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in spark_properties.items()).encode()
     content = b"\n\n".join((defaults, own))
@@ -343,9 +343,9 @@ def _properties_file(spark_properties: Mapping[str, str], defaults: bytes) -> It
 
 @contextmanager
 def _without_variables(*names: str) -> Iterator[None]:
-    """Takes variables of the shell from the environment until the exit: the configuration names a master.
+    """Removes the shell's variables from the environment until the exit, because the configuration names a master.
 
-    That one by which pyspark's functions choose Spark Connect does not come back: they look for it at each call.
+    The variable that makes pyspark's functions choose Spark Connect is not restored: they read it at each call.
     """
     os.environ.pop(_CONNECT_FOR_GOOD, None)
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
@@ -356,13 +356,13 @@ def _without_variables(*names: str) -> Iterator[None]:
 
 
 def _escape(text: str) -> str:
-    """A name or a value as a file of Java properties has it."""
+    """A name or a value, escaped for a Java properties file."""
     written = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
     return "".join(f"\\{each}" if each in " :=#!" else written.get(each, each) for each in text)
 
 
 def _warm(spark: Any) -> None:
-    """Runs one job of the kind that every frame is made by, which starts a Python worker."""
+    """Runs one job like those of frames, which starts a Python worker."""
 
     def same(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         yield from batches
@@ -371,7 +371,7 @@ def _warm(spark: Any) -> None:
 
 
 def parallelism(spark: "SparkSession") -> int:
-    """Tasks that run at the same time, on classic and remote sessions."""
+    """Parallel tasks of a classic or remote session."""
     parallelism = spark.conf.get("spark.default.parallelism", None)
     if parallelism is None and hasattr(spark, "_jsc"):
         parallelism = str(spark.sparkContext.defaultParallelism)
@@ -379,9 +379,9 @@ def parallelism(spark: "SparkSession") -> int:
 
 
 def tasks_of_stages() -> dict[int, tuple[int, int]]:
-    """For each running stage of this process's session: tasks done, and all tasks.
+    """Completed and total tasks of each running stage of this process's session.
 
-    Empty where no session was started here, or it is a remote one.
+    Empty if no session was started here, or if it is a remote one.
     """
     if "pyspark" not in sys.modules:
         return {}

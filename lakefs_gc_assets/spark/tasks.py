@@ -1,8 +1,8 @@
-"""Rows whose partitions are pieces of work: each task does its share in Python and yields Arrow batches.
+"""Rows whose partitions are work items: each task processes its items in Python and yields Arrow batches.
 
-Rows and `mapInArrow` are all it needs, so it works on local, standalone and remote sessions alike. Little work travels
-with the function of the tasks, which each worker gets. More travels as rows, and each worker unpacks that of its own
-tasks alone.
+Only rows and `mapInArrow` are used, so it works on local, standalone and remote sessions. Small work is pickled with
+the tasks' function, which each worker gets. Larger work is sent as rows; each worker unpickles only that of its own
+tasks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,23 +28,23 @@ from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadIte
 from lakefs_gc_assets.errors import EngineFault
 
 WITH_FUNCTION = 1024 * 1024
-"""Largest work, in bytes, that travels with the function of its tasks; Spark would broadcast more."""
+"""Maximum bytes of work that is pickled with the tasks' function; Spark would broadcast more."""
 WORK = pa.schema([pa.field("task", pa.int32()), pa.field("piece", pa.int32()), pa.field("data", pa.binary())])
 """The work of each task, in pieces."""
 _PIECE = 4 * 1024 * 1024
-"""Bytes of a piece: Spark sends none of more than 128 MB to a task."""
+"""Maximum bytes of a piece. Spark sends at most 128 MB to a task."""
 _PICKLED = CPickleSerializer()
 _HAS_ARROW = hasattr(DataFrame, "toArrow")
-"""True if sessions take and give tables of Arrow: from Spark 4.0 on."""
+"""True if sessions accept and return Arrow tables: since Spark 4.0."""
 
 
 def pack(groups: Iterable[Sequence[Any]]) -> list[bytes]:
-    """The work of each task that has some."""
+    """The pickled work of each task; tasks without work are skipped."""
     return [_PICKLED.dumps(tuple(group)) for group in groups if group]  # type: ignore[no-untyped-call]
 
 
 def as_rows(work: Sequence[bytes]) -> pa.Table:
-    """The results of `pack` as rows (WORK), each in its own batch: for large rows, Spark makes a task of each batch."""
+    """The results of `pack` as rows (WORK), each in its own batch, because Spark makes a task of each large batch."""
     pieces = [
         pa.record_batch([[task], [piece], [data[start : start + _PIECE]]], schema=WORK)
         for task, data in zip(numbers_of_partitions(len(work)), work, strict=True)
@@ -54,10 +54,10 @@ def as_rows(work: Sequence[bytes]) -> pa.Table:
 
 
 def numbers_of_partitions(count: int) -> list[int]:
-    """Ascending numbers that `DataFrame.repartition` sends to `count` partitions, one to each.
+    """Ascending numbers that `DataFrame.repartition` sends to `count` different partitions.
 
-    `repartitionById` needs none, but is new in Spark 4.1. Spark takes the 32-bit Murmur3 hash of the number. If it took
-    another hash, some tasks would have no work and say so.
+    `repartitionById` would not need them, but is new in Spark 4.1. Spark uses the 32-bit Murmur3 hash of the number. If
+    it used another hash, some tasks would have no work and raise EngineFault.
     """
     partitions, numbers = np.empty(0, np.uint32), np.empty(0, np.int64)
     candidates = count
@@ -68,7 +68,7 @@ def numbers_of_partitions(count: int) -> list[int]:
 
 
 def _murmur3(count: int) -> npt.NDArray[np.uint32]:
-    """Spark's hashes of the 32-bit numbers below `count`, by its seed 42."""
+    """Spark's hashes of the 32-bit numbers below `count`, with its seed 42."""
 
     def rotated(values: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
         return values << np.uint32(bits) | values >> np.uint32(32 - bits)
@@ -81,14 +81,14 @@ def _murmur3(count: int) -> npt.NDArray[np.uint32]:
 
 
 def of_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """The items of a task, of its rows (WORK) in any order; should Spark put several tasks together, those of all."""
+    """The items of a task, from its rows (WORK) in any order. If Spark merges several tasks, the items of all."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     for _, pieces in groupby(sorted(rows, key=itemgetter("task", "piece")), itemgetter("task")):
         yield from _unpack(b"".join(row["data"] for row in pieces))
 
 
 def of_numbers(work: Sequence[bytes], batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """The items of a task, of rows with one number: a place in what `pack` gave."""
+    """The items of a task, from rows with an index into the results of `pack`."""
     for batch in batches:
         for place in batch.column(0).to_pylist():
             yield from _unpack(work[place])
@@ -101,20 +101,20 @@ def _unpack(data: bytes) -> Sequence[Any]:
 
 P = ParamSpec("P")
 ChangeBatch = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Function that changes a batch. It runs in a worker, so it must capture only what can be pickled."""
+"""Function that changes a batch. It runs in a worker, so it must capture only picklable values."""
 
 HERE = LocalEngine(tasks=1)
-"""Works with what the driver holds."""
+"""Engine for the rows that the driver holds."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows that tasks read, before Spark has them: what is done to them there costs Spark nothing.
+    """Rows that tasks read, before they reach Spark, so that further functions of rows cost Spark nothing.
 
     Attributes:
-        groups: the work of each task.
-        read: runs in a Python worker; must not capture a session or anything of Dagster.
-        schema: of the batches that it yields.
+        groups: work of each task.
+        read: function that runs in a Python worker; must not capture a session or objects of Dagster.
+        schema: schema of the batches that it yields.
     """
 
     spark: SparkSession
@@ -125,13 +125,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Rows that a function makes in tasks of those of a DataFrame, before Spark has them.
+    """Rows that a function makes in tasks from the rows of a DataFrame, before they reach Spark.
 
-    What is done to them there needs no second worker beside the first, and no way through Spark in between.
+    Consecutive functions of rows run in one task, without a second worker and without handing rows back to Spark.
 
     Attributes:
-        change: gets all batches of a task.
-        schema: of the batches that it yields.
+        change: function of all batches of a task.
+        schema: schema of the batches that it yields.
     """
 
     source: DataFrame
@@ -141,10 +141,10 @@ class Mapped:
 
 @dataclass(frozen=True)
 class DriverRows:
-    """Few rows that the driver makes itself, of tables that it holds.
+    """Few rows that the driver itself computes from its tables.
 
     Attributes:
-        empty: whether it is known that there are none.
+        empty: True if the rows are known to be empty.
     """
 
     spark: SparkSession
@@ -159,10 +159,10 @@ class DriverRows:
 
 @dataclass(frozen=True)
 class United:
-    """The rows of several frames with the same columns; what is done to them is done where each of these is.
+    """The rows of several frames with the same columns; operations apply to each frame in its own place.
 
     Attributes:
-        frames: one at least, none of them united itself.
+        frames: at least one frame, none a `United` itself.
     """
 
     frames: tuple["DataFrame | Reading | Mapped | DriverRows", ...]
@@ -172,7 +172,7 @@ Rows = DataFrame | Reading | Mapped | DriverRows | United
 
 
 def where_each_is(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[Concatenate[Rows, P], Rows]:
-    """The operation, which is made of each of the frames where rows are of several."""
+    """Decorator: applies an operation to each frame of united rows."""
 
     @wraps(operation)
     def made(rows: Rows, /, *arguments: P.args, **named: P.kwargs) -> Rows:
@@ -187,7 +187,7 @@ def where_each_is(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[C
 def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
     """Applies `change` to the rows of each task, in the task that reads them.
 
-    The driver does it where it holds them, as it may some of united rows.
+    The driver applies it to rows that it holds, which may be some of united rows.
     """
     if isinstance(rows, DriverRows):
         return DriverRows(rows.spark, HERE.map_batches(rows.rows, change, schema))
@@ -208,7 +208,7 @@ def _then(rows: Mapped, change: ChangeBatches, schema: StructType) -> Mapped:
 
 @where_each_is
 def where(rows: Rows, holds: Holds) -> Rows:
-    """The rows of which something holds; null counts as not."""
+    """The rows for which a condition holds; null counts as false."""
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(holds(batch))
@@ -222,7 +222,7 @@ def where(rows: Rows, holds: Holds) -> Rows:
 
 
 def _mapped(rows: Rows) -> Mapped:
-    """The rows as what tasks make; of a DataFrame they make what it has."""
+    """The rows as `Mapped`; with the identity function for a DataFrame."""
     if isinstance(rows, Mapped):
         return rows
     if isinstance(rows, Reading):
@@ -255,7 +255,7 @@ def select(rows: Rows, *columns: str) -> Rows:
 
 
 def dataframe_of(rows: Rows) -> DataFrame:
-    """The rows as Spark's own."""
+    """The rows as a DataFrame."""
     if isinstance(rows, United):
         return union_all(map(dataframe_of, rows.frames))
     if isinstance(rows, DriverRows):
@@ -267,7 +267,7 @@ def dataframe_of(rows: Rows) -> DataFrame:
 
 
 class _Columns(DataFrame):
-    """A DataFrame of a schema alone. It belongs to no session, and can only be asked for names and types."""
+    """A DataFrame with only a schema. It belongs to no session, and only gives names and types."""
 
     def __new__(cls, schema: StructType) -> "_Columns":
         return object.__new__(cls)
@@ -288,12 +288,12 @@ class _Columns(DataFrame):
 
 
 def columns_of(rows: Rows) -> DataFrame:
-    """A DataFrame with the columns of the rows, for questions about names and types: no session is started for them."""
+    """A DataFrame with the columns of the rows, to get names and types without starting a session."""
     return _Columns(schema_of(rows))
 
 
 def union(frames: Sequence[Rows]) -> Rows:
-    """The rows of frames that have the same columns."""
+    """The rows of frames with the same columns."""
     each = [single for rows in not_empty(frames) for single in (rows.frames if isinstance(rows, United) else [rows])]
     reading = [rows for rows in each if isinstance(rows, Reading)]
     if len(reading) > 1:
@@ -302,17 +302,17 @@ def union(frames: Sequence[Rows]) -> Rows:
 
 
 def union_all(frames: Iterable[DataFrame]) -> DataFrame:
-    """The rows of DataFrames that have the same columns."""
+    """The rows of DataFrames with the same columns."""
     return reduce(DataFrame.unionAll, frames)
 
 
 def not_empty(frames: Sequence[Rows]) -> Sequence[Rows]:
-    """The frames without those that are known to have no rows; one at least."""
+    """The frames, except frames known to be empty; at least one."""
     return [rows for rows in frames if not (isinstance(rows, DriverRows) and rows.empty)] or frames[:1]
 
 
 def _read_together(frames: Sequence[Reading]) -> Reading:
-    """The rows that tasks of several frames read."""
+    """The rows of several frames that tasks read, as one frame."""
     schema = nullable(frames[0].schema)
     if any(nullable(each.schema) != schema for each in frames):
         raise ValueError(f"frames with other columns have no union: {[each.schema.names for each in frames]}")
@@ -331,7 +331,7 @@ def session_of(rows: Rows) -> SparkSession:
 
 
 def schema_of(rows: Rows) -> StructType:
-    """The columns, as Spark names their types."""
+    """The columns, with Spark's types."""
     if isinstance(rows, United):
         return schema_of(rows.frames[0])
     if isinstance(rows, Reading):
@@ -340,18 +340,18 @@ def schema_of(rows: Rows) -> StructType:
 
 
 def _dealt(rows: Reading) -> Mapped:
-    """The work, dealt out to a task for each group, each of which unpacks its own, and reads it."""
+    """Distributes the work to one task per group; each task unpickles its own items and reads them."""
     spark, read = rows.spark, rows.read
     work = pack(rows.groups)
     unpack: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
     if sum(map(len, work)) > WITH_FUNCTION:
-        # Each task's number is one that Spark sends to a partition of its own.
+        # Spark sends each task's number to a different partition.
         dealt = of_table(spark, as_rows(work)).repartition(len(work), "task")
         unpack = of_rows
     else:
         dealt, unpack = spark.range(0, len(work), 1, max(1, len(work))), partial(of_numbers, work)
 
-    # The function takes this along, and not the work, which may be too much to travel with it.
+    # The function captures this flag instead of the work, which may be too large to pickle with it.
     has_work = bool(work)
 
     def items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -359,7 +359,7 @@ def _dealt(rows: Reading) -> Mapped:
         for item in unpack(batches):
             lacks = False
             yield from read(item)
-        # To Python, a task that Spark ends early looks like one without work; nobody may take it for one.
+        # A task that Spark kills early looks like a task without work to Python, so a task without work is an error.
         if lacks:
             raise EngineFault(
                 "a task was ended before it had its work, or Spark gave it none. Nothing was made; run again"
@@ -369,14 +369,14 @@ def _dealt(rows: Reading) -> Mapped:
 
 
 def deal(spark: SparkSession, table: pa.Table, count: int) -> Reading:
-    """The rows of a table, neighbours together, in so many tasks: they travel as bytes, and not as Spark's rows."""
+    """The rows of a table, distributed to `count` tasks in adjacent slices; sent as bytes, not as Spark's rows."""
     bounds = [table.num_rows * number // count for number in range(count + 1)]
     groups = [[as_stream(table.slice(start, end - start))] for start, end in pairwise(bounds)]
     return Reading(spark, groups, lambda stream: of_stream(stream).to_batches(), nullable(table.schema))
 
 
 def as_stream(table: pa.Table) -> bytes:
-    """Rows in Arrow's IPC format, in columns that may be null: some frames promise that theirs are not."""
+    """Rows in Arrow's IPC format, with all columns declared nullable, because frames differ in that."""
     schema = nullable(table.schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
@@ -387,22 +387,22 @@ def as_stream(table: pa.Table) -> bytes:
 
 
 def of_stream(stream: bytes | pa.Buffer) -> pa.Table:
-    """The rows that `as_stream` wrote."""
+    """The rows of a stream from `as_stream`."""
     return pa.ipc.open_stream(stream).read_all()
 
 
 def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """The rows of a table that the driver holds.
+    """The rows of a table in the driver, as a DataFrame.
 
-    Of a list of tuples Spark makes rows in Python workers of another kind, for which it starts a second daemon.
+    A list of tuples would need Python workers of another kind, for which Spark starts a second daemon.
     """
-    # Spark takes a batch without rows for the last one, and leaves out all that come after it.
+    # Spark takes an empty batch for the last one, and drops all later batches.
     filled = [batch for batch in table.to_batches() if batch.num_rows]
     schema = from_arrow_schema(table.schema)
     if _HAS_ARROW:
         return spark.createDataFrame(pa.Table.from_batches(filled, table.schema), schema)
     streams = [(as_stream(pa.Table.from_batches([batch])),) for batch in filled]
-    # Spark sends no more than 128 MB to a task: each gets one batch.
+    # Spark sends at most 128 MB to a task, so each task gets one batch.
     dealt = spark.createDataFrame(spark.sparkContext.parallelize(streams, max(1, len(streams))), "rows binary")
     return dealt.mapInArrow(_of_streams, schema)
 
@@ -414,7 +414,7 @@ def _of_streams(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def collect(dataframe: DataFrame) -> pa.Table:
-    """The rows of a DataFrame in the driver."""
+    """Collects the rows of a DataFrame in the driver."""
     if _HAS_ARROW:
         return dataframe.toArrow()
     frame: Any = dataframe
@@ -424,7 +424,7 @@ def collect(dataframe: DataFrame) -> pa.Table:
 
 @contextmanager
 def persisted(dataframe: DataFrame) -> Iterator[DataFrame]:
-    """A DataFrame for several uses, which Spark keeps until the exit."""
+    """A DataFrame for several uses, which Spark caches until the exit."""
     dataframe.persist()
     try:
         yield dataframe
@@ -434,10 +434,10 @@ def persisted(dataframe: DataFrame) -> Iterator[DataFrame]:
 
 @contextmanager
 def in_background(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
-    """Does a piece of the driver's work meanwhile: while Spark plans the one, tasks of the other run.
+    """Runs a piece of the driver's work in another thread, so that Spark plans one job while tasks of another run.
 
-    What it yields waits for the result, and raises what the work raised; call it, or a failure is not noticed. The exit
-    waits as well.
+    Yields a function that waits for the result and raises the work's exception. Call it, or a failure goes unnoticed.
+    The exit waits for the work too.
     """
     with ThreadPoolExecutor(1, "background") as threads:
         yield threads.submit(work).result

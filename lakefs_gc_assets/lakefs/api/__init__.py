@@ -1,1 +1,1 @@
-"""lakeFS's API: models of what the server says, requests, and what its refusals mean."""
+"""Client of lakeFS's API: models of the server's answers, requests, and errors for refused calls."""

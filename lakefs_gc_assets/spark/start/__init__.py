@@ -1,1 +1,1 @@
-"""Fast start of Spark: Java, an archive of its classes, a daemon that has imported what workers need."""
+"""Fast start of Spark: Java, an archive of its classes, and a daemon with all imports of the workers."""

