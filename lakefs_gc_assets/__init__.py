@@ -1,6 +1,6 @@
 """Garbage collection for lakeFS repositories, as a Dagster asset graph on PySpark.
 
-From Python, `lakefs_gc_assets.open` gives what runs left; everything else is imported when it is needed.
+From Python, `lakefs_gc_assets.open` gives the results of runs; everything else is imported when it is needed.
 """
 
 import os as _os
@@ -20,7 +20,7 @@ else:
 __all__: list[str] = []
 """Empty, so that `from lakefs_gc_assets import *` does not replace the built-in function `open`."""
 
-# Arrow's allocator would keep what was freed, half of what a small run's driver has. It looks here when it is loaded.
+# Otherwise Arrow's allocator keeps freed memory, half of a small run's driver. It reads this variable when loaded.
 _os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
 
 

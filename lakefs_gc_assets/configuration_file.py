@@ -1,9 +1,9 @@
-"""Reading a configuration file, which is about one repository or a list of them.
+"""Reading of configuration files, for one repository or a list of repositories.
 
 A file is YAML with `repository`, `name`, `owners`, `tags` and the sections `lakefs`, `store`, `collection`, `spark`,
-`automation`, `launch`, `notifications`, `report` and `emr_serverless`. Where a value differs between machines, write
-`{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are read when they are
-needed. With `repositories`, the sections hold for all, and each entry of the list says what differs for it:
+`automation`, `launch`, `notifications`, `report` and `emr_serverless`. `{env: NAME}` takes a value from an environment
+variable, for values that differ between machines. Secrets may only be given that way, and are read when they are
+needed. With `repositories`, the sections apply to all, and each entry of the list overrides them:
 
     lakefs: {endpoint: https://lakefs.example.com, …}
     repositories:
@@ -32,20 +32,20 @@ from lakefs_gc_assets.settings import CREDENTIALS, Configuration, Settings
 CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
 DEFAULT_FILE = "lakefs-gc.yaml"
 REPOSITORIES = "repositories"
-"""The list in a file that is about several repositories."""
+"""Name of the list in a file with several repositories."""
 _OF_ONE = ("repository", "name")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration whose secrets are still where they belong.
+    """A configuration whose secrets were not read yet.
 
     Attributes:
-        configuration: with secrets left empty.
-        secret_variables: the environment variable of each secret, by section and name.
-        apart: whether what Dagster calls its assets and jobs must differ from those of other repositories.
-        text_variables: the environment variable of each other text that comes from one, by section and name: these are
-            in the configuration, and whoever shows it names the variable instead.
+        configuration: the configuration, with empty secrets.
+        secret_variables: environment variable of each secret, by section and name.
+        apart: True if the names of its assets and jobs in Dagster must differ from those of other repositories.
+        text_variables: environment variables of other texts, by section and name. The configuration contains these
+            texts, but output shows the variable's name instead.
     """
 
     configuration: Configuration
@@ -54,7 +54,7 @@ class Loaded:
     text_variables: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def with_secrets(self) -> Configuration:
-        """The configuration with secrets read from the environment. Raises ConfigurationError where one is not set."""
+        """The configuration with secrets from the environment. Raises ConfigurationError if one is not set."""
         content = self.configuration.model_dump()
         for (section, name), variable in self.secret_variables.items():
             content[section][name] = _environment(variable, f"{section}.{name}")
@@ -68,7 +68,7 @@ class FromEnvironment(Settings):
 
 
 class _Explained(Settings):
-    """Says of an unknown name which setting may be meant."""
+    """Adds suggestions to errors about unknown names."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -83,13 +83,13 @@ class _Explained(Settings):
 def _detail(problem: ErrorDetails) -> InitErrorDetails:
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "extra_forbidden":
-        # Dagster makes errors anew by type and context, to add the line of the file: words of a type's own are lost.
+        # Dagster rebuilds errors from type and context, to add the line of the file; custom messages would be lost.
         kind, context = "value_error", {"error": ValueError(_problem(problem))}
     return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"], ctx=context)
 
 
 def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:
-    """Model of the settings in YAML: each is a value, or the environment variable that holds it."""
+    """Model of the settings in YAML: each is a value, or a reference to an environment variable."""
     fields: dict[str, Any] = dict(more)
     for name, described in settings.model_fields.items():
         kind: Any = described.annotation
@@ -107,14 +107,14 @@ def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:
 
 @cache
 def written() -> type[BaseModel]:
-    """Model of what a configuration file may have, which are also the attributes of the component."""
+    """Model of a configuration file's content, and of the component's attributes."""
     entry = _writable(Configuration)
     described = "Several repositories, each with what differs from the sections beside it."
     return _writable(Configuration, repositories=(list[entry], Field(default=None, description=described)))  # type: ignore[valid-type]
 
 
 def schema() -> str:
-    """The JSON schema of a configuration file, in which secrets come from the environment alone."""
+    """JSON schema of a configuration file, in which secrets can only come from the environment."""
     content = written().model_json_schema()
     for section, name in _secret_fields():
         properties = content["$defs"][_sections()[section].__name__]["properties"]
@@ -123,9 +123,9 @@ def schema() -> str:
 
 
 def load(file: Path) -> Loaded:
-    """Reads a configuration file; values from the environment are put in, but for secrets.
+    """Reads a configuration file and resolves values from the environment, except secrets.
 
-    Raises ConfigurationError naming the file, the setting and what is wrong with it.
+    Raises ConfigurationError with the file, the setting and the problem.
     """
     return loaded_from(read(file), str(file))
 
@@ -133,7 +133,7 @@ def load(file: Path) -> Loaded:
 def load_all(file: Path) -> tuple[Loaded, ...]:
     """The configuration of each repository of a file.
 
-    Raises ConfigurationError, also where a resource of a deployment is named: beside a file there is none.
+    Raises ConfigurationError, also for a reference to a Dagster resource: with a configuration file there is none.
     """
     configurations = all_from(read(file), str(file))
     for loaded in configurations:
@@ -146,12 +146,12 @@ def load_all(file: Path) -> tuple[Loaded, ...]:
 
 
 def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
-    """The configuration of each repository out of a content that a file could have.
+    """The configuration of each repository, from the content of a file or of attributes.
 
     Args:
-        source: what messages call it, such as the name of the file.
+        source: name of the content in messages, such as the file.
     Raises:
-        ConfigurationError: naming the source, the repository, the setting and what is wrong with it.
+        ConfigurationError: with the source, the repository, the setting and the problem.
     """
     if REPOSITORIES not in content:
         return (loaded_from(content, source),)
@@ -178,12 +178,12 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
 
 
 def named(configurations: Sequence[Loaded], repository: str | None, by: str) -> Loaded:
-    """One of several repositories, by what the configuration calls it.
+    """One of several repositories, by its label in the configuration.
 
     Args:
-        by: what it is said by, for the message.
+        by: option or argument that selects the repository, for the message.
     Raises:
-        ConfigurationError: none is called so.
+        ConfigurationError: no repository has this label.
     """
     for loaded in configurations:
         if repository == loaded.configuration.label:
@@ -193,7 +193,7 @@ def named(configurations: Sequence[Loaded], repository: str | None, by: str) -> 
 
 
 def _over(shared: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry's values in place of shared ones, section by section."""
+    """The shared values, overridden by the entry's, section by section."""
     sections = {
         name: {**shared[name], **value}
         for name, value in entry.items()
@@ -203,13 +203,13 @@ def _over(shared: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded_from(content: dict[str, Any], source: str) -> Loaded:
-    """The configuration of one repository out of its content.
+    """The configuration of one repository, from its content.
 
     Args:
-        content: sections as a file has them.
-        source: what messages call it, such as the name of the file.
+        content: sections, as in a file.
+        source: name of the content in messages, such as the file.
     Raises:
-        ConfigurationError: naming the source, the setting and what is wrong with it.
+        ConfigurationError: with the source, the setting and the problem.
     """
     content = deepcopy(content)
     _name_credentials_in_environment(content)
@@ -250,9 +250,9 @@ def _name_credentials_in_environment(content: dict[str, Any]) -> None:
 
 
 def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) -> None:
-    """Replaces Spark properties that come from the environment by the names of their variables.
+    """Replaces Spark properties from the environment by the names of their variables.
 
-    Raises ConfigurationError for one that Spark would put on a command line.
+    Raises ConfigurationError for a property that Spark would put on a command line.
     """
     spark = content.get("spark")
     config = spark.get("config") if isinstance(spark, dict) else None
@@ -289,13 +289,13 @@ def _secret_fields() -> Iterator[tuple[str, str]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The content of a configuration file. Raises ConfigurationError where it cannot be read."""
+    """The content of a configuration file. Raises ConfigurationError if it cannot be read."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read configuration file {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        # The parser's own words repeat the line, which may hold a secret.
+        # The parser's message repeats the line, which may contain a secret.
         mark = getattr(error, "problem_mark", None)
         where = f": see line {mark.line + 1}, column {mark.column + 1}" if mark else " in UTF-8"
         raise ConfigurationError(f"configuration file {file} is not YAML{where}") from None
@@ -307,7 +307,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def _reference(value: object) -> str | None:
-    """The variable's name where a value is written `{env: NAME}`."""
+    """The variable's name of a value `{env: NAME}`; None for other values."""
     if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
         return value["env"]
     return None
@@ -328,7 +328,7 @@ def _environment(variable: str, setting: str) -> str:
 
 
 def environment_value(variable: str) -> str:
-    """The value of an environment variable that is set, without the line break that files of secrets end with."""
+    """The value of a set environment variable, without the trailing line break that files of secrets have."""
     return os.environ[variable].rstrip("\r\n")
 
 
@@ -341,7 +341,7 @@ def _validated(content: Any, source: str) -> Configuration:
 
 
 def _problem(problem: ErrorDetails) -> str:
-    """Says what is wrong with a setting; for an unknown name, which one may have been meant."""
+    """Message about an invalid setting; for an unknown name, with a suggestion."""
     if problem["type"] != "extra_forbidden":
         return problem["msg"].lower()
     *section, name = [each for each in problem["loc"] if isinstance(each, str) and each != REPOSITORIES]
@@ -357,7 +357,7 @@ def _problem(problem: ErrorDetails) -> str:
 
 
 def _settings() -> dict[str, list[str]]:
-    """Names of settings by section; those at the top of the file, sections among them, by the empty name."""
+    """Names of settings by section. The empty name has the top level of the file, sections included."""
     by_section = {section: list(kind.model_fields) for section, kind in _sections().items()}
     return {"": [*Configuration.model_fields, REPOSITORIES], **by_section}
 

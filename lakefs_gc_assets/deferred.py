@@ -1,7 +1,7 @@
-"""Modules that are imported when they are needed: the one place that does so.
+"""Lazy imports of modules: the only place that does them.
 
-Some modules need libraries that take long to import, and most processes never use them. Such a module is imported for
-type checkers and for the import graph, and deferred when the program runs:
+Some modules need libraries that are slow to import, and most processes never use them. Type checkers and the import
+graph see a normal import of such a module; at run time it is deferred:
 
     if TYPE_CHECKING:
         from lakefs_gc_assets.storage import gcs
@@ -15,18 +15,18 @@ from typing import Any
 
 
 class _Deferred(ModuleType):
-    """Stands for a module; it is imported when one of its names is asked for."""
+    """Proxy of a module that is imported at the first access to one of its names."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(import_module(self.__name__), name)
 
 
 def deferred(name: str) -> ModuleType:
-    """A stand-in for the module of this full name until it is needed."""
+    """Proxy of the module with this full name."""
     return _Deferred(name)
 
 
 def imported(target: str) -> Any:
-    """An object that a module of this package defines, imported now; `target` is `module:name`."""
+    """Imports an object from a module of this package; `target` is `module:name`."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)

@@ -11,7 +11,7 @@ from lakefs_gc_assets.extensions.forecast import definitions as forecast
 from lakefs_gc_assets.settings import Configuration
 
 EXTENSIONS = (forecast.define, check.define, branches.define)
-"""What extensions add to the definitions of each repository."""
+"""Functions that add definitions of extensions for each repository."""
 
 
 @dg.definitions

@@ -1,8 +1,8 @@
-"""Messages to people: one hierarchy of exceptions, and lines of progress.
+"""Exceptions with messages for users, and helpers for messages.
 
-The message of an exception says what happened, to what, and what to do. It never holds credentials: it is built from
-names of settings, keys of objects and figures. Names and values that it quotes may be anything, so it shows as one line
-of limited length. A location that came from an environment variable is shown by the variable's name.
+The message of an exception names the failure, the object and a remedy. It never contains credentials: it is built from
+names of settings, keys of objects and figures. Quoted names and values may contain anything, so a message is escaped to
+one line of limited length. Locations from environment variables are replaced by the variable's name.
 """
 
 import re
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 LogLine = Callable[[str], None]
-"""Takes a line of progress, or a warning, for whoever started the work."""
+"""Callback for a line of progress, or a warning, for the user who started the work."""
 
 _LONGEST_TEXT = 2000
 _SHOWN_END = 400
@@ -25,9 +25,10 @@ _variables: dict[str, str] = {}
 
 
 def show_by_variable(value: str, variable: str) -> None:
-    """From now on, errors show the name of an environment variable in place of a location that came from it.
+    """Makes errors show the name of an environment variable instead of a location from its value.
 
-    So does the name of a host in it. What is short or no location, such as a repository's name, is shown as it is.
+    Host names in the location are replaced too. Short values, and values that are not locations, such as a repository's
+    name, are shown unchanged.
     """
     for part in (value, *_HOST.findall(value)):
         if len(part) >= _SHORTEST_LOCATION and _LOCATION.fullmatch(part):
@@ -35,9 +36,9 @@ def show_by_variable(value: str, variable: str) -> None:
 
 
 def printable(text: str) -> str:
-    """A text from outside with line breaks, control characters and invisible characters escaped, on one line.
+    """Untrusted text on one line, with line breaks, control characters and invisible characters escaped.
 
-    Whatever reaches a terminal or a page passes here: a name of an object could clear the screen or forge a line.
+    All text for a terminal or a page must pass here: an object's name could clear the screen or forge a line.
     """
     if text.isprintable():
         return text
@@ -45,7 +46,7 @@ def printable(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with whatever is not printable escaped, and its middle left out where it is long."""
+    """The text with unprintable characters escaped and variables' locations replaced; a long one loses its middle."""
     for value in sorted(_variables, key=len, reverse=True):
         text = text.replace(value, f"{{env: {_variables[value]}}}")
     text = printable(text)
@@ -69,15 +70,15 @@ _OF_ONE = {
     **{"addresses": "address", "branches": "branch", "copies": "copy", "entries": "entry"},
     **{"are": "is", "were": "was", "have": "has", "hold": "holds", "stay": "stays", "keep": "keeps"},
 }
-"""Words of phrases about several things, as they are about one."""
+"""Singular forms by plural: nouns and verbs."""
 
 
 def counted(count: float, things: str, width: int = 0) -> str:
-    """A number of things, in words that agree with it: of "objects that runs delete are", 1 makes "1 object … is".
+    """A number with a phrase in agreement: for 1, "objects that runs delete are" becomes "1 object … is".
 
     Args:
-        things: a noun first, after adjectives, and perhaps its verb last.
-        width: of the number, which is put to the right.
+        things: phrase in the plural. The first known noun, and the last word if it is a known verb, are changed.
+        width: minimum width of the right-aligned number.
     """
     if count == 1:
         words = things.split()
@@ -90,7 +91,7 @@ def counted(count: float, things: str, width: int = 0) -> str:
 
 
 class CollectionError(Exception):
-    """Base of everything the collector raises on purpose; its text is fit to be shown to a person."""
+    """Base of all intentional errors of the collector; the text is safe to show to users."""
 
     def __str__(self) -> str:
         return _printable(super().__str__())
@@ -101,7 +102,7 @@ class ConfigurationError(CollectionError):
 
 
 class LakeFSError(CollectionError):
-    """The lakeFS server could not be asked, or refused, or answered nonsense."""
+    """A call to the lakeFS server failed, was refused, or got an invalid answer."""
 
 
 class AccessDenied(LakeFSError):
@@ -109,7 +110,7 @@ class AccessDenied(LakeFSError):
 
 
 class WrongKeys(AccessDenied):
-    """The server answered 401: it does not know the access key, or the secret is another one."""
+    """The server answered 401: the access key is unknown, or the secret is wrong."""
 
 
 class NotFound(LakeFSError):
@@ -117,11 +118,11 @@ class NotFound(LakeFSError):
 
 
 class UnknownPath(NotFound):
-    """The server does not know the path of this call: it is older than the call, or serves a part of lakeFS alone."""
+    """The server does not know the path of this call: it is too old, or serves only a part of lakeFS."""
 
 
 class NotSupported(LakeFSError):
-    """The server answered 501: it does not offer this call."""
+    """The server answered 501: it does not support this call."""
 
 
 class ServerUnavailable(LakeFSError):
@@ -129,19 +130,19 @@ class ServerUnavailable(LakeFSError):
 
 
 class ReadOnlyRepository(LakeFSError):
-    """The repository is read-only: lakeFS refuses to prepare a collection of it."""
+    """The repository is read-only, so lakeFS refuses to prepare a garbage collection."""
 
 
 class StorageError(CollectionError):
-    """The object store could not be asked, or refused."""
+    """A request to the object store failed or was refused."""
 
 
 class DeletesOver(StorageError):
-    """A delete ends without a further request, as the time for it is over."""
+    """A delete stops without further requests, because its deadline has passed."""
 
 
 class PermissionMissing(StorageError):
-    """The store knows the credentials, and they lack the permission for this request."""
+    """The credentials are valid, but lack the permission for this request."""
 
 
 class ObjectNotFound(StorageError):
@@ -149,19 +150,19 @@ class ObjectNotFound(StorageError):
 
 
 class ObjectArchived(StorageError):
-    """The object is in an archive tier: it can be deleted, and neither read nor copied before it is brought back."""
+    """The object is in an archive tier: it can be deleted, but not read or copied until it is restored from there."""
 
 
 class AlreadyExists(StorageError):
-    """A conditional put found an object where none was expected."""
+    """A conditional put found an unexpected object."""
 
 
 class PreconditionFailed(StorageError):
-    """A conditional put found another version of the object than the expected one."""
+    """A conditional put did not find the expected version of the object."""
 
 
 class NotOffered(StorageError):
-    """The service has no such feature, whoever asks: other rights do not help."""
+    """The service lacks the feature; more permissions do not help."""
 
 
 class UnlistableKey(StorageError):
@@ -169,11 +170,11 @@ class UnlistableKey(StorageError):
 
 
 class CorruptFile(CollectionError):
-    """A file that a run depends on is missing, short, corrupt, not what was written, or disagrees with its own counts.
+    """A file that a run depends on is missing, truncated, corrupt, modified, or inconsistent with its own counts.
 
     Attributes:
         file: key or name of the file.
-        check: short name of the check that failed, such as `magic` or `block checksum`.
+        check: short name of the failed check, such as `magic` or `block checksum`.
     """
 
     def __init__(self, file: str, check: str, detail: str) -> None:
@@ -184,7 +185,7 @@ class CorruptFile(CollectionError):
 
     @classmethod
     def missing(cls, file: str, remedy: str = "") -> "CorruptFile":
-        """One that the object store does not have, and what brings it back, if that is known."""
+        """The error for a file that is missing from the store; `remedy` restores it from quarantine, if given."""
         detail = "the file is missing from the object store"
         return cls(file, "existence", f"{detail}, and lies in quarantine: {remedy}" if remedy else detail)
 
@@ -196,15 +197,15 @@ class CorruptFile(CollectionError):
 
 
 class OrderViolation(CollectionError):
-    """A step was asked for out of order: its run, its attempt or its frames are not such that it may be made."""
+    """A step was requested out of order: its run, its attempt or its frames do not allow it."""
 
 
 class RunEnded(OrderViolation):
-    """The run has ended well already: there is nothing to do."""
+    """The run has already finished successfully: there is nothing to do."""
 
 
 class EngineFault(CollectionError):
-    """Spark gave tasks other rows than it promises: what was made of them must not be used."""
+    """Spark violated a guarantee about the rows of tasks: the results must not be used."""
 
 
 class SparkNotStarted(CollectionError):
@@ -212,7 +213,7 @@ class SparkNotStarted(CollectionError):
 
 
 class SparkFailed(CollectionError):
-    """A job of Spark failed, or its Java ended, for a reason outside of this program: memory, disk, a crash."""
+    """A Spark job failed, or its Java ended, for a reason outside this program: memory, disk, a crash."""
 
 
 class DiskFull(CollectionError):
@@ -220,7 +221,7 @@ class DiskFull(CollectionError):
 
 
 class GuardTripped(CollectionError):
-    """A guard stopped the run or its sweep; names the guard, its figures and the setting that lifts it."""
+    """A guard stopped the run or its sweep; the message has the guard, its figures and the setting that lifts it."""
 
     def __init__(self, guard: str, figures: str, lifted_by: str) -> None:
         super().__init__(guard, figures, lifted_by)
@@ -233,18 +234,18 @@ class GuardTripped(CollectionError):
 
 
 class LockHeld(CollectionError):
-    """Another run holds the repository's lock, or other work that needs it, such as a restoration or a purge."""
+    """Another run, or other work such as a restore or a purge, holds the repository's lock."""
 
 
 class LockLost(CollectionError):
-    """The lock that was held was taken over, released or removed by another process: nothing more may be deleted."""
+    """Another process took over, released or removed this process's lock: nothing more may be deleted."""
 
 
 class RunFailed(CollectionError):
-    """A run did not come to its end.
+    """A run did not finish.
 
     Attributes:
-        kind: of the error that ended it; CollectionError itself where nobody foresaw it.
+        kind: class of the error that ended it; CollectionError itself for an unexpected error.
     """
 
     def __init__(self, message: str, kind: type[CollectionError] = CollectionError) -> None:
@@ -253,15 +254,15 @@ class RunFailed(CollectionError):
 
 
 class Interrupted(CollectionError):
-    """A person or the machine asked the process to end before its work was done."""
+    """A user or the system asked the process to end before its work was done."""
 
 
 @contextmanager
 def requiring(extra: str, what: str) -> Iterator[None]:
-    """Around an import of libraries that an extra brings. Raises ConfigurationError where they are not installed.
+    """Context for importing libraries of an extra. Raises ConfigurationError if they are not installed.
 
     Args:
-        what: cannot be done without them, in a person's words.
+        what: subject of the message, which needs the libraries.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Errors of a full disk as our own, with the folder and a remedy in place of a stack."""
+"""Conversion of disk-full errors to our own, with the folder and a remedy instead of a stack trace."""
 
 import errno
 import os
@@ -8,11 +8,11 @@ from lakefs_gc_assets.errors import DiskFull
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _IN_SQLITE = ("database or disk is full", "disk I/O error")
-"""The second is what SQLite says when its journal, or the memory that its processes share, finds no space."""
+"""Messages of SQLite. The second one means that its journal or its shared memory found no space."""
 
 
 def full_disk(error: BaseException | None) -> DiskFull | None:
-    """An error that came from a full disk as ours; None for any other."""
+    """Our error for an exception that a full disk caused; None for any other."""
     while error is not None:
         if isinstance(error, sqlite3.OperationalError) and str(error) in _IN_SQLITE:
             home = os.environ.get("DAGSTER_HOME")

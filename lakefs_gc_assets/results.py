@@ -1,8 +1,8 @@
 """Results of runs for Python and notebooks: tables of addresses as pyarrow, pandas, Spark or files.
 
-`lakefs_gc_assets.open` is the entry point. This module only reads reports and frames. Frames are parquet
-files in the repository's own bucket; rows are read through the project's own stores, so no connector is needed, and
-every file is compared with the digest that its manifest has. Times are UTC, sizes bytes.
+`lakefs_gc_assets.open` is the entry point. This module only reads reports and frames. Frames are Parquet files in the
+repository's own bucket. Rows are read through this package's own stores, so no connector is needed, and each file is
+compared with the digest in its manifest. Times are UTC, sizes bytes.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from lakefs_gc_assets.spark import session as spark_session
     from lakefs_gc_assets.spark import tasks as spark_tasks
 else:
-    # Reading into pyarrow or pandas does not wait for Spark.
+    # Deferred, so that reading into pyarrow or pandas does not import Spark.
     spark_engine = deferred("lakefs_gc_assets.spark.engine")
     spark_session = deferred("lakefs_gc_assets.spark.session")
     spark_tasks = deferred("lakefs_gc_assets.spark.tasks")
@@ -70,8 +70,8 @@ class Table:
     Attributes:
         name: name of the frame, such as `candidates`.
         run_id: the run that made it.
-        paths: its parquet files, as other programs open them: `s3://…` or a file's path. Such programs need their own
-            credentials, and compare no digests.
+        paths: Parquet files, as other programs open them: `s3://…` or a file's path. Such programs need their own
+            credentials, and do not check digests.
         rows: number of rows.
         object_bytes: total size of the objects in its rows, in bytes.
     """
@@ -85,7 +85,7 @@ class Table:
 
     @classmethod
     def from_stored(cls, stored: StoredFrame[Any]) -> "Table":
-        """The table of a frame as stored."""
+        """The table of a stored frame."""
         manifest = stored.manifest
         paths = tuple(opening.readable_path(stored.opener, file.key) for file in manifest.files)
         return cls(stored.name, manifest.span.run_id, paths, manifest.rows, manifest.object_bytes, stored)
@@ -95,13 +95,13 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as pyarrow names their types."""
+        """The columns, with pyarrow's types."""
         return nullable(self._stored.frame.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, one file after another: for tables that do not fit into memory.
+        """The rows, file by file, for tables that do not fit into memory.
 
-        Raises CollectionError where a file is missing or was changed.
+        Raises CollectionError if a file is missing or was changed.
         """
         for table in self._stored.tables():
             yield from table.to_batches()
@@ -118,8 +118,8 @@ class Table:
     def to_spark(self, session: "SparkSession") -> "DataFrame":
         """The rows as a DataFrame of this session; its workers read the files, and need this package.
 
-        Workers read keys of the store from their own environment if the file takes them from the environment. Other
-        keys travel with Spark's tasks.
+        Workers read the store's credentials from their own environment if the configuration takes them from there.
+        Other credentials are sent with Spark's tasks.
         """
         tasks = spark_session.TASKS_PER_CORE * spark_session.parallelism(session)
         return spark_tasks.dataframe_of(self._stored.rows(spark_engine.SparkEngine(session, tasks)))
@@ -132,7 +132,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Run:
-    """One run and its tables. A table raises CollectionError if the run ended before it, or is too old.
+    """One run and its tables. A table raises CollectionError if the run ended before writing it, or is too old.
 
     Attributes:
         id: the run's id.
@@ -158,7 +158,7 @@ class Run:
 
     @property
     def stored(self) -> Table:
-        """Every object that the run looked at."""
+        """Every object that the run examined."""
         return self.table(STORE_DF.name)
 
     @property
@@ -168,12 +168,12 @@ class Run:
 
     @property
     def committed(self) -> Table:
-        """Every address in `stored` that a live commit holds."""
+        """Every address in `stored` that a live commit references."""
         return self.table(COMMITTED_DF.name)
 
     @property
     def unrecognised(self) -> Table:
-        """Unreferenced objects whose names lakeFS never makes: they stay."""
+        """Unreferenced objects with names that lakeFS never creates: they are kept."""
         return self.table(UNRECOGNISED_DF.name)
 
     def table(self, name: str) -> Table:

@@ -1,4 +1,4 @@
-"""Lets whoever looks at a run see that it waits for a service, such as the store or lakeFS."""
+"""Log lines for users that a run waits for a service, such as the store or lakeFS."""
 
 import logging
 import os
@@ -10,20 +10,20 @@ from contextlib import contextmanager
 _log = logging.getLogger(__name__)
 
 SHOWN_AFTER = 10.0
-"""Seconds after which a call that has no result yet is shown, and between two such lines."""
+"""Seconds after which a call without a result is logged, and minimum seconds between two such lines."""
 
 
 class Waits:
-    """Warns of calls of a service that last: at most one line in ten seconds.
+    """Logs slow calls of a service, at most one line in ten seconds.
 
-    No client tells all of it: obstore says nothing of its retries, and no hook is called while a service stays silent.
+    The clients cannot do this: obstore does not log its retries, and no hook is called while a service does not answer.
     A thread watches the calls, and ends when there are none.
     """
 
     def __init__(self, service: str) -> None:
         self._service = service
         self._forget()
-        # A process that was forked has no thread that watches.
+        # The watching thread does not exist in a forked process.
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
@@ -32,7 +32,7 @@ class Waits:
         self._watcher: threading.Thread | None = None
 
     def begin(self, action: str) -> None:
-        """This thread begins a call."""
+        """Records that this thread begins a call."""
         with self._lock:
             self._calls[threading.get_ident()] = time.monotonic(), action
             if self._watcher is None:
@@ -40,12 +40,12 @@ class Waits:
                 self._watcher.start()
 
     def end(self) -> None:
-        """The call of this thread has ended."""
+        """Records that this thread's call has ended."""
         self._calls.pop(threading.get_ident(), None)
 
     @contextmanager
     def shown(self, action: str) -> Iterator[None]:
-        """Around one call: it is shown if it lasts."""
+        """Context for one call, which is logged if it is slow."""
         self.begin(action)
         try:
             yield
@@ -54,12 +54,12 @@ class Waits:
 
     def _watch(self) -> None:
         shown = time.monotonic() - SHOWN_AFTER
-        # Not time.sleep, which may be taken out for a while, as tests do: without rest this thread takes a whole core.
+        # Not time.sleep, which tests replace: without pauses this thread would use a whole core.
         rest = threading.Event()
         while True:
             rest.wait(SHOWN_AFTER / 5)
             with self._lock:
-                # Copied at once: calls end without the lock.
+                # A copy, because calls end without the lock.
                 calls = list(self._calls.values())
                 if not calls:
                     self._watcher = None
