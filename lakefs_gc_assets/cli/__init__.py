@@ -1,7 +1,7 @@
-"""The command line: collect a repository, and see what earlier runs did.
+"""The command line: collect a repository, and show results of earlier runs.
 
 Commands run the same graph as the UI. With DAGSTER_HOME set, their runs are recorded there and shown in the UI. Each
-command is a module of this package, which is imported when the command is called.
+command is a module that is imported when the command is called.
 """
 
 import click
@@ -25,7 +25,7 @@ _CORE = {
     "status": "Shows the last runs of a repository and who holds its lock.",
     "unlock": "Releases the repository's lock if RUN holds it and is dead.",
 }
-"""Commands of this package, each a function of a module of the same name, with the first sentence of its help."""
+"""Commands of this package, with the first sentence of their help; a command is a function in a module of its name."""
 _EXTENSIONS: dict[str, dict[str, str]] = {
     "branches": {
         "branches": "Shows stale branches, deletes them if approved, and makes them again.",
@@ -49,7 +49,7 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "around.",
     },
 }
-"""Commands of each extension, each a function of a module NAME_command of its package."""
+"""Commands by extension; a command is a function in the module NAME_command of its package."""
 _STARTS = {
     **dict.fromkeys(("approve", "erase", "forecast", "fsck", "metadata", "run"), "start_as_configured"),
     "demo": "start_as_usual",
@@ -57,7 +57,7 @@ _STARTS = {
 }
 """Functions of `common` that start Spark for a command."""
 _SERVERS = ("demo", "embedded", "ui")
-"""Commands that serve until they are interrupted."""
+"""Commands that run servers until they are interrupted."""
 _MODULES = {name: f"lakefs_gc_assets.cli.{name}" for name in _CORE} | {
     name: f"lakefs_gc_assets.extensions.{extension}.{name}_command"
     for extension, commands in _EXTENSIONS.items()

@@ -1,4 +1,4 @@
-"""`lakefs-gc approve`: deletes what an earlier dry run found."""
+"""`lakefs-gc approve`: deletes the candidates of an earlier dry run."""
 
 import click
 

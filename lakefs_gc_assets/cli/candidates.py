@@ -1,6 +1,6 @@
-"""`lakefs-gc candidates`: lists the garbage of a run. Writes any frame of a past run, for people or for programs.
+"""`lakefs-gc candidates`: lists the garbage of a run. Writes any frame of a past run, for users or programs.
 
-The files of a frame are written one after another, so a frame need not fit into memory.
+The files of a frame are written one by one, so a frame need not fit into memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,10 +51,10 @@ OUT = click.option(
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column of a table for people.
+    """A column of a table for users.
 
     Attributes:
-        width: in characters; 0 for no alignment.
+        width: width in characters; 0 for no alignment.
         shown: formats a value.
     """
 
@@ -63,18 +63,18 @@ class TextColumn:
     shown: Callable[[Any], str] = str
 
     def cell(self, value: object) -> str:
-        """A value as text on one line, with other characters escaped."""
+        """A value as text on one line, with unprintable characters escaped."""
         text = f"{value:%F %T}Z" if isinstance(value, datetime) else "" if value is None else self.shown(value)
         return printable(text).ljust(self.width)
 
 
 def shown_size(value: int) -> str:
-    """A size with its unit, aligned to the right."""
+    """A size with its unit, right-aligned."""
     return size(value).rjust(10)
 
 
 def require_file(form: Format, out: BinaryIO) -> None:
-    """Raises UsageError for bytes that would go to the terminal."""
+    """Raises UsageError if a binary format would go to standard output."""
     if form == "parquet" and out.name == "-":
         raise click.UsageError("parquet is not for the terminal: give --out FILE.")
 
@@ -88,7 +88,7 @@ class Order:
     most: int
 
     def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
-        """These rows of tables that are read one after another; no more of them are held at a time."""
+        """The first rows of tables that are read one by one. At most these rows and one table are in memory."""
         order = [(self.column, "descending" if self.descending else "ascending")]
         first: pa.Table | None = None
         for table in tables:
@@ -120,14 +120,14 @@ class Groups:
 class Paths:
     """Objects and bytes by branch and folder, most bytes first.
 
-    They are those of the expired commit that held an object last, or of the run that saw it staged last.
+    Branch and folder come from the expired commit that last held an object, or the run that last saw it staged.
     """
 
     facts: RunFacts
     total: Amount
 
     def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
-        """A row for each group (GROUPED); what no path is known of is a group as well."""
+        """A row for each group (GROUPED); objects without a known path form their own group."""
         amounts: dict[str, Amount] = {}
 
         def add(group: str, amount: Amount) -> None:
@@ -157,11 +157,11 @@ GROUPED = pa.schema([("group", pa.string()), ("objects", pa.int64()), ("bytes", 
 
 
 PLACES = pa.schema([*LAST_SEEN, pa.field("written_by", pa.string())])
-"""Columns that say where a candidate was (LAST_SEEN), and what wrote it."""
+"""Columns with the last location of a candidate (LAST_SEEN), and its writer."""
 
 
 def _add_places(tables: Iterable[pa.Table], rows: pa.Table) -> Iterator[pa.Table]:
-    """Tables of candidates with the columns PLACES; `rows` has those of LAST_SEEN for all of them, in order."""
+    """Adds the columns PLACES to tables of candidates; `rows` has the columns LAST_SEEN for all tables, in order."""
     start = 0
     for table in tables:
         places = rows.slice(start, table.num_rows)
@@ -177,13 +177,13 @@ def write_frame(
     order: Order | Groups | Paths | None = None,
     find_places: Callable[[pa.Table], LastSeen] | None = None,
 ) -> str:
-    """Writes a frame of a run; returns lines that name the run, the number and size of objects, and what is unknown.
+    """Writes a frame of a run; returns lines with the run, the number and size of objects, and unknown facts.
 
     Args:
-        columns: columns of the table for people; the other formats have all columns.
-        order: which rows to write, and in which order, or groups in their place; all rows, as they are stored, unless
-            given.
-        find_places: finds where candidates were, to add the columns PLACES. The table for people has known ones only.
+        columns: columns of the table for users; the other formats have all columns.
+        order: selection and order of rows, or groups instead; by default all rows in stored order.
+        find_places: finds the last locations of candidates, to add the columns PLACES. The table for users omits
+            columns without known values.
     Raises:
         CorruptFile: the frame is damaged.
     """
@@ -203,13 +203,13 @@ def write_frame(
 
 
 def _names(stored: StoredFrame[Any]) -> pa.Table:
-    """Address and size of each object of a frame."""
+    """Addresses and sizes of all objects of a frame."""
     schema = pa.schema([nullable(stored.frame.schema).field(name) for name in ("address", "size")])
     return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in stored.tables())])
 
 
 def stored_frame(repository: OpenRepository, frame: str, run_id: str) -> StoredFrame[Any]:
-    """A frame of a run. Raises CollectionError where there is no such run, or the frame is missing."""
+    """A frame of a run. Raises CollectionError if there is no such run, or the frame is missing."""
     manifest = earlier_runs.read_manifest(repository.store, frame, run_id)
     return StoredFrame(FRAMES[frame], manifest, repository.opener)
 
@@ -217,7 +217,7 @@ def stored_frame(repository: OpenRepository, frame: str, run_id: str) -> StoredF
 def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
     header = "  ".join(column.name.ljust(column.width) for column in columns)
     for number, table in enumerate(tables):
-        # Writing makes the file, so not before something could be read.
+        # The first write creates the file, so it comes after the first successful read.
         if number == 0:
             out.write(f"{header.rstrip()}\n".encode())
         for row in table.select([column.name for column in columns]).to_pylist():
@@ -246,9 +246,9 @@ def _write_parquet(tables: Iterator[pa.Table], schema: pa.Schema, columns: Seque
 _WRITERS = {"table": _write_table, "csv": _write_csv, "json": _write_json, "parquet": _write_parquet}
 
 _ORDERS = {"size": ("size", True), "age": ("last_modified", False), "address": ("address", False)}
-"""Columns to sort by, and whether the greatest comes first."""
+"""Column to sort by, and True for descending order."""
 _MOST = 100_000
-"""Maximum rows to sort: twice as many, and those of a file, are held at a time."""
+"""Maximum rows to sort; twice as many, and the rows of one file, are in memory."""
 _COLUMNS = (
     TextColumn("last_modified", 20),
     TextColumn("size", 11, shown_size),
@@ -279,15 +279,15 @@ _GROUP_COLUMNS = (
 _PATH_COLUMNS = (*_GROUP_COLUMNS[1:], TextColumn("group"))
 
 
-class ShownCandidate(TypedDict):
-    """Options that say what is shown of the candidates."""
+class Shown(TypedDict):
+    """Options that select, sort or group candidates."""
 
     top: int | None
     sort: str | None
     by: str | None
 
 
-def _require_choice(shown: ShownCandidate) -> None:
+def _require_choice(shown: Shown) -> None:
     """Raises UsageError for options that exclude each other."""
     if shown["by"] and (shown["top"] or shown["sort"]):
         raise click.UsageError("--by shows groups, not objects: --top and --sort are not for it.")
@@ -295,8 +295,8 @@ def _require_choice(shown: ShownCandidate) -> None:
         raise click.UsageError("--sort is for --top N.")
 
 
-def _order(shown: ShownCandidate, find_paths: Callable[[], Paths]) -> Order | Groups | Paths | None:
-    """What is shown of the candidates; None for all of them."""
+def _order(shown: Shown, find_paths: Callable[[], Paths]) -> Order | Groups | Paths | None:
+    """Selection or grouping of the candidates; None for all candidates in stored order."""
     if shown["by"] == _PATH:
         return find_paths()
     if shown["by"]:
@@ -305,7 +305,7 @@ def _order(shown: ShownCandidate, find_paths: Callable[[], Paths]) -> Order | Gr
 
 
 def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
-    """Reads where the candidates were. Raises CollectionError."""
+    """Reads the last locations of the candidates. Raises CollectionError."""
     manifest = stored.manifest
     counting = Counting(lambda _: None, frames=FrameReader(LocalEngine(), opened.opener))
     now = opened.clock.now()
@@ -314,7 +314,7 @@ def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
 
 
 def _find_last_seen(opened: OpenRepository, stored: StoredFrame[Any], some: pa.Table) -> LastSeen:
-    """Reads where some candidates were; says why not if it cannot be read, or is too much for a list."""
+    """Reads the last locations of some candidates; the result has a reason if that fails or they are too many."""
     reader = FrameReader(LocalEngine(), opened.opener)
     try:
         return run_facts.find_last_seen(opened.store, stored.manifest.span.run_id, some, reader, WITH_A_RUN)
@@ -347,7 +347,7 @@ def candidates(
     out: BinaryIO,
     quiet: bool,
     run_id: str | None,
-    **shown: Unpack[ShownCandidate],
+    **shown: Unpack[Shown],
 ) -> None:
     """Lists the garbage of a run: the objects that a sweep deletes.
 

@@ -1,7 +1,7 @@
 """Shared by commands: options, configuration, opening the repository, answers, and the early start of Spark.
 
-Spark starts while the module of a command is imported, since both take about as long. So this module imports Spark and
-Dagster only when they are needed.
+Spark starts in parallel with the import of a command's module, because both take about as long. So this module imports
+Spark and Dagster only when they are needed.
 """
 
 import json
@@ -48,7 +48,7 @@ else:
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
 _WITHOUT_SESSION = frozenset({"-h", "--help", "--new-key"})
-"""Options of calls that need no session."""
+"""Options with which a command needs no session."""
 CONFIG = click.option(
     "--config",
     "file",
@@ -126,7 +126,7 @@ def configuration_path(file: Path | None) -> Path:
 
 
 def level_of(quiet: bool, verbose: bool) -> int:
-    """Minimum level of lines that are shown, as in `logging`. Raises UsageError if both are given."""
+    """Minimum level of shown lines, as in `logging`. Raises UsageError if both options are given."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other.")
     return logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
@@ -152,7 +152,7 @@ def encode(content: object, indent: int | None = None) -> str:
 
 
 def print_answer(as_json: bool, content: Callable[[], object], lines: Iterable[str]) -> None:
-    """Prints JSON if it is asked for, else lines for a person; the other of the two is not computed."""
+    """Prints JSON if `as_json`, else lines for users; the other one is not computed."""
     if as_json:
         answer(content())
     else:
@@ -161,19 +161,19 @@ def print_answer(as_json: bool, content: Callable[[], object], lines: Iterable[s
 
 
 def print_result(line: str) -> None:
-    """Prints a line on standard output, above a bar that is shown: left to itself, click writes past the bar."""
+    """Prints a line on standard output, above the bar, if any; by default click writes past the bar."""
     click.echo(printable(line), file=sys.stdout)
 
 
 def print_outcomes(outcomes: Iterable[Result], name: str, usual: BaseFate, as_json: bool, frees: bool = False) -> None:
-    """Prints unusual outcomes as they come, then how many there are of each; in JSON all of them.
+    """Prints unusual outcomes as they come, in JSON all outcomes, then the number of each kind.
 
-    Ends the process if something is left to be done.
+    Exits with Status.INCOMPLETE if any outcome is a failure.
 
     Args:
-        name: attribute by which lines name an object, file or branch.
-        usual: outcome that was asked for.
-        frees: true if the usual outcome frees bytes: their sum is printed too.
+        name: attribute with the name of an object, file or branch for lines.
+        usual: expected outcome.
+        frees: True if the usual outcome frees bytes; their sum is printed too.
     """
     tally = Tally(usual)
     for outcome in tally.counted(outcomes):
@@ -196,7 +196,7 @@ def _keep(context: click.Context, option: click.Parameter, value: object) -> Non
 def _same_run(context: click.Context, _: click.Parameter, run_id: str | None) -> str | None:
     named = context.meta[f"{__name__}.named_run"]
     if "" in (run_id, named):
-        # A variable of a script that is not set, which must not stand for all runs.
+        # An unset variable in a script must not select all runs.
         raise click.UsageError("RUN is empty.")
     if run_id and named and run_id != named:
         raise click.UsageError("RUN and --run-id name different runs.")
@@ -204,7 +204,7 @@ def _same_run(context: click.Context, _: click.Parameter, run_id: str | None) ->
 
 
 def names_run(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the argument RUN, which the option --run-id may name too, as `run_id`."""
+    """Decorator: gives a command the argument RUN, or the equivalent option --run-id, as `run_id`."""
     option = click.option(
         "--run-id", "named_run", help="The same as RUN.", expose_value=False, is_eager=True, callback=_keep
     )
@@ -218,31 +218,31 @@ YES = click.option(
     callback=_keep,
     help="Do it without asking; needed where there is no terminal.",
 )
-"""An option whose value `is_confirmed` tells."""
+"""Option whose value `is_confirmed` returns."""
 
 
 def is_confirmed() -> bool:
-    """True if the command that runs was given --yes."""
+    """True if the current command was called with --yes."""
     return bool(click.get_current_context().meta[f"{__name__}.yes"])
 
 
 def is_on_terminal() -> bool:
-    """True if a person can be asked."""
+    """True if a user can be asked."""
     return sys.stdin.isatty()
 
 
 def show_progress(line: str) -> None:
-    """Prints a line on standard error: standard output is for results."""
+    """Prints a line on standard error, because standard output is for results."""
     click.echo(printable(line), err=True)
 
 
 def progress_unless(quiet: bool) -> LogLine:
-    """Shows lines of progress, or drops them."""
+    """Function that prints lines of progress, or drops them if `quiet`."""
     return (lambda line: None) if quiet else show_progress
 
 
 def readable_report(store: ObjectStore, run_id: str) -> Report | None:
-    """The report of a run; None if there is none, or it cannot be read, which is printed as a warning."""
+    """The report of a run; None if there is none, or if it is unreadable, which prints a warning."""
     try:
         return report.read(store, run_id)
     except CorruptFile as corrupt:
@@ -259,7 +259,7 @@ def require_report(store: ObjectStore, run_id: str) -> Report:
 
 
 def print_report(run_report: Report, as_json: bool) -> None:
-    """Prints the report of a run; ends the process if a deletion was not accepted, or objects are lost."""
+    """Prints the report of a run; exits with an error status if a deletion was not accepted, or objects are lost."""
     print_answer(as_json, lambda: json.loads(run_report.to_json()), describe(run_report))
     if not run_report.success:
         sys.exit(Status.LOST if run_report.is_complete else Status.INCOMPLETE)
@@ -269,14 +269,14 @@ def open_repository(loaded: Loaded, to_read: bool = False) -> "OpenRepository":
     """Opens the repository, without Dagster. Raises CollectionError.
 
     Args:
-        to_read: true to open a read-only repository too.
+        to_read: True to open a read-only repository too.
     """
     return opening.open_repository(loaded.with_secrets(), SystemClock(), to_read=to_read)
 
 
 @dataclass(frozen=True)
 class Target:
-    """The repository that the options --config and --repository name; nothing is read before it is needed."""
+    """The repository of the options --config and --repository; the configuration is read on demand."""
 
     file: Path | None
     repository: str | None
@@ -287,7 +287,7 @@ class Target:
         return loaded_configuration(self.file, self.repository)
 
     def command_line(self, command: str, *words: str) -> str:
-        """A command for the same repository, for a shell."""
+        """A shell command for the same repository."""
         named = {"--config": self.file, "--repository": self.repository}
         options = [word for name, value in named.items() if value for word in (name, str(value))]
         return shlex.join(["lakefs-gc", command, *options, *words])
@@ -301,7 +301,7 @@ class Target:
         return open_repository(self.loaded, to_read)
 
     def open_to_look(self, **changes: object) -> "OpenRepository":
-        """Opens the repository with changed settings, and without waits since nothing will be deleted.
+        """Opens the repository with changed settings, and without waits because nothing will be deleted.
 
         Raises CollectionError.
         """
@@ -309,7 +309,7 @@ class Target:
 
 
 def on_repository(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options --config and --repository, as `target`."""
+    """Decorator: gives a command the options --config and --repository, as `target`."""
 
     @CONFIG
     @REPOSITORY
@@ -321,9 +321,9 @@ def on_repository(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class TargetGroup(click.Group):
-    """Commands on a repository. --config and --repository may also stand before the name of one of them.
+    """Commands on a repository. --config and --repository may also precede the name of a command.
 
-    If an option stands in both places, the one after the name counts.
+    If an option is given in both places, the one after the name counts.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -334,7 +334,7 @@ class TargetGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Gives the command the options before its name too."""
+        """Passes the options before the command's name to the command too."""
         name, command, rest = super().resolve_command(ctx, args)
         before = (("--config", ctx.params["file"]), ("--repository", ctx.params["repository"]))
         options = [word for option, value in before if value is not None for word in (option, str(value))]
@@ -352,7 +352,7 @@ def _configured() -> None:
 def start_as_configured(arguments: Sequence[str]) -> None:
     """Starts the session of the configuration. If there is no configuration, the command itself fails.
 
-    An optimized run often finds nothing to list or read: then it needs no session, and starts one when it does.
+    An optimized run often has nothing to list or read, so it starts a session only on demand.
     """
     if _WITHOUT_SESSION.intersection(arguments):
         return
@@ -365,19 +365,19 @@ def start_as_configured(arguments: Sequence[str]) -> None:
 
 
 def start_unless_dry(arguments: Sequence[str]) -> None:
-    """Starts the session of the configuration unless `--dry-run` is given, which needs no session."""
+    """Starts the session of the configuration, except for `--dry-run`, which needs no session."""
     if "--dry-run" not in arguments:
         start_as_configured(arguments)
 
 
 def start_as_usual(arguments: Sequence[str]) -> None:
-    """Starts a session with every setting at its default."""
+    """Starts a session with default settings."""
     if not _WITHOUT_SESSION.intersection(arguments):
         spark_session.start(SparkSettings())
 
 
 def agrees(question: str) -> bool:
-    """True if --yes is given, or if a person says yes to a question on standard error."""
+    """True if --yes is given, or if the user says yes to a question on standard error."""
     if is_confirmed():
         return True
     try:
@@ -391,14 +391,14 @@ def require_yes(question: str, refusal: str = "nothing was changed") -> None:
     """Asks a question unless --yes is given. Raises CollectionError unless the answer is yes.
 
     Args:
-        refusal: says what was not done, such as `nothing was purged`.
+        refusal: effect of a refusal, such as `nothing was purged`.
     """
     if not agrees(question):
         raise CollectionError(f"it was not confirmed: {refusal}. --yes does it without asking")
 
 
 def require_yes_or_terminal(refusal: str = "nothing was changed") -> None:
-    """Raises CollectionError unless --yes is given or a person can be asked: before work that leads to a question.
+    """Raises CollectionError unless --yes is given or a user can be asked; for use before work that ends in a question.
 
     Args:
         refusal: as for `require_yes`.

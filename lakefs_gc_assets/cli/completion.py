@@ -1,4 +1,4 @@
-"""`lakefs-gc completion`: the script by which a shell completes commands, options and their choices."""
+"""`lakefs-gc completion`: a shell script that completes commands, options and their choices."""
 
 import click
 from click.shell_completion import get_completion_class

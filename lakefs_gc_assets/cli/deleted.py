@@ -1,4 +1,4 @@
-"""`lakefs-gc deleted`: the outcome of each object that a run was to delete."""
+"""`lakefs-gc deleted`: the outcomes of a run's candidates."""
 
 from typing import BinaryIO
 

@@ -1,4 +1,4 @@
-"""`lakefs-gc explain`: why one object stays or goes."""
+"""`lakefs-gc explain`: why an object is kept or deleted."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -89,7 +89,7 @@ def describe(explanation: Explanation) -> Iterator[str]:
 
 
 def verdict(explanation: Explanation) -> str:
-    """One line that says if a run would keep or delete the object now."""
+    """One line with the verdict: a run would keep or delete the object now."""
     if layout.parse(explanation.address).layout is Layout.SPECIAL:
         return "stays: it is lakeFS's own"
     referenced = _referenced(explanation)
@@ -107,7 +107,7 @@ def verdict(explanation: Explanation) -> str:
 
 
 def _referenced(explanation: Explanation) -> str | None:
-    """Text that names the references to the object; None if there are none."""
+    """Text about the references to the object; None if there are none."""
     if explanation.active:
         return f"{counted(len(explanation.active), 'active commits hold')} it"
     if explanation.uncommitted:
@@ -126,7 +126,7 @@ def _referenced(explanation: Explanation) -> str | None:
 
 
 def _gone(explanation: Explanation) -> str:
-    """Text for an object that is not stored: the run that deleted it, if any."""
+    """Text about an object that is not stored, with the run that deleted it, if any."""
     gone = next((decision for decision in explanation.decisions if decision.outcome in GONE), None)
     if gone is None:
         return "is not stored: no run deleted it, and perhaps it never was"

@@ -1,7 +1,4 @@
-"""The group of commands: imports a command when it is called, and turns its errors into one line and an exit status.
-
-The list of commands imports none of them.
-"""
+"""The command group: imports a command when it is called, and turns its errors into one line and an exit status."""
 
 import json
 import logging
@@ -37,9 +34,9 @@ from lakefs_gc_assets.full_disks import full_disk
 from lakefs_gc_assets.spark.start import process
 
 SECONDS_TO_LEAVE = 8.0
-"""How long a command may take to end after SIGTERM."""
+"""Maximum time for a command to end after SIGTERM."""
 SECONDS_TO_RELEASE = 1.0
-"""How long it may take to release the lock after that."""
+"""Maximum time to release the lock after that."""
 
 
 class Status(IntEnum):
@@ -69,7 +66,7 @@ MEANINGS = {
     Status.DAMAGED: "fsck found that something is missing or wrong which the repository needs",
     Status.INTERRUPTED: "it was interrupted",
 }
-"""The meaning of each exit status, for `--help`."""
+"""Meanings of exit statuses, for `--help`."""
 
 _STATUSES: dict[type[CollectionError], Status] = {
     ConfigurationError: Status.CONFIGURATION,
@@ -81,17 +78,17 @@ _STATUSES: dict[type[CollectionError], Status] = {
 
 
 def status_of(error: CollectionError) -> Status:
-    """The exit status of an error, also of one that ended a run."""
+    """The exit status for an error, or for the error that ended a run (RunFailed)."""
     kind = error.kind if isinstance(error, RunFailed) else type(error)
     return next((status for error_class, status in _STATUSES.items() if issubclass(kind, error_class)), Status.FAILED)
 
 
 @contextmanager
 def one_line_errors(as_json: bool = False) -> Iterator[None]:
-    """Turns errors into one line on standard error and an exit status; SIGTERM interrupts as Ctrl-C does.
+    """Context that turns errors into one line on standard error and an exit status. SIGTERM interrupts like Ctrl-C.
 
     Args:
-        as_json: True to print the error and the exit status in JSON as well.
+        as_json: True to print the error and the exit status as JSON too.
     """
     if "DAGSTER_HOME" not in os.environ:
         logging.getLogger("dagster").setLevel(logging.ERROR)
@@ -111,7 +108,7 @@ def one_line_errors(as_json: bool = False) -> Iterator[None]:
     except Exception as error:
         if full := full_disk(error):
             _end(str(full), Status.FAILED, as_json)
-        # Click ends the process with status 1 for an abort at a question, Python for any other error.
+        # The exit status is 1: Click sets it for an abort at a question, Python for any other error.
         if as_json:
             _answer_error(str(error) or type(error).__name__, Status.FAILED)
         raise
@@ -119,7 +116,7 @@ def one_line_errors(as_json: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Lets SIGTERM raise KeyboardInterrupt, so that locks are released."""
+    """Makes SIGTERM raise KeyboardInterrupt, so that locks are released."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -132,14 +129,13 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _ended_in_time(as_json: bool) -> Iterator[None]:
-    """Ends the process a few seconds after SIGTERM, whatever it waits for then.
+    """Ends the process a few seconds after SIGTERM, even if it is still waiting.
 
-    A thread of native code that waits for a store does not notice the signal, and to release the lock of a store that
-    does not answer takes minutes.
-    Everything that a run does may be cut off at any point, as a power failure would. A lock of a store that answers is
-    released.
+    Native code that waits for a store does not notice the signal, and releasing the lock takes minutes if the store
+    does not answer. A hard exit is safe, because runs survive an interruption at any point, as by a power failure. The
+    lock is released if its store answers.
     """
-    # Where standard error is replaced, this process is a test's: it does more than this command.
+    # If standard error is replaced, this process runs a test, and must not be ended with the command.
     if threading.current_thread() is not threading.main_thread() or sys.stderr is not sys.__stderr__:
         yield
         return
@@ -188,7 +184,7 @@ class LazyCommand:
         short_help: text in the list of commands: the first sentence of its help.
         before: module and name of a function, as `module:name`, to call with the command's arguments before its module
             is imported; None for no such function.
-        serves: true if it serves until it is interrupted, and ends its own processes then.
+        serves: True if it runs servers until it is interrupted, and ends its own processes then.
     """
 
     target: str
@@ -203,9 +199,9 @@ class LazyCommand:
         return command
 
     def begin(self, arguments: list[str]) -> None:
-        """Calls `before`, whose work goes on in the background while the command's module is imported.
+        """Calls `before`, which starts work in the background during the import of the command's module.
 
-        Without it the command uses neither Spark nor Dagster, and so no pandas. A test may do more in its process.
+        A command without it uses neither Spark nor Dagster, so pandas is hidden, except in the process of a test.
         """
         if self.before is not None:
             begin: Callable[[list[str]], None] = imported(self.before)
@@ -215,14 +211,14 @@ class LazyCommand:
 
 
 class LazyGroup(click.Group):
-    """Commands whose modules are imported when they are called; the list of commands imports none of them."""
+    """Commands whose modules are imported when they are called; listing the commands imports no module."""
 
     def __init__(self, *args: Any, lazy_commands: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy_commands = lazy_commands
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """See click.Group.main. Nothing follows the last line: threads of Spark and Dagster may still end."""
+        """See click.Group.main. Redirects standard error at the end: threads of Spark and Dagster may still write."""
         try:
             return super().main(*args, **kwargs)
         except SystemExit:
@@ -253,7 +249,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Starts the slow work of the command, and imports it meanwhile; shell completion starts nothing.
+        """Starts the command's background work, then imports the command; shell completion starts nothing.
 
         Raises NoSuchCommand, which suggests similar names.
         """
@@ -269,7 +265,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; an error is one line on standard error, and with --json on standard output too."""
         process.look_for_cycles_seldom()
-        # Dagster warns of each use of an unstable API; pyproject.toml pins its version.
+        # Dagster warns about unstable APIs, but pyproject.toml pins its version.
         warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
         # The command may fail before click has read its options.
         with one_line_errors(as_json="--json" in ctx.args):

@@ -1,4 +1,4 @@
-"""`lakefs-gc init`: writes a configuration file to begin with."""
+"""`lakefs-gc init`: writes an initial configuration file."""
 
 import json
 import re
@@ -102,7 +102,7 @@ def _write(out: Path, text: str) -> None:
     try:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
-        # A path beside the file is right on every machine and without a network, and goes with it into version control.
+        # A schema beside the file works on every machine without a network, and in version control.
         out.with_name(_SCHEMA).write_text(schema(), encoding="utf-8")
     except FileExistsError:
         _require_absent(out)
@@ -139,9 +139,9 @@ class _Answers:
 
 
 def _url(option: str, value: str | None, question: str) -> str:
-    """The URL that the option or a person gives.
+    """The URL from the option, or from the user's answer.
 
-    Raises ConfigurationError, without repeating the URL, if it holds a user or a password, UsageError if it is none.
+    Raises ConfigurationError, without the URL, if it contains a user or a password; UsageError if it is not a URL.
     """
 
     def parse(text: str) -> str:
@@ -156,14 +156,14 @@ def _url(option: str, value: str | None, question: str) -> str:
 
 
 def _scalar(value: str) -> str:
-    """A text as a YAML scalar: plain if YAML reads it back as the same text, quoted otherwise."""
+    """A text as a YAML scalar: plain if YAML parses it back as the same text, otherwise quoted."""
     if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _section(name: str, lines: Sequence[str]) -> list[str]:
-    """A section with its lines; commented out as a whole if all of them are, since YAML has no empty sections."""
+    """A section with its lines. If all lines are comments, its name is too, because YAML has no empty sections."""
     if not all(line.startswith("#") for line in lines):
         return [f"{name}:", *(f"  {line}" for line in lines)]
     settings = [f"#   {line[2:]}" for line in lines if _SETTING.match(line)]

@@ -81,7 +81,7 @@ def metrics(file: Path | None, as_json: bool) -> None:
 
 
 def measure(repository: OpenRepository, gaps: list[str]) -> Iterator[Sample]:
-    """The samples of one repository. Raises CollectionError.
+    """The samples of a repository. Raises CollectionError.
 
     Args:
         gaps: receives a line about each run whose copies in quarantine cannot be counted.

@@ -1,4 +1,4 @@
-"""`lakefs-gc policy`: the retention rule of each branch, and the number of commits that it keeps."""
+"""`lakefs-gc policy`: the retention rules of branches, and the number of commits that they keep."""
 
 import difflib
 import sys
@@ -36,7 +36,7 @@ from lakefs_gc_assets.lakefs.api.models import RetentionRules
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _SHOWN = 10
-"""Maximum branches that a line names."""
+"""Maximum names in a line."""
 
 
 @click.group(cls=TargetGroup)
@@ -116,9 +116,9 @@ def unset(target: Target, quiet: bool, as_json: bool, branch: str) -> None:
 
 
 def _set(target: Target, change: "Change", quiet: bool, as_json: bool) -> None:
-    """Shows what would change, asks unless --yes is given, and sets it.
+    """Shows the effects of a change, asks unless --yes is given, and sets the rules.
 
-    Raises ConfigurationError if other rules were set meanwhile.
+    Raises ConfigurationError if the rules were changed meanwhile.
     """
     change = replace(change, also_of=_others_with_its_policy(target))
     repository = target.open_to_look()
@@ -151,7 +151,7 @@ def _set(target: Target, change: "Change", quiet: bool, as_json: bool) -> None:
 
 
 def _others_with_its_policy(target: Target) -> tuple[str, ...]:
-    """Other repositories of the configuration that have the policy file of this one."""
+    """Other repositories of the configuration with the same policy file."""
     loaded = target.loaded
     if not loaded.configuration.collection.retention_policy:
         return ()
@@ -166,11 +166,11 @@ def _others_with_its_policy(target: Target) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RulesInForce:
-    """Rules and what they keep.
+    """Rules and their effects.
 
     Attributes:
-        lines: for a person.
-        content: for a program.
+        lines: text for users.
+        content: JSON for programs.
         refused: True if a sweep by these rules would be refused.
     """
 
@@ -179,7 +179,7 @@ class RulesInForce:
     refused: bool
 
     def print(self, as_json: bool) -> None:
-        """Prints them."""
+        """Prints the lines, or the content as JSON."""
         print_answer(as_json, lambda: self.content, self.lines)
 
 
@@ -198,7 +198,7 @@ def read_rules(target: Target, policy: Path | None, progress: LogLine) -> RulesI
 
 
 def _check_file(target: Target, file: Path, progress: LogLine) -> RulesInForce:
-    """The rules in force by a policy file; those in the file alone if there is no configuration, or no server.
+    """The rules in force with a policy file; only the file's rules if there is no configuration, or no server answers.
 
     Raises:
         CollectionError.
@@ -241,13 +241,15 @@ def _describe_file(file: Path, policy: Policy, why_alone: str) -> RulesInForce:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of rules: all of the server's by a file, or one rule, in the policy file if the settings name one.
+    """A change of rules: replaces the server's rules by a file, or changes one rule.
+
+    One rule is changed in the policy file if the settings name one, else on the server.
 
     Attributes:
-        file: None for one rule.
-        branch: None for the default.
-        duration: None to remove the rule.
-        also_of: other repositories that have the same policy file.
+        file: file with the server's new rules; None to change one rule.
+        branch: branch of the rule; None for the default.
+        duration: new duration; None to remove the rule.
+        also_of: other repositories with the same policy file.
     """
 
     file: Path | None
@@ -268,7 +270,7 @@ class Change:
 
 
 _Rules = tuple[RetentionRules | None, Policy]
-"""The server's rules, and the policy on top of them."""
+"""The server's rules, and the policy that overrides them."""
 
 
 def _lines(rules: RetentionRules | None) -> list[str]:
@@ -282,7 +284,7 @@ def _diff(name: str, before: list[str], after: list[str]) -> list[str]:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Writes a policy file at once: a run that read half of it would keep less. Raises ConfigurationError."""
+    """Writes a policy file atomically: a run that reads half a file would keep less. Raises ConfigurationError."""
     try:
         with click.open_file(str(file), "w", encoding="utf-8", atomic=True) as opened:
             opened.write(text)
@@ -293,7 +295,7 @@ def _replace(file: Path, text: str) -> None:
 def _compare(
     repository: OpenRepository, before: _Rules, after: _Rules, diff: list[str], change: Change, progress: LogLine
 ) -> RulesInForce:
-    """The commits that changed rules keep, and what is shorter by them than by those before.
+    """The commits that changed rules keep, and the shortened retention compared with the rules before.
 
     Raises:
         ConfigurationError: a file names a branch that does not exist.
@@ -313,7 +315,7 @@ def _compare(
     try:
         kept_before = retention.retention(repository, replace(readings, rules=before[0], policy=before[1]), now)
     except ConfigurationError:
-        kept_before = None  # Rules that cannot be meant end every run, so nothing expires by them.
+        kept_before = None  # Invalid rules end every run, so nothing expires by them.
     expiring = ~kept.flags if kept_before is None else kept_before.flags & ~kept.flags
     shorter = _shortened(kept_before, kept)
     lines = [*diff]
@@ -330,7 +332,7 @@ def _compare(
 
 
 def _shortened(before: Retention | None, after: Retention) -> list[str]:
-    """Branches, and dangling commits, whose data stays less long than before."""
+    """Branches, and dangling commits, whose data is kept for a shorter time than before."""
     if after.active is None:
         return []
     if before is None or before.active is None:

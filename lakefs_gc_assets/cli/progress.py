@@ -1,4 +1,4 @@
-"""Progress of commands: a bar on a terminal; elsewhere a line for each long step of a run."""
+"""Progress of commands: a bar on a terminal, else a line for each long step of a run."""
 
 import logging
 import sys
@@ -24,21 +24,21 @@ else:
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
 _POLLS = 4
-"""Times per second that Spark is asked for its tasks, and the bar is drawn."""
+"""Polls of Spark's tasks, and updates of the bar, per second."""
 _NARROWEST = 60
-"""Minimum columns for a bar."""
+"""Minimum columns of the terminal for a bar."""
 _LONG = 60
-"""Seconds from which a step leaves a line."""
+"""Minimum seconds of a step for a line."""
 Item = TypeVar("Item")
 Counted = Callable[[int, int], None]
-"""Is called with how many are done, and of how many."""
+"""Callback with the number of finished items, and the total."""
 
 
 @contextmanager
 def shown_progress(level: int) -> Iterator[tuple[LogLine, "StepLines | None"]]:
-    """Shows the progress of a run: by a bar on a terminal, else by a line for each step that took long.
+    """Shows the progress of a run: by a bar on a terminal, else by a line for each long step.
 
-    Yields the function that prints a line, and the watcher of steps. The bar disappears at the exit, in any case.
+    Yields the function that prints a line, and the watcher of steps. The bar always disappears at the exit.
 
     Args:
         level: minimum level of lines, as in `logging`; only INFO has a watcher, instead of the steps' messages.
@@ -55,14 +55,14 @@ def shown_progress(level: int) -> Iterator[tuple[LogLine, "StepLines | None"]]:
 
 @contextmanager
 def shown_bar(phase: str, quiet: bool = False, unit: str = "tasks") -> Iterator[tuple[LogLine, Counted | None]]:
-    """Shows on a terminal how far a command is, by a bar of Spark's tasks, or of what the command counts.
+    """Shows a command's progress on a terminal, by a bar of Spark's tasks, or of items that the command counts.
 
-    Yields the function that prints a line, and one that is called with how many are done, and of how many; None where
-    there is no bar. The bar disappears at the exit.
+    Yields the function that prints a line, and the callback for counts, which is None without a bar. The bar disappears
+    at the exit.
 
     Args:
         quiet: True for neither bar nor lines.
-        unit: what the command counts.
+        unit: noun for the items that the command counts.
     """
     console = None if quiet else _console_with_bar()
     if console is None:
@@ -74,7 +74,7 @@ def shown_bar(phase: str, quiet: bool = False, unit: str = "tasks") -> Iterator[
 
 
 def shown_items(items: Iterable[Item], count: Counted | None, total: Sequence[int]) -> Iterator[Item]:
-    """Yields items, and shows their number on a bar, of all in `total`, which is set before the first one comes."""
+    """Yields items, and shows their number and the total on a bar; `total` gets its value before the first item."""
     for done, item in enumerate(items, 1):
         yield item
         if count:
@@ -82,14 +82,14 @@ def shown_items(items: Iterable[Item], count: Counted | None, total: Sequence[in
 
 
 def _console_with_bar() -> Console | None:
-    """The terminal of standard error; None if that is none, or too narrow."""
+    """The terminal of standard error; None if it is not a terminal, or too narrow."""
     console = Console(stderr=True, highlight=False)
     fits = console.is_terminal and not console.is_dumb_terminal and console.width >= _NARROWEST
     return console if fits else None
 
 
 class StepLines:
-    """Prints a line for each step that took long, when it ends."""
+    """Prints a line at the end of each long step."""
 
     def __init__(self, say: LogLine) -> None:
         self._say = say
@@ -122,7 +122,7 @@ class RunBar(StepLines):
             console=console,
             transient=True,
             refresh_per_second=_POLLS,
-            # Results go above the bar on the same terminal, and to a file or pipe untouched.
+            # Print results above the bar on the same terminal, but write to a file or pipe directly.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=False,
         )
@@ -156,7 +156,7 @@ class RunBar(StepLines):
         return self._bar.add_task(phase, total=None, done="", left="")
 
     def show_tasks(self, done: int, total: int, seconds: float) -> None:
-        """Shows the finished tasks of Spark's current stages, their rate, and the estimated time for the others.
+        """Shows the finished tasks of Spark's current stages, their rate, and the estimated remaining time.
 
         Args:
             seconds: time since these stages began.
@@ -167,7 +167,7 @@ class RunBar(StepLines):
         self._bar.update(self._task, completed=done, total=total or None, done=progress, left=remaining, refresh=True)
 
     def count(self, unit: str, done: int, total: int) -> None:
-        """Shows how many of the command's own are done, in place of Spark's tasks."""
+        """Shows the command's own count instead of Spark's tasks."""
         if not self._counts:
             self._counts, self._since = True, time.monotonic()
         rate = done / max(time.monotonic() - self._since, 1 / _POLLS)

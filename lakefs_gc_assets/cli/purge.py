@@ -1,4 +1,4 @@
-"""`lakefs-gc purge`: deletes objects that have been in quarantine for long enough."""
+"""`lakefs-gc purge`: deletes objects whose quarantine period has ended."""
 
 import uuid
 from collections.abc import Iterator

@@ -46,14 +46,14 @@ def report(target: Target, html: BinaryIO | None, as_json: bool, opens: bool, ag
     if html is not None:
         html.write(page_of(opened, run_report, prices, again))
     elif opens:
-        # Whoever can write to the bucket decides what a stored page does in a browser.
+        # Not the stored page: users who can write to the bucket could put scripts into it.
         open_page(page_of(opened, run_report, prices, again=True), run_report)
     else:
         print_answer(as_json, lambda: json.loads(run_report.to_json()), describe(run_report))
 
 
 def find_report(repository: OpenRepository, run_id: str | None) -> Report:
-    """The report of a run, by default of the newest that has one. Raises CollectionError if there is none."""
+    """The report of a run, by default of the newest run with a report. Raises CollectionError if there is none."""
     if run_id:
         if (run_report := reports.read(repository.store, run_id)) is not None:
             return run_report
@@ -92,7 +92,7 @@ def page_of(repository: OpenRepository, run_report: Report, prices: ReportSettin
 
 
 def open_page(content: bytes, run_report: Report) -> None:
-    """Writes a page to a temporary folder, where it stays, and opens it in the browser."""
+    """Writes a page to a temporary folder, which is not deleted, and opens it in the browser."""
     file = Path(tempfile.mkdtemp(prefix="lakefs-gc-")) / f"{run_report.run_id}.html"
     file.write_bytes(content)
     show_progress(f"the page is at {file}")

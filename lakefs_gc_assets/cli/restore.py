@@ -1,4 +1,4 @@
-"""`lakefs-gc restore`: brings back what a run deleted."""
+"""`lakefs-gc restore`: brings back objects that a run deleted."""
 
 import uuid
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ def restore(
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:
-    """Lines about the objects that would be brought back: some of them, and the total."""
+    """Lines about the objects that would be brought back: the first ones, and the total."""
     for row in islice(planned.to_pylist(), _SHOWN):
         yield f"{row['address']}: {size(row['size'])}"
     total = size(sum(planned.column("size").to_pylist()))

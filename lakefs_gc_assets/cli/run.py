@@ -1,4 +1,4 @@
-"""`lakefs-gc run`: makes one run."""
+"""`lakefs-gc run`: runs a garbage collection."""
 
 import click
 
@@ -72,14 +72,14 @@ def collect(
     clock: Clock,
     detail: Detail = _NORMAL,
 ) -> Report:
-    """Opens a run and makes it in this process.
+    """Opens a run and executes it in this process.
 
     Args:
-        progress: called with each line of the log.
+        progress: called with each log line.
     Returns:
         The report of the run.
     Raises:
-        CollectionError: the run could not be opened, or a step ended it.
+        CollectionError: the run could not be opened, or a step failed.
     """
     with instance() as home:
         run_id, error = execute(loaded, asked, progress, clock, home, detail)

@@ -39,14 +39,14 @@ def status(target: Target, runs: int, as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class RepositoryStatus:
+class Standing:
     """The lock, the quarantine and the last runs of a repository.
 
     Attributes:
-        holder: holder of the lock, in words; None for nobody.
-        quarantine: None if it cannot be read.
-        reports: by run, newest first; None if the run has not ended, or its report cannot be read.
-        unreadable: why a part cannot be read, by `lock`, `quarantine`, or the id of a run.
+        holder: description of the lock's holder; None if the lock is free.
+        quarantine: content of the quarantine; None if it cannot be read.
+        reports: reports by run, newest first; None if the run has not ended, or its report cannot be read.
+        unreadable: reasons for unreadable parts, by `lock`, `quarantine`, or the id of a run.
     """
 
     repository: OpenRepository
@@ -57,13 +57,16 @@ class RepositoryStatus:
 
     @property
     def errors(self) -> list[str]:
-        """A line about each part that cannot be read."""
+        """A line about each unreadable part."""
         copies = self.quarantine.describe_unreadable() if self.quarantine else ()
         return [*(f"{part}: {why}" for part, why in self.unreadable.items()), *copies]
 
 
-def read(repository: OpenRepository, runs: int) -> RepositoryStatus:
-    """Reads the lock, the quarantine and the reports of so many runs. Raises StorageError if runs cannot be listed."""
+def read(repository: OpenRepository, runs: int) -> Standing:
+    """Reads the lock, the quarantine and the reports of the newest `runs` runs.
+
+    Raises StorageError if runs cannot be listed.
+    """
     unreadable: dict[str, str] = {}
 
     def read_part(part: str, what: str, read_it: Callable[[], Part]) -> Part | None:
@@ -80,10 +83,10 @@ def read(repository: OpenRepository, runs: int) -> RepositoryStatus:
     reports = {run_id: read_part(run_id, "its report", partial(report.read, store, run_id)) for run_id in run_ids}
     holder = read_part("lock", "it", partial(lock.holder, store))
     quarantine = read_part("quarantine", "it", partial(plan_purge, repository, None))
-    return RepositoryStatus(repository, holder, quarantine, reports, unreadable)
+    return Standing(repository, holder, quarantine, reports, unreadable)
 
 
-def describe(standing: RepositoryStatus) -> Iterator[str]:
+def describe(standing: Standing) -> Iterator[str]:
     """The lock, the quarantine, and the last runs, newest first, as lines."""
     repository, unreadable = standing.repository, standing.unreadable
     read_only = ", read-only: nothing in it can become garbage" if repository.facts.read_only else ""
@@ -101,8 +104,8 @@ def describe(standing: RepositoryStatus) -> Iterator[str]:
         yield "no runs yet"
 
 
-def _described(standing: RepositoryStatus) -> dict[str, object]:
-    """The facts of `describe` for programs, with the whole report of each run."""
+def _described(standing: Standing) -> dict[str, object]:
+    """The facts of `describe` for programs, with whole reports."""
     return {
         "repository": standing.repository.facts.id,
         "storage_namespace": standing.repository.namespace.uri,

@@ -1,4 +1,4 @@
-"""`lakefs-gc unlock`: releases the lock of a run that is dead."""
+"""`lakefs-gc unlock`: releases the lock of a dead run."""
 
 import click
 
@@ -51,7 +51,7 @@ def unlock(target: Target, as_json: bool, run_id: str) -> None:
 
 
 def _require_dead(held: HeldLock, run_id: str) -> None:
-    """Raises LockHeld unless the run that holds the lock is this one and dead, or a person says that it is."""
+    """Raises LockHeld unless this run holds the lock and is dead, according to the system or to the user."""
     facts = (
         f"{held.holder} holds it for run {held.run_id} since {held.acquired_at:%F %T}Z and renewed it last at "
         f"{held.renewed_at:%F %T}Z"

@@ -203,7 +203,7 @@ def change(answer: Fields) -> DiffEntry:
 
 
 def stats(answer: Fields) -> ObjectStats:
-    """Parses an object's stats. lakeFS omits unknown `size_bytes` and `mtime`; current servers always send `checksum`."""
+    """Parses an object's stats. lakeFS omits unknown `size_bytes` and `mtime`; only old servers omit `checksum`."""
     return ObjectStats(
         path=answer.text("path"),
         physical_address=answer.text("physical_address"),
