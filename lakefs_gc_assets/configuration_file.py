@@ -43,7 +43,7 @@ class Loaded:
     Attributes:
         configuration: the configuration, with empty secrets.
         secret_variables: environment variable of each secret, by section and name.
-        apart: True if the names of its assets and jobs in Dagster must differ from those of other repositories.
+        apart: True if the names of its assets and jobs in Dagster must differ from other repositories' names.
         text_variables: environment variables of other texts, by section and name. The configuration contains these
             texts, but output shows the variable's name instead.
     """

@@ -145,7 +145,7 @@ class Namespace:
     def _below_folders(self, location: Location) -> Iterator[str]:
         """Every key that an absolute path may name, for any folder of the blockstore; lakeFS's own names come first.
 
-        On the blockstore `local`, a server puts its folder in front of addresses: those of `local://repo` begin with
+        On the blockstore `local`, a server puts its folder in front of addresses: for `local://repo` they begin with
         `local:///var/lakefs/repo/`. The folder may be mounted elsewhere on this machine, so any folder is accepted.
         """
         if self.location.kind != "local" or location.bucket:

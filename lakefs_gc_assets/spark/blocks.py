@@ -2,8 +2,8 @@
 
 Spark's JVM takes more than a microsecond per row to convert Arrow to its own rows and back. That is several times as
 long as a task needs to read an address, hash it and look it up. So the task that reads a piece of a frame hashes its
-addresses (`collector.engine.hashing`), and packs the rows of each part of the hash space into one row of Spark, a
-block. One task gets all blocks of a part, from all frames.
+addresses (`collector.engine.hashing`), which divides the rows into parts of the hash space. It packs the rows of a part
+into a block, which is a single row for Spark. One task gets all blocks of a part, from all frames.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,7 +71,7 @@ def cut(rows: Rows, parts: int, frame: int = 0, *, with_nulls: bool = False) -> 
 
     Args:
         rows: rows with a column `address`, among others.
-        frame: number that distinguishes its blocks from those of other frames.
+        frame: number of the frame in its blocks.
         with_nulls: True if rows may lack an address, which is otherwise an error.
     """
     return tasks.map_batches(rows, partial(_blocks, parts, partial(_cut_rows, parts, frame, with_nulls)), BLOCKS)
@@ -193,7 +193,7 @@ def counted(part: pa.Table) -> pa.Table:
 
 
 def _divided(part: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The blocks of frame 0, and those of the other frames."""
+    """The blocks of frame 0, and all other blocks."""
     mine = pc.equal(part.column("frame"), 0)
     return part.filter(mine), part.filter(pc.invert(mine))
 
@@ -259,11 +259,11 @@ class Cuts:
         return cls(order, ordered[starts], np.append(starts, len(order)).astype(np.int32))
 
     def binary(self, hashes: Hashes) -> pa.BinaryArray:
-        """The hashes of each part."""
+        """The hashes by part."""
         return _binary(pa.py_buffer(hashes[self.order]), self.bounds * np.int32(hashes.itemsize))
 
     def streams(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        """The rows of each part as a stream in Arrow's IPC format, assembled from its messages.
+        """Rows by part, each part as a stream in Arrow's IPC format, assembled from its messages.
 
         Arrow's own stream writer takes 40 µs per stream, several times as long as the rows of a small part.
         """
@@ -299,7 +299,7 @@ def _binary(data: pa.Buffer, bounds: npt.NDArray[np.int32]) -> pa.BinaryArray:
 
 
 def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The blocks of each part that has any. The input is sorted by part, in batches that may end anywhere.
+    """The blocks by part, without empty parts. The input is sorted by part, in batches that may end anywhere.
 
     Raises EngineFault unless the last block of a part is its witness.
     """

@@ -47,7 +47,7 @@ MANY_ADDRESSES = 1_000_000
 FEW_HASHES = 2_000_000
 """Maximum hashes of remaining rows that are sent to every executor: 16 MB."""
 _TYPES_OF_ROWS = {"spark.sql.execution.arrow.useLargeVarTypes": "false", "spark.sql.session.timeZone": "UTC"}
-"""Session properties that fix the types of strings and times in Spark's batches to those that tasks read."""
+"""Session properties that make strings and times in Spark's batches have the types that tasks read."""
 _FEW_REQUESTS = 1000
 """Rows for one bulk request, or for a thousand parallel requests, which take about as long as the start of tasks."""
 _ADDRESS = pa.schema([pa.field("address", pa.string())])
@@ -117,7 +117,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def union(self, first: Rows, *more: Rows) -> Rows:
-        """All rows of frames with the same columns, in the tasks of each frame."""
+        """All rows of frames with the same columns, in the frames' own tasks."""
         return tasks.union([first, *more])
 
     def select(self, rows: Rows, *columns: str) -> Rows:
@@ -167,12 +167,12 @@ class SparkEngine:
         held = [blocks.cut_hashes(frame, parts, frame=1) for frame in (tasks.not_empty(live) if live else ())]
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
-            # Shuffle these rows: the remaining rows of one large file would otherwise stay in one task.
+            # Shuffle these rows: otherwise the remaining rows of a single large file would stay in one task.
             rows, held = tasks.where(rows, partial(hashing.has_hash_among, HashSet.from_hashes(left))), []
         return blocks.compared([blocks.cut(rows, parts), *held], parts, blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[Rows], parts: int) -> Hashes | None:
-        """Hashes of the rows' addresses that are in no `held` frame; None if a part has too many of them."""
+        """Hashes of the rows' addresses that are in no `held` frame; None if a part has too many."""
         cut = [blocks.cut_hashes(tasks.select(rows, "address"), parts, frame=0), *held]
         unmatched = self.collect(blocks.compared(cut, parts, blocks.unmatched_hashes(FEW_HASHES // parts), blocks.LEFT))
         hashes = unmatched.column("hashes")
@@ -206,7 +206,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def without_matching(self, rows: Rows, others: Rows, columns: Sequence[str]) -> Rows:
-        """The rows that have no equal in all of these columns; null equals nothing."""
+        """The rows that equal no row of `others` in all these columns; null equals nothing."""
         return _joined(rows, tasks.select(others, *columns), columns, "left_anti")
 
     @in_driver_where_held

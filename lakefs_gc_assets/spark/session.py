@@ -45,7 +45,7 @@ SMALL_HEAP = (
 )
 """Makes the heap follow its content, which is small: rows are in blocks that the JVM does not unpack.
 
-By default the heap begins with 1/64 of the machine's memory, whatever the settings, and a full collection runs when
+By default the heap begins with 1/64 of the machine's memory, regardless of the settings. A full collection runs when
 21 MB of classes are loaded, which is before the first job.
 """
 ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
@@ -97,7 +97,7 @@ _starting: list[threading.Thread] = []
 
 
 def properties(settings: SparkSettings) -> dict[str, str]:
-    """Properties of a session: ours, overridden by those of the settings.
+    """Properties of a session: our own, overridden by the settings.
 
     If this process starts the driver, it finds a Java or uses the included one.
 
@@ -362,7 +362,7 @@ def _escape(text: str) -> str:
 
 
 def _warm(spark: Any) -> None:
-    """Runs one job like those of frames, which starts a Python worker."""
+    """Runs a small job with `mapInArrow` and a shuffle, as frames do, which starts a Python worker."""
 
     def same(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         yield from batches
@@ -379,7 +379,7 @@ def parallelism(spark: "SparkSession") -> int:
 
 
 def tasks_of_stages() -> dict[int, tuple[int, int]]:
-    """Completed and total tasks of each running stage of this process's session.
+    """Completed and total tasks by running stage of this process's session.
 
     Empty if no session was started here, or if it is a remote one.
     """

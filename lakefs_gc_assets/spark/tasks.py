@@ -1,7 +1,7 @@
 """Rows whose partitions are work items: each task processes its items in Python and yields Arrow batches.
 
 Only rows and `mapInArrow` are used, so it works on local, standalone and remote sessions. Small work is pickled with
-the tasks' function, which each worker gets. Larger work is sent as rows; each worker unpickles only that of its own
+the tasks' function, which each worker gets. Larger work is sent as rows; each worker unpickles only the work of its own
 tasks.
 """
 
@@ -30,7 +30,7 @@ from lakefs_gc_assets.errors import EngineFault
 WITH_FUNCTION = 1024 * 1024
 """Maximum bytes of work that is pickled with the tasks' function; Spark would broadcast more."""
 WORK = pa.schema([pa.field("task", pa.int32()), pa.field("piece", pa.int32()), pa.field("data", pa.binary())])
-"""The work of each task, in pieces."""
+"""Work by task, in pieces."""
 _PIECE = 4 * 1024 * 1024
 """Maximum bytes of a piece. Spark sends at most 128 MB to a task."""
 _PICKLED = CPickleSerializer()
@@ -39,7 +39,7 @@ _HAS_ARROW = hasattr(DataFrame, "toArrow")
 
 
 def pack(groups: Iterable[Sequence[Any]]) -> list[bytes]:
-    """The pickled work of each task; tasks without work are skipped."""
+    """Pickled work, one result per task; tasks without work are skipped."""
     return [_PICKLED.dumps(tuple(group)) for group in groups if group]  # type: ignore[no-untyped-call]
 
 
@@ -112,7 +112,7 @@ class Reading:
     """Rows that tasks read, before they reach Spark, so that further functions of rows cost Spark nothing.
 
     Attributes:
-        groups: work of each task.
+        groups: work items, one group per task.
         read: function that runs in a Python worker; must not capture a session or objects of Dagster.
         schema: schema of the batches that it yields.
     """

@@ -1,7 +1,7 @@
 """Shared by the stores of all clouds: obstore reads objects, the service's own client does the rest.
 
-The service's client also reads objects whose keys obstore cannot name. It lists as well, because obstore 0.12 takes
-answers that are no page for the end of a listing. A cloud's class makes the requests; this module interprets answers.
+The service's client also reads objects whose keys obstore cannot name. It lists too, because obstore 0.12 takes answers
+that are not a page for the end of a listing. A cloud's class sends the requests; this module interprets the answers.
 """
 
 from abc import ABC, abstractmethod
@@ -228,7 +228,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
     @abstractmethod
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
-        """Deletes objects (at least one); returns the outcome of each."""
+        """Deletes objects (at least one); returns their outcomes by key."""
 
     def copy(self, source: str, target: str) -> ObjectFacts:
         """See ObjectStore.copy."""

@@ -363,7 +363,7 @@ def require_time_to_delete(**_: object) -> None:
 
 
 class Throttle:
-    """Adaptive rate of the deletes of one store in this process. It is unlimited until the service throttles keys.
+    """Adaptive rate of a store's deletes in this process. It is unlimited until the service throttles keys.
 
     Throttling lowers the rate by the share of throttled keys, to between a quarter and a half, at most once a second.
     Each second without throttling raises it. Executors with this policy share the service's capacity without
@@ -446,7 +446,7 @@ def retry_throttled(
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
 _AT_ONCE = 4
-"""Parallel batches of one call."""
+"""Parallel batches per call."""
 
 
 def delete_in_batches(

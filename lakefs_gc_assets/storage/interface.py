@@ -43,7 +43,7 @@ Objects of Google's `ARCHIVE` and of S3's `GLACIER_IR` are readable immediately.
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """Facts of one object, as its store states them.
+    """Facts of an object, as its store states them.
 
     Attributes:
         md5: MD5 of the content, in hexadecimal, from `head` only. None if the service's digest may be something else:
@@ -74,7 +74,7 @@ class Page:
 
     Attributes:
         rows: LISTING_SCHEMA.
-        prefixes: prefixes of deeper objects, in a listing with a delimiter.
+        prefixes: prefixes of deeper objects in a listing with a delimiter.
         token: start of the next page; None on the last page.
         versions: ETags of the rows as `head` gives them, in order of the rows; None if listings give the same ones.
     """
@@ -201,7 +201,7 @@ class GivesObjects(Protocol):
         ...
 
     def head(self, key: str) -> ObjectFacts:
-        """Size, time, ETag and, if the service states it, MD5 of one object. Raises ObjectNotFound."""
+        """Size, time, ETag and, if the service states it, MD5 of an object. Raises ObjectNotFound."""
         ...
 
 
@@ -214,7 +214,7 @@ def get_if_there(store: GivesObjects, key: str) -> bytes | None:
 
 
 def head_if_there(store: GivesObjects, key: str) -> ObjectFacts | None:
-    """Facts of one object; None if there is none. Raises StorageError if the request fails."""
+    """Facts of an object; None if there is none. Raises StorageError if the request fails."""
     try:
         return store.head(key)
     except ObjectNotFound:
@@ -233,7 +233,7 @@ def fetch(store: GivesObjects, key: str) -> bytes:
 class ObjectStore(GivesObjects, Protocol):
     """An object store, bound to one storage namespace. Safe to use from several threads.
 
-    Every method raises StorageError (or a subclass named below) with the key and what to do.
+    Methods raise StorageError (or a subclass named below) with the key and a remedy.
     """
 
     delete_limit: int
@@ -436,7 +436,7 @@ class ReadAhead:
         """Nothing is fetched yet.
 
         Args:
-            coming: keys, and the approximate size of each object in bytes.
+            coming: keys, and approximate sizes of their objects in bytes.
         """
         self._store, self._coming, self._threads = store, iter(coming), threads
         self._fetched: deque[tuple[str, int, Future[bytes]]] = deque()
@@ -457,7 +457,7 @@ class ReadAhead:
         return self._store.get_part(key, start, end)
 
     def head(self, key: str) -> ObjectFacts:
-        """Facts of one object. Raises ObjectNotFound or another StorageError, as the store does."""
+        """Facts of an object. Raises ObjectNotFound or another StorageError, as the store does."""
         return self._store.head(key)
 
     def _fetch_more(self) -> None:

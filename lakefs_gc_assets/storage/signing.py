@@ -56,7 +56,7 @@ _FURTHER_ABILITIES = (
 def is_signed(key: str) -> bool:
     """True for a file that is signed: lists of a purge, and records and tables of runs, with these exceptions.
 
-    The lock is taken anew by every run. A signed file names parts of frames and ids read earlier with their digest.
+    Every run takes the lock anew. A signed file names parts of frames and ids read earlier with their digest.
     Names of facts contain the signature. Counts for a page are for display only. The server writes the files in a
     folder `uncommitted/`.
     """
@@ -67,7 +67,7 @@ def is_signed(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs files of one storage namespace with the first key, and verifies them with all keys."""
+    """Signs files of a storage namespace with the first key, and verifies them with all keys."""
 
     keys: tuple[bytes, ...] = field(repr=False)
     namespace: str

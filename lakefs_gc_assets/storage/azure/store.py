@@ -171,7 +171,7 @@ def _identity(settings: StoreSettings, tenant: str, client: str) -> TokenCredent
 VERSION = "2021-12-02"
 """Version of the service's API. Since 2021-02-12, listings mark encoded names, which XML cannot hold."""
 LARGEST_PUT = 5000 * 1024 * 1024
-"""Maximum bytes of one write request, the service's limit. Objects are written by one request, so atomically."""
+"""Maximum bytes per write request, the service's limit. Objects are written by one request, so atomically."""
 _SOURCE = "x-ms-copy-source"
 
 
@@ -197,7 +197,7 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
             connection_verify=ca_bundle or True,
         )
         self.last = threading.local()
-        """The last `response` of each thread. The library's response hook loses it after a failed attempt."""
+        """The last `response` per thread. The library's response hook loses it after a failed attempt."""
 
     def send(self, request: Any, *, proxies: Any = None, **kwargs: Any) -> Any:
         """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for XML with a DOCTYPE, DeletesOver."""

@@ -69,7 +69,7 @@ class Tokens(Credentials):
     """Access tokens of google-auth for both clients; one thread renews a token when it is about to expire.
 
     The library gets this wrapper instead of the credentials. With a service account's credentials, one of its threads
-    would ask iamcredentials.googleapis.com where the tokens may be used.
+    would ask iamcredentials.googleapis.com for the locations in which the tokens are allowed.
     """
 
     def __init__(self, source: Any) -> None:
@@ -337,7 +337,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         return self._if_bucket_exists(action, self._errors.raised(action, error))
 
     def _if_bucket_exists(self, action: str, error: StorageError) -> StorageError:
-        """The error, corrected if the bucket is missing: a 404 does not always say whether bucket or object is."""
+        """The error, or that for a missing bucket: a 404 may mean the bucket or the object."""
         if isinstance(error, ObjectNotFound):
             with self._asking(action), suppress(Forbidden):
                 if not self._bucket.exists(**retry_policy()):

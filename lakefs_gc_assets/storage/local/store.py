@@ -334,7 +334,7 @@ def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Itera
 def _files_in_order(
     root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds, links: list[bytes]
 ) -> Iterator[tuple[bytes, int, int]]:
-    """Key, size and modification time (ns) of each file. A folder sorts by its name with a slash, as in keys."""
+    """Keys, sizes and modification times (ns) of files. A folder sorts by its name with a slash, as in keys."""
     base, everything = os.path.join(root, b""), Bounds()
     levels = [iter((prefix,))]
     while levels:
@@ -418,7 +418,7 @@ def _scan(root: bytes, folder: bytes, hidden: bytes) -> AbstractContextManager[I
 
 
 def object_facts(key: str, facts: os.stat_result) -> ObjectFacts:
-    """Facts of one file; the ETag is its version."""
+    """Facts of a file; the ETag is its version."""
     modified = _EPOCH + timedelta(microseconds=facts.st_mtime_ns // 1000)
     return ObjectFacts(key, facts.st_size, modified, version(facts))
 

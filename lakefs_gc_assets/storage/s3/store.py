@@ -1,7 +1,7 @@
 """A storage namespace in an S3 bucket, on AWS or any S3-compatible service.
 
 obstore reads; boto3's client lists, writes, deletes, and reads keys that obstore cannot name. S3 itself copies within
-the bucket, in parts above the limit of one request.
+the bucket, in parts if the object is too large for a single request.
 """
 
 import logging
@@ -49,9 +49,9 @@ _BAD_REQUEST = frozenset({"400", "BadRequest", "InvalidArgument", "InvalidReques
 """Codes of services that refuse the headers of a conditional write."""
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 WHOLE = 5 * 1024**3
-"""Maximum bytes of one CopyObject. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
+"""Maximum bytes per CopyObject. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
 PART = 1024**3
-"""Bytes of each part of a larger object."""
+"""Bytes per part of a larger object."""
 MD5 = re.compile("[0-9a-f]{32}")
 _KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 _Result = TypeVar("_Result")
@@ -242,7 +242,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         return self._content(target)
 
     def _copy_in_parts(self, source: str, target: str, content: Head, condition: Mapping[str, Any]) -> None:
-        """Copies an object that exceeds the limit of one request."""
+        """Copies an object that is too large for a single request."""
         client, bucket, size = self._client, self._bucket, content["ContentLength"]
         kept = {name: content[name] for name in _KEPT if name in content}
         upload = client.create_multipart_upload(Bucket=bucket, Key=target, **kept)["UploadId"]
