@@ -279,7 +279,7 @@ _GROUP_COLUMNS = (
 _PATH_COLUMNS = (*_GROUP_COLUMNS[1:], TextColumn("group"))
 
 
-class Shown(TypedDict):
+class ShownCandidate(TypedDict):
     """Options that select, sort or group candidates."""
 
     top: int | None
@@ -287,7 +287,7 @@ class Shown(TypedDict):
     by: str | None
 
 
-def _require_choice(shown: Shown) -> None:
+def _require_choice(shown: ShownCandidate) -> None:
     """Raises UsageError for options that exclude each other."""
     if shown["by"] and (shown["top"] or shown["sort"]):
         raise click.UsageError("--by shows groups, not objects: --top and --sort are not for it.")
@@ -295,7 +295,7 @@ def _require_choice(shown: Shown) -> None:
         raise click.UsageError("--sort is for --top N.")
 
 
-def _order(shown: Shown, find_paths: Callable[[], Paths]) -> Order | Groups | Paths | None:
+def _order(shown: ShownCandidate, find_paths: Callable[[], Paths]) -> Order | Groups | Paths | None:
     """Selection or grouping of the candidates; None for all candidates in stored order."""
     if shown["by"] == _PATH:
         return find_paths()
@@ -347,7 +347,7 @@ def candidates(
     out: BinaryIO,
     quiet: bool,
     run_id: str | None,
-    **shown: Unpack[Shown],
+    **shown: Unpack[ShownCandidate],
 ) -> None:
     """Lists the garbage of a run: the objects that a sweep deletes.
 

@@ -11,7 +11,7 @@ from lakefs_gc_assets.cli.common import JSON, Target, answer, on_repository, pri
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.diagnosis import (
     Diagnosis,
-    Finding,
+    DiagnosisFinding,
     Purpose,
     Services,
     State,
@@ -65,13 +65,13 @@ def doctor(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         sys.exit(Status.INCOMPLETE)
 
 
-def _find_spark() -> Finding:
-    """Finding about the installed Spark and its Java."""
+def _find_spark() -> DiagnosisFinding:
+    """DiagnosisFinding about the installed Spark and its Java."""
     name, purposes = "start Spark", tuple(Purpose)
     try:
-        return Finding(name, purposes, State.WORKS, f"Spark {pyspark.__version__} with {java.describe_java()}")
+        return DiagnosisFinding(name, purposes, State.WORKS, f"Spark {pyspark.__version__} with {java.describe_java()}")
     except ConfigurationError as error:
-        return Finding(name, purposes, State.MISSING, str(error))
+        return DiagnosisFinding(name, purposes, State.MISSING, str(error))
 
 
 def _services(configuration: Configuration) -> Services:
@@ -88,7 +88,7 @@ def _services(configuration: Configuration) -> Services:
     )
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: DiagnosisFinding) -> None:
     """Prints a finding on one line, with the remedy if something is missing."""
     missing = finding.state is not State.WORKS and finding.given_by
     remedy = f" [{finding.given_by}]" if missing else ""

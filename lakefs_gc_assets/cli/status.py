@@ -39,7 +39,7 @@ def status(target: Target, runs: int, as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RepositoryStatus:
     """The lock, the quarantine and the last runs of a repository.
 
     Attributes:
@@ -62,7 +62,7 @@ class Standing:
         return [*(f"{part}: {why}" for part, why in self.unreadable.items()), *copies]
 
 
-def read(repository: OpenRepository, runs: int) -> Standing:
+def read(repository: OpenRepository, runs: int) -> RepositoryStatus:
     """Reads the lock, the quarantine and the reports of the newest `runs` runs.
 
     Raises StorageError if runs cannot be listed.
@@ -83,10 +83,10 @@ def read(repository: OpenRepository, runs: int) -> Standing:
     reports = {run_id: read_part(run_id, "its report", partial(report.read, store, run_id)) for run_id in run_ids}
     holder = read_part("lock", "it", partial(lock.holder, store))
     quarantine = read_part("quarantine", "it", partial(plan_purge, repository, None))
-    return Standing(repository, holder, quarantine, reports, unreadable)
+    return RepositoryStatus(repository, holder, quarantine, reports, unreadable)
 
 
-def describe(standing: Standing) -> Iterator[str]:
+def describe(standing: RepositoryStatus) -> Iterator[str]:
     """The lock, the quarantine, and the last runs, newest first, as lines."""
     repository, unreadable = standing.repository, standing.unreadable
     read_only = ", read-only: nothing in it can become garbage" if repository.facts.read_only else ""
@@ -104,7 +104,7 @@ def describe(standing: Standing) -> Iterator[str]:
         yield "no runs yet"
 
 
-def _described(standing: Standing) -> dict[str, object]:
+def _described(standing: RepositoryStatus) -> dict[str, object]:
     """The facts of `describe` for programs, with whole reports."""
     return {
         "repository": standing.repository.facts.id,

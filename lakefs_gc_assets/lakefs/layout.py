@@ -227,7 +227,7 @@ _VALUES[np.frombuffer(XID_ALPHABET.encode(), np.uint8)] = np.arange(32, dtype=np
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameColumns:
     """Facts in the names of a column of addresses: layout, slice (or null), window, time of issue (or null).
 
     Times are microseconds since 1970-01-01 UTC, the unit of Arrow's timestamps.
@@ -239,7 +239,7 @@ class Names:
     issued_at: pa.TimestampArray
 
 
-def read_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
+def read_names(addresses: pa.StringArray, window_size: WindowSize) -> NameColumns:
     """Parses a column of namespace-relative addresses. The layout `slice` needs no Python object per row.
 
     Raises ValueError if an address is null.
@@ -253,15 +253,15 @@ def read_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
     parts = _usual_names(addresses.take(at), window_size), _other_names(addresses.take(others_at))
     order = np.empty(len(addresses), np.int64)
     order[np.concatenate([at, others_at])] = np.arange(len(addresses))
-    columns = (pa.concat_arrays([getattr(part, column.name) for part in parts]) for column in fields(Names))
-    return Names(*(column.take(pa.array(order)) for column in columns))
+    columns = (pa.concat_arrays([getattr(part, column.name) for part in parts]) for column in fields(NameColumns))
+    return NameColumns(*(column.take(pa.array(order)) for column in columns))
 
 
-def _usual_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
+def _usual_names(addresses: pa.StringArray, window_size: WindowSize) -> NameColumns:
     slices = pc.utf8_slice_codeunits(addresses, _SLICE_AT, _SLICE_AT + XID_LENGTH).dictionary_encode()
     created = np.array([created_at(name) for name in slices.dictionary.to_pylist()], np.int64)
     windows = pa.array([window(name, window_size) for name in slices.dictionary.to_pylist()], pa.string())
-    return Names(
+    return NameColumns(
         pa.repeat(pa.scalar(Layout.SLICE.value), len(addresses)),
         slices.dictionary.take(slices.indices),
         windows.take(slices.indices),
@@ -287,9 +287,9 @@ def _issued_at(addresses: pa.StringArray) -> np.ndarray:
     return (number >> np.uint64(3)).astype(np.int64)
 
 
-def _other_names(addresses: pa.StringArray) -> Names:
+def _other_names(addresses: pa.StringArray) -> NameColumns:
     names = [parse(address) for address in addresses.to_pylist()]
-    return Names(
+    return NameColumns(
         pa.array([name.layout.value for name in names], pa.string()),
         pa.nulls(len(names), pa.string()),
         pa.repeat(pa.scalar(LEGACY_WINDOW), len(names)),

@@ -68,7 +68,7 @@ _OBSTORE_BACKOFF: "BackoffConfig" = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoreAnswer:
     """Answer of the service, with header names in lower case."""
 
     status: int
@@ -164,7 +164,7 @@ def batch_of_deletes(targets: Sequence[str]) -> tuple[str, bytes]:
     return f"multipart/mixed; boundary={boundary}", "\r\n".join(lines).encode()
 
 
-def batch_answers(batch: Answer) -> dict[int, Answer]:
+def batch_answers(batch: StoreAnswer) -> dict[int, StoreAnswer]:
     """The answers in a batch response, by number of the request. Unreadable parts are skipped."""
     head = f"Content-Type: {batch.headers.get('content-type', '')}\r\n\r\n".encode()
     message = BytesParser(policy=HTTP).parsebytes(head + batch.body)
@@ -177,7 +177,7 @@ def batch_answers(batch: Answer) -> dict[int, Answer]:
             inner = BytesParser(policy=HTTP).parsebytes(rest)
             body = inner.get_payload(decode=True)
             fields = {name.lower(): str(value) for name, value in inner.items()}
-            answers[int(number[1])] = Answer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
+            answers[int(number[1])] = StoreAnswer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
     return answers
 
 
@@ -241,7 +241,7 @@ class CloudErrors:
     place: str
     meanings: Mapping[str, Meaning]
 
-    def answered(self, action: str, answer: Answer) -> StorageError:
+    def answered(self, action: str, answer: StoreAnswer) -> StorageError:
         """The error for an answer that is not a success."""
         return self.refused(action, str(answer.status), *code_and_message(answer))
 
@@ -330,7 +330,7 @@ class CloudErrors:
         return f"cannot {action} in {self.place}: {what}; {remedy}"
 
 
-def code_and_message(answer: Answer) -> tuple[str, str]:
+def code_and_message(answer: StoreAnswer) -> tuple[str, str]:
     """The service's code and message, empty if absent: from Google's JSON, XML, or Azure's header."""
     text = answer.body.decode(errors="replace")
     if answer.headers.get("content-type", "").startswith("application/json") or text.startswith("{"):
@@ -488,7 +488,7 @@ def _batch_outcomes(
         return error
 
 
-def outcome_of(full: str, part: Answer | None, kept: bool | None) -> DeleteOutcome:
+def outcome_of(full: str, part: StoreAnswer | None, kept: bool | None) -> DeleteOutcome:
     """The outcome for one part of a batch answer; `kept` is True if the service soft-deletes."""
     if part is None:
         return DeleteOutcome(full, DeleteResult.FAILED, "the service's answer does not mention this key")

@@ -20,7 +20,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     PreparedCommits,
     PullRequest,
     RefsDump,
-    Repository,
+    RepositoryFacts,
     RetentionRules,
     ServerClocks,
     UncommittedPage,
@@ -72,7 +72,7 @@ class LakeFSClient:
     def __repr__(self) -> str:
         return f"LakeFSClient({self._repository!r} at {self._caller.endpoint})"
 
-    def repository(self) -> Repository:
+    def repository(self) -> RepositoryFacts:
         """The repository. Raises NotFound if it does not exist."""
         call = self._call("GET", "", "fs:ReadRepository")
         fields = self._fields(call, self._repositories.get_repository_with_http_info, self._repository)
@@ -81,7 +81,7 @@ class LakeFSClient:
             raise fields.wrong("id", f"is {repository.id!r} although {self._repository!r} was asked for")
         return repository
 
-    def repositories(self) -> tuple[Repository, ...]:
+    def repositories(self) -> tuple[RepositoryFacts, ...]:
         """Every repository that this user may see, sorted by name."""
         call = Call("GET", "/repositories", "fs:ListRepositories")
         results = self._pages(call, self._repositories.list_repositories_with_http_info)

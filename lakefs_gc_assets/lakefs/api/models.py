@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
+class RepositoryFacts:
     """`GET /repositories/{repository}`.
 
     Attributes:
@@ -147,11 +147,11 @@ class LakeFSApi(Protocol):
 
     server_clocks: "ServerClocks"
 
-    def repository(self) -> Repository:
+    def repository(self) -> RepositoryFacts:
         """The repository. Raises NotFound if it does not exist."""
         ...
 
-    def repositories(self) -> tuple[Repository, ...]:
+    def repositories(self) -> tuple[RepositoryFacts, ...]:
         """Every repository that this user may see, sorted by name."""
         ...
 

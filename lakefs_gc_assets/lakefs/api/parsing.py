@@ -33,7 +33,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     PreparedCommits,
     PullRequest,
     RefsDump,
-    Repository,
+    RepositoryFacts,
     RetentionRules,
     UncommittedPage,
 )
@@ -145,9 +145,9 @@ def _kind(value: object) -> str:
     return _KINDS.get(type(value), type(value).__name__)
 
 
-def repository(answer: Fields) -> Repository:
+def repository(answer: Fields) -> RepositoryFacts:
     """Parses a repository; older servers omit `read_only` and `storage_id`."""
-    return Repository(
+    return RepositoryFacts(
         id=answer.text("id"),
         storage_namespace=answer.text("storage_namespace"),
         default_branch=answer.text("default_branch"),

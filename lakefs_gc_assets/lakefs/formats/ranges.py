@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.records import Array, gather_bytes
-from lakefs_gc_assets.lakefs.formats.sstables import Layout, Table, raise_fault, read_layout, read_table
+from lakefs_gc_assets.lakefs.formats.sstables import SSTable, TableLayout, raise_fault, read_layout, read_table
 
 TableType = Literal["ranges", "metaranges"]
 """Property `type`: a range says `ranges`, a metarange `metaranges`."""
@@ -97,7 +97,7 @@ def table_kind(data: bytes | memoryview, file: str) -> Kind:
     return _kind(read_layout(data, file))
 
 
-def _kind(layout: Layout) -> Kind:
+def _kind(layout: TableLayout) -> Kind:
     try:
         type_ = layout.properties[b"type"].decode()
         entity = layout.properties[b"entity"].decode() if b"entity" in layout.properties else None
@@ -115,7 +115,7 @@ def _kind(layout: Layout) -> Kind:
 
 def read_checked(
     data: bytes | memoryview, file: str, type_: TableType, entity: str | None, expected: RangeRecord | None = None
-) -> Table:
+) -> SSTable:
     """Reads a table and compares it with its properties and its metarange's record. Raises CorruptFile."""
     table = read_table(data, file)
     kind = _kind(table.layout)

@@ -22,7 +22,7 @@ from lakefs_gc_assets.lakefs.api.models import Branch, Commit
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked, strings
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
-from lakefs_gc_assets.lakefs.formats.sstables import BYTES, Table, fields, parsing, raise_fault
+from lakefs_gc_assets.lakefs.formats.sstables import BYTES, SSTable, fields, parsing, raise_fault
 
 Integers = npt.NDArray[np.int64]
 
@@ -235,7 +235,7 @@ def read_tags(data: bytes | memoryview, file: str, *, expected: RangeRecord | No
         return [Branch(message.text(1), message.text(2)) for message in _messages(table)]
 
 
-def _messages(table: Table) -> Iterator[_Message]:
+def _messages(table: SSTable) -> Iterator[_Message]:
     """The message of each record. Raises ValueError if one is malformed or its id is not the record's key."""
     buffer = table.buffer.tobytes()
     offsets, joined = table.keys()

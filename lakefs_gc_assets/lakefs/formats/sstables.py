@@ -233,7 +233,7 @@ _MIN_ENTRY_BYTES = 6  # three lengths, a byte that differs from the key before, 
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """Footer, metaindex and properties of a table.
 
     Attributes:
@@ -266,7 +266,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SSTable:
     """All records of a table, in order of their keys.
 
     Attributes:
@@ -277,7 +277,7 @@ class Table:
         key_bytes: total bytes of all keys.
     """
 
-    layout: Layout
+    layout: TableLayout
     buffer: Array
     entries: Array
     values: Array
@@ -298,7 +298,7 @@ class Table:
         return offsets, keys
 
 
-def read_layout(data: bytes | memoryview, file: str) -> Layout:
+def read_layout(data: bytes | memoryview, file: str) -> TableLayout:
     """Reads footer, metaindex and properties, and nothing else. Raises CorruptFile."""
     view = memoryview(data)
     end = len(view) - FOOTER_BYTES
@@ -316,7 +316,7 @@ def read_layout(data: bytes | memoryview, file: str) -> Layout:
             raise ValueError("the handle of the properties is followed by other bytes")
     with parsing(file, "properties"):
         properties = _named_values(blocks, at, file)
-    layout = Layout(file=file, properties=properties, index=index, tail=(at, metaindex), end=end)
+    layout = TableLayout(file=file, properties=properties, index=index, tail=(at, metaindex), end=end)
     _check_format(layout)
     return layout
 
@@ -338,7 +338,7 @@ def _footer(footer: bytes, file: str) -> tuple[Handle, Handle]:
     return metaindex, index
 
 
-def _check_format(layout: Layout) -> None:
+def _check_format(layout: TableLayout) -> None:
     comparator = layout.properties.get(b"rocksdb.comparator")
     if comparator != _COMPARATOR:
         raise CorruptFile(layout.file, "comparator", f"{comparator!r} instead of {_COMPARATOR!r}")
@@ -353,7 +353,7 @@ def _check_format(layout: Layout) -> None:
             raise CorruptFile(layout.file, "properties", f"{name} is not 0: such tables are not supported")
 
 
-def read_table(data: bytes | memoryview, file: str) -> Table:
+def read_table(data: bytes | memoryview, file: str) -> SSTable:
     """Reads and checks a whole table. Raises CorruptFile."""
     layout = read_layout(data, file)
     blocks = memoryview(data)[: layout.end]
@@ -378,7 +378,7 @@ def read_table(data: bytes | memoryview, file: str) -> Table:
     if count:
         start, stop = entries[0, records.KEY_START], entries[0, records.KEY_END] - records.TRAILER
         first_key = buffer[start:stop].tobytes()
-    return Table(
+    return SSTable(
         layout=layout,
         buffer=buffer,
         entries=entries,
@@ -389,7 +389,7 @@ def read_table(data: bytes | memoryview, file: str) -> Table:
     )
 
 
-def _data_handles(blocks: memoryview, layout: Layout) -> list[Handle]:
+def _data_handles(blocks: memoryview, layout: TableLayout) -> list[Handle]:
     """Handles of the data blocks, in order; checks that all blocks together fill the file."""
     kind = layout.properties.get(b"rocksdb.block.based.table.index.type", bytes(4))
     index_type = int.from_bytes(kind, "little")
@@ -409,7 +409,7 @@ def _data_handles(blocks: memoryview, layout: Layout) -> list[Handle]:
     return handles
 
 
-def _begin(handles: list[Handle], end: int, layout: Layout) -> int:
+def _begin(handles: list[Handle], end: int, layout: TableLayout) -> int:
     """The start of the first block; the blocks must be adjacent up to `end`."""
     for offset, size in reversed(handles):
         if offset + size + TRAILER_BYTES != end:
@@ -420,7 +420,7 @@ def _begin(handles: list[Handle], end: int, layout: Layout) -> int:
     return end
 
 
-def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Handle]:
+def _indexed(blocks: memoryview, index: list[Handle], layout: TableLayout) -> list[Handle]:
     buffer, bounds = open_blocks(blocks, index, layout.file)
     entries = np.empty((layout.end // TRAILER_BYTES, 4), np.int64)
     fault, block, count = records.walk_blocks(buffer, bounds, entries)
@@ -431,7 +431,7 @@ def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Ha
     return [(offset, size) for offset, size in handles.tolist()]
 
 
-def _check_sums(layout: Layout, entries: Array, key_bytes: int) -> None:
+def _check_sums(layout: TableLayout, entries: Array, key_bytes: int) -> None:
     values = int((entries[:, records.VALUE_END] - entries[:, records.KEY_END]).sum())
     for name, actual in (
         ("rocksdb.raw.key.size", key_bytes + records.TRAILER * len(entries)),

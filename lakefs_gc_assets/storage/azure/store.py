@@ -46,10 +46,10 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.bucket_store import BucketStore, Expected, obstore_can_name
 from lakefs_gc_assets.storage.cloud import (
-    Answer,
     CloudErrors,
     Meaning,
     ObstoreError,
+    StoreAnswer,
     code_and_message,
     delete_in_batches,
     outcome_of,
@@ -211,7 +211,7 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         return response
 
 
-def answer_of(error: AzureError) -> Answer | None:
+def answer_of(error: AzureError) -> StoreAnswer | None:
     """The answer for which the library raised an error; None if there was none, or it was incomplete."""
     if not isinstance(error, HttpResponseError) or isinstance(error, DecodeError) or error.response is None:
         return None
@@ -240,9 +240,9 @@ def _one_segment(url: str, root: str) -> str:
     return parts._replace(path=root + parts.path.removeprefix(root).replace("/", "%2F")).geturl()
 
 
-def _answer(response: Any) -> Answer:
+def _answer(response: Any) -> StoreAnswer:
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, response.body())
+    return StoreAnswer(response.status_code, headers, response.body())
 
 
 BATCH = 256
@@ -346,7 +346,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             raise self._errors.no_bucket(action)
         return {full: _outcome(full, parts.get(full)) for full in full_keys}
 
-    def _delete_one(self, full: str) -> Answer:
+    def _delete_one(self, full: str) -> StoreAnswer:
         """The blob service's own answer: the blob is deleted, or an error with the service's code."""
         action = f"delete {full!r}"
         answer = self._ask(action, lambda: self._blob(full).delete_blob(**self._with_snapshots))
@@ -354,7 +354,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             return answer
         raise self._refused(action, answer)
 
-    def _batch(self, action: str, full_keys: Sequence[str]) -> dict[str, Answer]:
+    def _batch(self, action: str, full_keys: Sequence[str]) -> dict[str, StoreAnswer]:
         """Deletes keys by one request; returns the answer for each mentioned key."""
 
         def send() -> None:
@@ -417,7 +417,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             copied, pause = self._content(target), min(pause * 2, _LONGEST_PAUSE)
         return copied
 
-    def _ask(self, action: str, call: Callable[[], object]) -> Answer:
+    def _ask(self, action: str, call: Callable[[], object]) -> StoreAnswer:
         """The raw last answer of a library call, including errors."""
         self._transport.last.response = None
         with self._asking(action):
@@ -443,11 +443,11 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
                     raise self._errors.unreachable(action) from None
                 raise self._refused(action, answer) from None
 
-    def _refused(self, action: str, answer: Answer) -> StorageError:
+    def _refused(self, action: str, answer: StoreAnswer) -> StorageError:
         """The error for an answer about a blob."""
         return self._if_about_blob(action, self._errors.answered(action, answer), code_and_message(answer)[0])
 
-    def _refused_container(self, action: str, answer: Answer) -> StorageError:
+    def _refused_container(self, action: str, answer: StoreAnswer) -> StorageError:
         return self._errors.no_bucket(action) if answer.status == 404 else self._errors.answered(action, answer)
 
     def _explain(self, action: str, error: ObstoreError) -> StorageError:
@@ -534,7 +534,7 @@ def _facts(key: str, blob: BlobProperties) -> ObjectFacts:
     return ObjectFacts(key, int(blob.size), blob.last_modified.astimezone(UTC), str(blob.etag.strip('"')))
 
 
-def _outcome(full: str, part: Answer | None) -> DeleteOutcome:
+def _outcome(full: str, part: StoreAnswer | None) -> DeleteOutcome:
     """The outcome for one blob. If snapshots prevent the delete, the error names the setting that deletes them."""
     outcome = outcome_of(full, part, _soft_deleted(part))
     if part is None or code_and_message(part)[0] != "SnapshotsPresent":
@@ -543,7 +543,7 @@ def _outcome(full: str, part: Answer | None) -> DeleteOutcome:
     return replace(outcome, error=f"{outcome.error}; {advice}")
 
 
-def _soft_deleted(part: Answer | None) -> bool | None:
+def _soft_deleted(part: StoreAnswer | None) -> bool | None:
     """True if the service keeps the deleted blob for some time; None if it does not say."""
     permanent = part.headers.get("x-ms-delete-type-permanent") if part else None
     return None if permanent is None else permanent == "false"
