@@ -75,6 +75,8 @@ from lakefs_gc_assets_tests.simulation.bug import (
 from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS
 from lakefs_gc_assets_tests.simulation.inner_bugs import INNER_BUGS
+from lakefs_gc_assets_tests.simulation.retention_bugs import TESTED_RETENTION_BUGS
+from lakefs_gc_assets_tests.simulation.rules_chain_bugs import TESTED_CHAIN_BUGS
 from lakefs_gc_assets_tests.storage.test_signing import (
     test_a_file_that_was_signed_for_another_run_or_repository_is_refused,
     test_a_file_without_a_signature_is_refused,
@@ -583,6 +585,8 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     **HIDDEN_BUGS,
     **INNER_BUGS,
+    **TESTED_RETENTION_BUGS,
+    **TESTED_CHAIN_BUGS,
 }
 """Those that a test of the run shows, by name."""
 

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE, TIME, NoFigures
+from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE, TIME, UNCOMMITTED_DF, NoFigures
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -28,6 +28,7 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.lock import latest_clock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
@@ -43,7 +44,8 @@ from lakefs_gc_assets.collector.universe.subtraction import subtract_committed
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
-from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, replaced
+from lakefs_gc_assets_tests.simulation import test_expiry_meanwhile
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, TestedBug, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import reading_only
 from lakefs_gc_assets_tests.simulation.clean_bugs import only_uncommitted
 
@@ -82,6 +84,18 @@ def _by_rules(rules: Callable[[Ask], RetentionRules | None]) -> tuple[Replacemen
         return define_live(_with_rules(step, rules), *more, **named)
 
     return _defining(define)
+
+
+def _ask_by_rules_of_the_mark(step: ArrowStep, *more: Any, **named: Any) -> Committed:
+    """Rechecks by the rules that there were at the mark, without the server's list, which goes by those of today."""
+    at_mark = step.stored(UNCOMMITTED_DF).figures.reasons_before
+    if at_mark is None:
+        return ask_committed(step, *more, **named)
+    return ask_committed(_with_rules(step, lambda ask: at_mark.rules, lists=False), *more, **named)
+
+
+def _list_unless_misled(repository: OpenRepository, *more: Any) -> ServerCommits:
+    return server_commits(repository, *more) if getattr(repository.api, "lists", True) else _NONE_LISTED
 
 
 def _none_where_unread(ask: Ask) -> RetentionRules | None:
@@ -316,3 +330,13 @@ RETENTION_BUGS: dict[str, Bug] = {
     "what was brought back taken for gone": replaced(_taken_for_gone(*receipts.GONE)),
 }
 """By name."""
+
+TESTED_RETENTION_BUGS: dict[str, TestedBug] = {
+    "rules read at the mark alone": TestedBug(
+        replaced(
+            (recheck, "ask_committed", _ask_by_rules_of_the_mark), (retention, "server_commits", _list_unless_misled)
+        ),
+        test_expiry_meanwhile.TestARuleThatBecameLongerSinceTheMark().test_keeps_what_a_branch_goes_back_to_during_a_recheck,
+    ),
+}
+"""Those that a history of their own shows."""

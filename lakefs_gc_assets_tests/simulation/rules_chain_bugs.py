@@ -19,27 +19,37 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, STORE_DF
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, STORE_DF, NoFigures
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, references
-from lakefs_gc_assets.collector.live.current import Committed, KnownLive, find_known_live
+from lakefs_gc_assets.collector.live.current import Committed, KnownLive, ask_committed, find_known_live
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES, look_up_hashes, record_hashes
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
+from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.references import find_ranges
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.rules import Rule
-from lakefs_gc_assets.collector.run import track
+from lakefs_gc_assets.collector.run import find_other_repositories, track
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Integers
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
+from lakefs_gc_assets_tests.simulation import test_expiry_meanwhile
+from lakefs_gc_assets_tests.simulation.bug import (
+    ArrowStep,
+    Bug,
+    Replacement,
+    TestedBug,
+    ignored,
+    replaced,
+    without_unnamed,
+)
 
 _mark_counted = active_commits._mark_counted
 _select_pending = checkpoint_writer.select_pending
@@ -72,6 +82,21 @@ def _only_new(step: ArrowStep, found: Committed) -> str | None:
 
 def _nothing_pending(engine: LocalEngine, not_committed: ArrowRows, *more: Any) -> ArrowRows:
     return engine.where(not_committed, lambda rows: rows.column("address").is_null())
+
+
+def _first_look() -> Sequence[Replacement]:
+    """Takes for expired what was so when the run began."""
+    then: dict[str, Committed] = {}
+
+    def look(step: ArrowStep) -> OtherRepositories:
+        if step.plan.follows_expiry:
+            then[step.plan.run_id] = ask_committed(step, step.plan.cutoff, frozenset())
+        return find_other_repositories(step)
+
+    def store(step: ArrowStep, before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
+        return store_expired(step, before, then[step.plan.run_id])
+
+    return (run, "find_other_repositories", look), (run, "store_expired", store)
 
 
 def _look_up_every_range(
@@ -200,3 +225,11 @@ COMMITTED_CHAIN_BUGS: dict[str, Bug] = {
     "ranges that were looked at and are live again tracked": replaced((run, "track", _looked_at)),
 }
 """By name."""
+
+TESTED_CHAIN_BUGS: dict[str, TestedBug] = {
+    "expired as it was when the run began": TestedBug(
+        Bug(_first_look),
+        test_expiry_meanwhile.test_what_expires_after_the_listing_began_is_looked_at_in_the_same_run,
+    ),
+}
+"""Those that a history of their own shows."""
