@@ -218,8 +218,9 @@ _SCOPES: Mapping[str, Scope] = {
         {"Addresses": up_to(2), "Old": up_to(2), "End": 3, "Processes": up_to(2), "Expiry": 1, "Locks": 2}, ()
     ),
     "one run twice": Scope({"ByRules": True, "Processes": up_to(2), "Locks": 2, "Clients": some("move", "revive")}, ()),
+    # One tick before the listing is made again, and one until commits that are under way at its mark have ended.
     "approval": Scope(
-        {"End": 3, "Dry": True, "Torn": True, "Locks": 2, "Clients": some("commit", "list again", "remove")},
+        {"End": 4, "Dry": True, "Torn": True, "Locks": 2, "Clients": some("commit", "list again", "remove")},
         ("ApprovalBindsToPlan",),
     ),
     "quarantine": Scope(
