@@ -144,7 +144,7 @@ Write == /\ May("issue")
          /\ \E a \in Addresses, dated \in {0, now} :
               /\ issued[a] # None /\ modified[a] = None
               /\ dated = now \/ linked[a]
-              /\ May("late upload") \/ now <= issued[a] + Window \/ (~linked[a] /\ May("long upload"))
+              /\ now <= issued[a] + Window \/ (~linked[a] /\ May("long upload"))
               /\ modified' = [modified EXCEPT ![a] = dated]
               /\ store' = store \cup {a}
          /\ UNCHANGED <<now, issued, slice, linked, refs, fault, opened, run, lock, taken, process, crashes, history>>

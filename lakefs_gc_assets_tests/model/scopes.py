@@ -208,7 +208,7 @@ _SCOPES: Mapping[str, Scope] = {
             "Addresses": up_to(2),
             "Old": up_to(2),
             "ByRules": True,
-            "Clients": some("move", "revive"),
+            "Clients": some("move", "revive", "tag"),
             "Crashes": 1,
             "Locks": 2,
         }

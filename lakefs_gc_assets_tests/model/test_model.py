@@ -6,6 +6,7 @@ import re
 import subprocess
 import textwrap
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -78,6 +79,15 @@ def test_mutants_name_rules_invariants_bugs_and_tests_that_there_are(
         assert mutant.test in names_of_tests(), mutant.test
     assert {*re.findall(r'On\("([^"]+)"\)', text(model))} <= {*model.mutants, *untaken}
     assert all(limit.scope in model.scopes for limit in model.limits.values())
+
+
+@pytest.mark.parametrize("model", [COLLECTION, METADATA], ids=["collection", "metadata"])
+def test_clients_do_in_some_scope_whatever_the_model_lets_them_do(model: Model) -> None:
+    changes = [scope.constants for scope in model.scopes.values()]
+    changes += [mutant.constants for mutant in (*model.mutants.values(), *model.limits.values())]
+    done = {name for constants in changes for name in cast(frozenset[str], constants.get("Clients", frozenset()))}
+    allowed = {*re.findall(r'May\("([^"]+)"\)|"([^"]+)" \\(?:not)?in Clients', text(model))}
+    assert {name for names in allowed for name in names if name} - done == set()
 
 
 def test_what_tlc_says_otherwise_is_an_error() -> None:
