@@ -111,7 +111,7 @@ soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, t
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.faults_soak
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
 
-model: $(INSTALLED) ## Visits every state of a formal model of the protocol (TLA+, docs/model.md), and takes out each of its rules
+model: $(INSTALLED) ## Visits every state of a formal model of the protocol (TLA+, docs/evidence/model.md), and takes out each of its rules
 	@$(BIN)/python -m lakefs_gc_assets_tests.model
 
 mutants: $(MUTANTS)/.installed ## Changes modules of the run place by place; their tests must notice (MODULES="guards lock")

@@ -1,7 +1,7 @@
 ---------------------------- MODULE Collection ----------------------------
 (* The protocol of a collection: a lakeFS server whose clients go on working, the store, and processes that collect.
 
-   docs/model.md says what this model shows, what it leaves out, and which test of the code belongs to each invariant.
+   docs/evidence/model.md says what this model shows, what it leaves out, and which test of the code belongs to each invariant.
    Scopes and the rules that are taken out one by one (`Off`) are in scopes.py.
 
    A repository has one path here. A commit is its line: the address that each commit of the line holds (0 for none) and

@@ -489,7 +489,7 @@ _LIMITS: Mapping[str, Mutant] = {
     ),
     "stage old": Mutant("commits", "NoLiveDeleted", "", "", {"Clients": some("stage old")}),
 }
-"""Where clients do this, data is lost, without any rule taken out: docs/model.md says which is whose limit."""
+"""Where clients do this, data is lost, without any rule taken out: docs/evidence/model.md says which is whose limit."""
 
 COLLECTION = Model(
     "Collection.tla",

@@ -1,4 +1,4 @@
-"""The page `docs/rejected-designs.md`, made of what the modules say and of what the explorer finds."""
+"""The page `docs/evidence/rejected-designs.md`, made of what the modules say and of what the explorer finds."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from lakefs_gc_assets_tests.rejected_designs import (
 from lakefs_gc_assets_tests.rejected_designs.case import Case
 from lakefs_gc_assets_tests.rejected_designs.explorer import Exploration
 
-PAGE = Path(__file__).parents[2] / "docs/rejected-designs.md"
+PAGE = Path(__file__).parents[2] / "docs/evidence/rejected-designs.md"
 DESIGNS: tuple[ModuleType, ...] = (staged_path, reference_counter, staging_references, token_states, no_copies)
 MODULES = (*DESIGNS, offline)
 _WIDTH = 118

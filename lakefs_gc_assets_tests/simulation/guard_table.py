@@ -1,6 +1,6 @@
 """Every call of the run that may refuse, and what finds that it is missing.
 
-`python -m lakefs_gc_assets_tests.simulation.guard_table` prints the table that docs/mutants.md has.
+`python -m lakefs_gc_assets_tests.simulation.guard_table` prints the table that docs/evidence/mutants.md has.
 """
 
 import ast

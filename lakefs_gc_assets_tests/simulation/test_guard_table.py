@@ -2,7 +2,7 @@ from pathlib import Path
 
 from lakefs_gc_assets_tests.simulation import guard_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "mutants.md"
 
 
 def test_each_call_that_may_refuse_has_a_seeded_bug_or_a_reason_why_not() -> None:
