@@ -1,7 +1,7 @@
 """Every guard and every reason to keep an object: what it reads, and a scene on a real lakeFS in which it decides.
 
-A guard without an input on a real server proves nothing, whatever simulated servers say. docs/servers.md has the table
-(`python -m lakefs_gc_assets_tests.real.test_guard_inputs` prints it).
+A guard without an input on a real server proves nothing, whatever simulated servers say. docs/evidence/real-servers.md
+has the table (`python -m lakefs_gc_assets_tests.real.test_guard_inputs` prints it).
 """
 
 import os
@@ -299,7 +299,7 @@ def test_every_guard_and_reason_to_keep_has_a_scene_or_says_where_it_is() -> Non
 
 
 def test_page_has_the_table_of_today() -> None:
-    assert "\n".join(table()) in (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
+    assert "\n".join(table()) in (Path(__file__).parents[2] / "docs" / "evidence" / "real-servers.md").read_text()
 
 
 def _name(key: tuple[str, str] | Kept) -> str:
@@ -372,7 +372,7 @@ def test_local_server_without_an_object_to_compare_ends_the_sweep(tmp_path: Path
 
 
 def table() -> Iterator[str]:
-    """The lines of the table in docs/servers.md."""
+    """The lines of the table in docs/evidence/real-servers.md."""
     yield "| guard, or reason to keep | reads | scene on a real server |"
     yield "|---|---|---|"
     for (function, guard), row in sorted(GUARDS.items()):

@@ -1,6 +1,6 @@
 """Seeded bugs of runs by retention rules that build on each other: other ways to look at what expired alone.
 
-docs/reference/retention-runs.md names them. In a run that reads everything live, those that compare with less than that
+docs/evidence/retention-runs.md names them. In a run that reads everything live, those that compare with less than that
 are one and the same: to treat as known what was read before. Learning what expired from the commits that a server names
 fails only where a server forgets commits; simulated ones forget none
 (`collector/incremental/test_checkpoint_expired_since.py`).
