@@ -1,8 +1,8 @@
 """What an installation takes on disk, package by package, as this environment has it.
 
-`python -m lakefs_gc_assets_tests.documentation.weights` prints the tables of docs/install.md. A size is the bytes of
-the files that a package's wheel has and of the bytecode beside them, in millions; it differs a little with the machine
-and the versions.
+`python -m lakefs_gc_assets_tests.documentation.weights` prints the tables of docs/install.md and of
+docs/evidence/installation-size.md. A size is the bytes of the files that a package's wheel has and of the bytecode
+beside them, in millions; it differs a little with the machine and the versions.
 """
 
 import tomllib
