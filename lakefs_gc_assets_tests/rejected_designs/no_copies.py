@@ -1,7 +1,7 @@
-"""No two entries ever share an object, so whoever removes an entry deletes its object at once.
+"""No two entries ever share an object, so removing an entry deletes its object at once.
 
-To move is to copy and delete an entry, with a lock on it so that nobody deletes the object in between. A lock in one
-token's entry knows nothing of commits, which swap the token; and a lock whose holder died is never given back.
+A move copies and deletes an entry, with a lock on it that prevents the object's deletion in between. A lock in one
+token's entry ignores commits, which swap the token; and a lock whose holder died is never released.
 """
 
 from dataclasses import dataclass
@@ -150,12 +150,12 @@ CASES = (
     ),
     Case(
         "reset and move",
-        "The document does not name this one: a reset that only looks whether there is a lock.",
+        "The document does not name this one: a reset that only checks for a lock.",
         _scenario(_MOVE, Actor("reset", partial(reset, "main", "looks"))),
     ),
     Case(
         "delete and move",
-        "The second one: a delete that only looks whether there is a lock.",
+        "The second one: a delete that only checks for a lock.",
         _scenario(_MOVE, Actor("delete", partial(delete, "main", "x", "looks"))),
     ),
     Case(
@@ -166,13 +166,13 @@ CASES = (
     ),
     Case(
         "concurrent moves",
-        "The third: where a move does not mind a lock, one object gets two entries, and who deletes one of them "
-        "deletes the other's object.",
+        "The third: if a move ignores a lock, one object gets two entries, and deleting one entry deletes the other's "
+        "object.",
         _scenario(*_MOVES, _DELETES[1]),
     ),
     Case(
-        "concurrent moves that mind locks",
-        "Only one of them moves; deletes of the old and of the new path do no harm either.",
+        "concurrent moves that respect locks",
+        "Only one moves; deletes of the old and of the new path do no harm either.",
         _scenario(*_LOCKED_MOVES, *_DELETES),
         holds=True,
     ),
@@ -184,7 +184,7 @@ CASES = (
     ),
     Case(
         "a stale lock",
-        "The fourth: the price of minding locks.",
+        "The fourth: the price of respecting locks.",
         Scenario(
             _scenario().world,
             (Actor("move", partial(move, "main", "x", "y"), mortal=True), _DELETES[0]),
@@ -194,7 +194,7 @@ CASES = (
     ),
     Case(
         "locks that expire",
-        "The document's way out, of which it expects challenges: a slow move is not a dead one.",
+        "The document's way out, with challenges as it expects: a slow move is not a dead one.",
         _scenario(_MOVE, _DELETES[0], Actor("time", expiry)),
     ),
 )

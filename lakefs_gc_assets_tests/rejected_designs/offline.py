@@ -1,13 +1,13 @@
-"""Nobody who writes deletes an object. A collector does, from outside, in an order that nothing can slip through.
+"""Writers delete no objects. A collector does, from outside, in an order that leaves no gap.
 
-It lists the store, then reads what is staged, then what is committed. It deletes what it saw nowhere but in the list
-and what is older than any operation may last. An entry moves from staging to a commit and never back, so it is seen at
-least once; a copy is a new object, and new objects are too young. While a commit is under way, newer entries of a path
-can hide what it is about to write, and nothing tells that it is. So the collector waits for longer than a commit lasts,
-and then looks a second time, right before it deletes.
+It lists the store, then reads staged entries, then committed ones. It deletes objects that it saw only in the list and
+that are older than any operation lasts. An entry moves from staging to a commit and never back, so the collector sees
+it at least once; a copy is a new object, and new objects are too young. While a commit is under way, newer entries of a
+path can hide the entries that it will write, and nothing shows that commit. So the collector waits for longer than a
+commit lasts, and then looks a second time, right before it deletes.
 
-The writers are those of the designs above, without their deletions, and the collector meets every history of theirs.
-When all have ended, one more run leaves no garbage. Then the same with one step of the order changed.
+The designs above supply the writers, without their deletions, and the collector meets all their histories. When all
+have ended, one more run leaves no garbage. The last cases change one step of the order.
 """
 
 from dataclasses import dataclass, field
@@ -85,18 +85,18 @@ def collect(phases: tuple[str, ...], places: tuple[Place, ...]) -> Steps:
             under_way: frozenset[str] = frozenset()
             for branch, path in places:
                 address, under_way = yield step(
-                    f"reads what is staged on {branch} as {path}", Tracked.look_at, branch, path
+                    f"reads the entry staged on {branch} as {path}", Tracked.look_at, branch, path
                 )
                 live |= {address} if address else frozenset()
             before = under_way if before is None else before
         elif phase == COPIED:
-            live |= yield step("reads what was copied", Tracked.copied_addresses)
+            live |= yield step("reads copied addresses", Tracked.copied_addresses)
         elif phase == WAIT:
             now = yield step("waits for longer than a commit lasts", Tracked.committing)
             if before is not None and now & before:
                 return
         else:
-            live |= yield step("reads what is committed", Tracked.committed_addresses)
+            live |= yield step("reads committed addresses", Tracked.committed_addresses)
     for address in sorted(listed - live):
         yield step(f"deletes {address}", Tracked.hard_delete, address)
 
@@ -242,8 +242,8 @@ CASES = (
         scenario(TRACKED, _RENAME),
     ),
     Case(
-        "copies read before what is staged",
-        "The order of the one above, changed.",
+        "copies read before staged entries",
+        "The rename above, in another order.",
         scenario((LIST, COPIED, STAGED, WAIT, COMMITTED), _RENAME),
     ),
     Case(
@@ -253,13 +253,13 @@ CASES = (
         scenario(TRACKED, _RENAME, _DELETE),
     ),
     Case(
-        "commits read before what is staged",
-        "What is committed in between is seen by neither.",
+        "commits read before staged entries",
+        "An entry that is committed in between is in neither.",
         scenario((LIST, COMMITTED, STAGED), COMMIT),
     ),
     Case(
         "the store listed last",
-        "What was written and staged since the look at staging is in the list alone.",
+        "An object written and staged after staging was read is only in the list.",
         scenario((*LOOK, LIST), UPLOAD),
     ),
     Case(
@@ -269,15 +269,15 @@ CASES = (
     ),
     Case(
         "no wait",
-        "A commit that lasts longer than the whole collection, and an override under the branch's new token: what the "
-        "commit is about to write is no longer listed as staged, and not yet committed. A server runs pre-commit hooks "
-        "at just this point, for as long as they take, and no answer of it tells that it does.",
+        "A commit that lasts longer than the whole collection, and an override under the branch's new token: the "
+        "commit's entry is no longer listed as staged, and not yet committed. A server runs pre-commit hooks at just "
+        "this point, for as long as they take, and no answer shows it.",
         scenario((LIST, STAGED, COMMITTED, STAGED, COMMITTED), UPLOAD, COMMIT, places=(X,)),
     ),
     Case(
         "garbage staged by its address",
-        "What remains: somebody stages the address of an unreferenced object (the deprecated StageObject) between the "
-        "second look and the deletion. lakeFS does not promise to protect it either.",
+        "The remaining loss: a client stages the address of an unreferenced object (the deprecated StageObject) "
+        "between the second look and the deletion. lakeFS does not promise to protect it either.",
         scenario(TWO_LOOKS, _STAGE),
     ),
 )

@@ -21,14 +21,14 @@ DESIGNS: tuple[ModuleType, ...] = (staged_path, reference_counter, staging_refer
 MODULES = (*DESIGNS, offline)
 _WIDTH = 118
 _INTRODUCTION = """\
-Could a lakeFS server delete data the moment that nothing refers to it any more? lakeFS's own
+Could a lakeFS server delete data as soon as nothing refers to it? lakeFS's own
 [document about it](https://github.com/treeverse/lakeFS/blob/master/design/rejected/hard-delete.md) describes five
-designs, and why each was rejected. Here each of them is a small model: actors with atomic steps, as the document gives
-them. An explorer looks at all interleavings, nearest first, so that each history below is one of the shortest. What is
-asked of all of them: an object that something live refers to must be there.
+designs, and why each was rejected. Here each design is a small model: actors with atomic steps, as in the document. An
+explorer visits all interleavings, nearest first, so that each history below is one of the shortest. Every design must
+keep each object that has a live reference.
 
-`lakefs_gc_assets_tests/rejected_designs/` has the models. This page is what
-`python -m lakefs_gc_assets_tests.rejected_designs` prints; a test keeps it so."""
+`lakefs_gc_assets_tests/rejected_designs/` has the models. `python -m lakefs_gc_assets_tests.rejected_designs` prints
+this page, and a test compares them."""
 
 
 def render() -> str:

@@ -1,7 +1,7 @@
-"""The metadata of every object counts the references to it; who takes the last one away deletes the object.
+"""The metadata of every object counts the references to it; removing the last one deletes the object.
 
-Counting is reading, adding and writing, and that is safe only where a write can be refused because somebody else wrote
-in between. Azure and Google can compare the metadata's version. S3 cannot: an ETag does not change with the metadata.
+Counting is reading, adding and writing, which is safe only if a write after another write can be refused. Azure and
+Google can compare the metadata's version. S3 cannot: an ETag does not change with the metadata.
 """
 
 from dataclasses import dataclass, field
@@ -99,7 +99,7 @@ CASES = (
     ),
     Case(
         "the same on a store that can",
-        "As the document says of Azure and Google: who comes second is refused, and reads again.",
+        "As the document says about Azure and Google: the second writer is refused, and reads again.",
         _scenario(conditional=True),
         holds=True,
     ),

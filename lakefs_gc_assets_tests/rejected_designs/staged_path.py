@@ -1,6 +1,6 @@
 """Staged data lies on a path made of branch and staging token, and the object store is the staging area.
 
-To list what is staged is to list the path; to drop a branch is to delete below it. But an object can be written again
+Listing staged data lists the path; dropping a branch deletes below it. But an object can be written again
 under the same address, and a write takes time: it may begin while its token is the current one and end after the
 commit. No check at its beginning helps, and the store offers none at its end.
 """
@@ -56,7 +56,7 @@ def upload(path: str, content: str) -> Steps:
 def commit() -> Steps:
     """A commit of the branch."""
     token = yield step("begins, with a new token for the branch", Paths.swap)
-    yield step(f"writes what is below main/{token}/ to committed tables", Paths.commit, token)
+    yield step(f"writes objects below main/{token}/ to committed tables", Paths.commit, token)
 
 
 def changed(world: Paths) -> str | None:

@@ -1,11 +1,11 @@
 """The staging manager notes a state (staged, deleted, committed) for each pair of physical address and staging token.
 
 A background job deletes an object when all its notes say deleted for longer than any operation takes, and forgets the
-notes of an address as soon as one of them says committed. The note is neither the entry nor the commit: it is written
+notes of an address as soon as one note says committed. The note is neither the entry nor the commit: it is written
 before or after them, one note stands for all entries of a token, and once forgotten it protects nothing.
 
-The model grants the document all it assumes of time: a note is old only when every operation that was under way when it
-was written has ended.
+The model grants all the document's assumptions about time: a note is old only when every operation that was under way
+when it was written has ended.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,7 +51,7 @@ class Tracking(Lake):
         return found.state if found else None
 
     def mark_all_committed(self, branch: str) -> None:
-        """Marks what is staged on a branch."""
+        """Marks the staged entries of a branch."""
         token = self.tokens[branch]
         for _, entry in self.entries(token):
             self.mark(entry.address, token, COMMITTED)
@@ -107,7 +107,7 @@ def delete(branch: str, path: str) -> Steps:
 
 def commit(branch: str) -> Steps:
     """Marks first, then swaps the token and writes the commit."""
-    yield step(f"notes what is staged on {branch} as committed", Tracking.mark_all_committed, branch)
+    yield step(f"notes staged entries of {branch} as committed", Tracking.mark_all_committed, branch)
     token = yield step(f"swaps the token of {branch}", Tracking.seal, branch)
     yield step(f"writes the entries of {token} to a commit", Tracking.commit, token)
 
@@ -150,7 +150,7 @@ def _delete_and_copy(old_enough: Callable[[Iterable[bool]], bool]) -> Scenario[T
 CASES = (
     Case(
         "an override",
-        "The document leaves overrides open. One note stands for two entries of one token: to override one of them "
+        "The document leaves overrides open. One note stands for two entries of one token: overriding one "
         "marks the other one's object as well.",
         Scenario(
             _lake(

@@ -63,7 +63,7 @@ def test_what_the_document_names_is_found(module: ModuleType) -> None:
     [
         (reference_counter, "the same on a store that can"),
         (no_copies, "delete and move, both with locks"),
-        (no_copies, "concurrent moves that mind locks"),
+        (no_copies, "concurrent moves that respect locks"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -91,4 +91,4 @@ def test_a_collection_deletes_garbage_at_all() -> None:
 
 
 def test_the_page_is_what_the_explorer_finds() -> None:
-    assert PAGE.read_text() == render(), f"write it anew: python -m {__package__} > docs/{PAGE.name}"
+    assert PAGE.read_text() == render(), f"write it again: python -m {__package__} > docs/evidence/{PAGE.name}"

@@ -1,8 +1,8 @@
 """For each physical address a list of the staging tokens that hold it; states belong to tokens, not to objects.
 
 When a token is committed or dropped, a background job goes through its entries, takes the token off each one's list and
-deletes the object with the last one. What a token no longer holds, because it was overridden, the job never comes by.
-To take the token off the list at once is no way out: the list does not say how many entries of the token there are.
+deletes the object with the last one. The job never finds an object that a token no longer holds because it was
+overridden. Taking the token off the list at once does not help: the list does not count the token's entries.
 """
 
 from collections.abc import Callable
@@ -132,7 +132,7 @@ def reset(branch: str) -> Steps:
 def job() -> Steps:
     """One pass of the background job."""
     for token in (yield step("scans ended tokens", Listed.ended_tokens)):
-        for address, committed in (yield step(f"reads what {token} holds", Listed.addresses_on, token)):
+        for address, committed in (yield step(f"reads the entries of {token}", Listed.addresses_on, token)):
             if committed:
                 yield step(f"removes the list of {address}", Listed.remove_list, address)
             else:
@@ -161,8 +161,7 @@ def _scenario(*paths: str, actors: tuple[Actor, ...], left: Callable[[Listed], s
 CASES = (
     Case(
         "an override on one token",
-        "The document leaves it to be done. Nothing is lost, but what this was made for does not happen: garbage stays "
-        "for ever.",
+        "The document leaves it to be done. Nothing is lost, but the design misses its purpose: garbage stays forever.",
         _scenario(
             "x",
             actors=(
@@ -185,8 +184,8 @@ CASES = (
     ),
     Case(
         "a copy and a reset",
-        "The document does not name this one. A missing list is taken for a sign of a commit; it also is what the job "
-        "leaves behind.",
+        "The document does not name this one. A missing list is taken for a sign of a commit, but the job leaves "
+        "one behind as well.",
         _scenario(
             "x",
             actors=(
