@@ -62,8 +62,8 @@ def one_line(text: str) -> str:
 
 
 _NOUNS = (
-    "base byte candidate commit day deletion file forecast hour key metarange minute object path question range "
-    "request row run second"
+    "base byte candidate commit day deletion file forecast hour key metarange minute object page path question "
+    "range request row run second"
 )
 _OF_ONE = {
     **{f"{noun}s": noun for noun in (*_NOUNS.split(), "rule", "shard", "slice", "tag", "version")},

@@ -1,6 +1,6 @@
 import pytest
 
-from lakefs_gc_assets.collector.records.outcomes import RunStatistics, declarations
+from lakefs_gc_assets.collector.records.figures import FIGURES
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LakeFSError, counted
 
 
@@ -36,5 +36,5 @@ def test_words_agree_with_their_number() -> None:
     assert counted(2, "branches are") == "2 branches are"
     assert (counted(0, "copies"), counted(12_345, "copies", 8)) == ("0 copies", "  12,345 copies")
     assert [counted(days, "days") for days in (1, 1.0, 1.5, 30.0)] == ["1 day", "1 day", "1.5 days", "30 days"]
-    for figure in declarations(RunStatistics).values():
+    for figure in FIGURES.values():
         assert not counted(1, figure.unit).endswith("s") or figure.unit == "addresses"

@@ -18,7 +18,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
-from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS
+from lakefs_gc_assets.collector.records.figures import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -114,10 +114,10 @@ def _measure_run(run_report: Report) -> Iterator[Sample]:
     for step, seconds in run_report.worked_seconds.items():
         yield "last_run_step_duration_seconds", {"step": step}, seconds
         yield "last_run_step_wait_seconds", {"step": step}, run_report.waited_seconds.get(step, 0.0)
-    for name, unit, value in run_report.statistics.known():
-        if unit in (OBJECTS, ADDRESSES):
+    for name, figure, value in run_report.statistics.items():
+        if figure.unit in (OBJECTS, ADDRESSES):
             yield "last_run_objects", {"kind": name}, value
-        elif unit == BYTES:
+        elif figure.unit == BYTES:
             yield "last_run_bytes", {"kind": name.removesuffix("_bytes")}, value
     for kind, classes in run_report.storage_classes.items():
         for name, amount in classes.items():

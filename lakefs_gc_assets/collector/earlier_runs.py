@@ -39,11 +39,11 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.figures import Statistics
 from lakefs_gc_assets.collector.records.outcomes import (
     MULTIPART_ETAG,
     MULTIPART_SIGHTING_SECONDS,
     Outcome,
-    RunStatistics,
 )
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
@@ -214,7 +214,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
     approved = not swept and plans.read_approval(store, run_id) is not None
     if not overtaken and (not ended_well or approved):
         return None
-    statistics = report.statistics if report else RunStatistics()
+    statistics = report.statistics if report else Statistics()
     return SettledRun(
         run_id,
         plan.flow,

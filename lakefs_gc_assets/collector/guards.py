@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NoReturn
 
+from lakefs_gc_assets.collector.records.figures import Statistics, required
 from lakefs_gc_assets.collector.records.outcomes import share
 from lakefs_gc_assets.collector.repository.repository import Clocks
 from lakefs_gc_assets.errors import GuardTripped, counted
@@ -30,23 +31,14 @@ _ADDRESS_FORM = "address form"
 _MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be distinguished from garbage"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Figures of a mark. Sizes are in bytes.
+@dataclass(frozen=True, kw_only=True)
+class Mark(Statistics):
+    """Figures of a mark, and facts that guards check beside them.
 
     Attributes:
-        listed: objects that the run examined.
         known: distinct objects that the run knows; the share of candidates refers to them. These are the listed objects
             and those in sealed slices that an optimized run does not list. For the flow `committed`, see `count_known`.
-        committed, uncommitted: distinct live addresses.
-        noted: addresses in live ranges that only an earlier run read, counted for each range separately.
-        entries_promised: entries of live commits, by the counts in metaranges; None if no metarange was read.
-        kept: number of unreferenced objects that are kept, by reason.
-        missing, expected: addresses of branch heads and staging that the listing lacks, and that it should have.
         missing_examples: some of the missing addresses.
-        branches: number of branches whose head holds an object.
-        branches_before: the maximum such number that a run counted since the newest successful sweep, see
-            `earlier_runs.branch_baseline`; None if no earlier run counted them.
         retention: guards that the retention rules trip.
         nested: repositories whose namespace lies inside this one, or around it.
         repositories_unknown: the server's answer if it does not list repositories; None if it does.
@@ -54,24 +46,11 @@ class Mark:
             windows.
     """
 
-    listed: int
     known: int
-    listed_bytes: int
-    uncommitted: int
-    committed: int
-    entries_promised: int | None
-    candidates: int
-    candidate_bytes: int
-    kept: dict[str, int]
-    missing: int = 0
-    expected: int = 0
     missing_examples: tuple[str, ...] = ()
-    branches: int = 0
-    branches_before: int | None = None
     nested: tuple[str, ...] = ()
     repositories_unknown: str | None = None
     retention: tuple[GuardTripped, ...] = ()
-    noted: int = 0
     limited_to: str = ""
 
 
@@ -129,12 +108,12 @@ def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
     an earlier run counted them.
     """
     gap = "gap in the listing"
-    before = mark.branches_before
+    missing, before = required(mark.missing), mark.branches_before
     return (
-        *_measure_candidates(mark.candidates, mark.known, settings),
-        Gauge.of_share(gap, "max_missing_share", mark.missing, mark.expected, settings),
-        Gauge.of_count(gap, "max_missing", mark.missing, settings),
-        *([] if before is None else [_branch_loss(mark.branches, before, settings)]),
+        *_measure_candidates(required(mark.candidates), mark.known, settings),
+        Gauge.of_share(gap, "max_missing_share", missing, required(mark.expected), settings),
+        Gauge.of_count(gap, "max_missing", missing, settings),
+        *([] if before is None else [_branch_loss(required(mark.branches), before, settings)]),
     )
 
 
@@ -156,7 +135,8 @@ def _branch_loss(now: int, before: int, settings: CollectionSettings) -> Gauge:
 
 def require_live_set(mark: Mark) -> None:
     """Raises GuardTripped if commits promise entries, there are candidates, and no committed address was found."""
-    require_committed(bool(mark.committed or mark.noted), mark.entries_promised, mark.candidates)
+    any_committed = bool(mark.committed or mark.addresses_noted)
+    require_committed(any_committed, mark.entries_promised, required(mark.candidates))
 
 
 def require_committed(any_committed: bool, promised: int | None, going: int) -> None:
@@ -183,18 +163,19 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
     _, _, missing_share, missing, *branches = measure(mark, settings)
-    yield from too_many_candidates(mark.candidates, mark.known, settings, mark.limited_to)
+    yield from too_many_candidates(required(mark.candidates), mark.known, settings, mark.limited_to)
     if missing_share.is_exceeded or missing.is_exceeded:
         yield GuardTripped(
             "gap in the listing",
-            f"the listing lacks {mark.missing:,} of {counted(mark.expected, 'addresses')} that branch heads or staging "
-            f"hold in the listed slices, {missing_share.figure:.1%}, such as {', '.join(mark.missing_examples)}",
+            f"the listing lacks {missing.count:,} of {counted(required(mark.expected), 'addresses')} that branch heads "
+            f"or staging hold in the listed slices, {missing_share.figure:.1%}, such as "
+            f"{', '.join(mark.missing_examples)}",
             "See whether server and object store belong together; where the objects are lost, raise "
             "collection.max_missing_share and collection.max_missing",
         )
     for loss in branches:
         if loss.is_exceeded:
-            yield _lost_branches(mark.branches, mark.branches_before or 0)
+            yield _lost_branches(required(mark.branches), mark.branches_before or 0)
     yield from mark.retention
     yield from _shared_namespace(mark.nested, mark.repositories_unknown, settings)
 

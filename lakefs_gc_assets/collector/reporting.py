@@ -31,7 +31,8 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Verdict
-from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, RunStatistics, count_known, size
+from lakefs_gc_assets.collector.records.figures import required, stated
+from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, count_known, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED, Checkpoint, Report, ending, failed, from_plan
 from lakefs_gc_assets.collector.step import Step
@@ -54,26 +55,21 @@ def mark_of(
 ) -> Mark:
     """The figures of a mark."""
     # What expired was listed by an earlier run, and is among the objects that are not listed now.
-    known = listed.rows + listed.figures.sealed_objects
+    known = listed.rows + required(listed.figures.sealed_objects)
     if listed.figures.flow == Flow.COMMITTED:
         known = count_known(committed.rows, candidates.rows, candidates.figures.kept)
     return Mark(
-        listed=listed.rows + committed.figures.expired,
-        known=known,
-        listed_bytes=listed.object_bytes + committed.figures.expired_bytes,
+        **stated(listed.figures, uncommitted.figures, committed.figures, candidates.figures),
+        listed=listed.rows + (committed.figures.expired_objects or 0),
+        listed_bytes=listed.object_bytes + (committed.figures.expired_bytes or 0),
         uncommitted=uncommitted.rows,
         committed=committed.rows,
-        entries_promised=committed.figures.entries_promised,
-        candidates=candidates.rows,
-        candidate_bytes=candidates.object_bytes,
-        kept=dict(candidates.figures.kept),
-        missing=candidates.figures.missing,
-        expected=candidates.figures.expected,
-        missing_examples=candidates.figures.missing_examples,
         branches=len(committed.figures.heads),
-        branches_before=committed.figures.branches_before,
+        candidates=candidates.rows,
+        candidates_bytes=candidates.object_bytes,
+        known=known,
+        missing_examples=candidates.figures.missing_examples,
         retention=guards.from_stored(committed.figures.retention_guards),
-        noted=committed.figures.addresses_noted,
         nested=listed.figures.nested_namespaces,
         limited_to=listed.figures.limited_to,
         repositories_unknown=listed.figures.repositories_unknown,
@@ -122,32 +118,13 @@ def make_report(
     mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
     plan, swept = step.plan, outcomes.figures.swept
     # In the flow `committed`, ranges that no commit names are among the provisional ones.
-    unnamed = committed.figures.unnamed_ranges if plan.flow is Flow.COMMITTED else 0
-    provisional = max(committed.figures.provisional_ranges - unnamed, 0)
+    unnamed = required(mark.unnamed_ranges) if plan.flow is Flow.COMMITTED else 0
     objects = {outcome: amount.objects for outcome, amount in amounts.items()}
-    statistics = RunStatistics(
+    statistics = replace(
+        mark,
         stored=None if plan.flow is Flow.COMMITTED or mark.limited_to else mark.known,
-        listed=mark.listed,
-        listed_bytes=mark.listed_bytes,
-        slices_listed=listed.figures.slices_listed,
-        slices_skipped=listed.figures.slices_skipped,
-        slices_elsewhere=listed.figures.slices_elsewhere,
-        uncommitted=mark.uncommitted,
         committed=mark.committed if plan.base_run is None or plan.flow is Flow.COMMITTED else None,
-        commits=committed.figures.commits,
-        branches=mark.branches,
-        missing=mark.missing,
-        lost=candidates.figures.lost,
-        named_again=candidates.figures.named_again,
-        ranges_read=committed.figures.ranges_read,
-        ranges_noted=committed.figures.ranges_noted,
-        unnamed_ranges=committed.figures.unnamed_ranges,
-        compacted_bases=committed.figures.compacted_bases,
-        provisional_ranges=provisional,
-        expired_objects=committed.figures.expired,
-        unreadable=candidates.figures.unreadable,
-        candidates=mark.candidates,
-        candidates_bytes=mark.candidate_bytes,
+        provisional_ranges=max((mark.provisional_ranges or 0) - unnamed, 0),
         late_arrivals=late_arrivals,
         deleted=objects[Outcome.ACCEPTED],
         deleted_bytes=amounts[Outcome.ACCEPTED].bytes,
@@ -173,10 +150,10 @@ def make_report(
         counts=statistics.counts | dict(committed.figures.retention),
         object_bytes=statistics.object_bytes,
         storage_classes={
-            "listed": by_class(listed.manifest, Amount(mark.listed, mark.listed_bytes)),
-            "candidates": by_class(candidates.manifest, Amount(mark.candidates, mark.candidate_bytes)),
+            "listed": by_class(listed.manifest, Amount(required(mark.listed), required(mark.listed_bytes))),
+            "candidates": by_class(candidates.manifest, Amount(candidates.count, candidates.manifest.object_bytes)),
         },
-        kept=dict(mark.kept),
+        kept=dict(candidates.figures.kept),
         commit_source=committed.figures.commit_source,
         server_run_ids=uncommitted.figures.server_run_ids,
         checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, Checkpoint) else None,

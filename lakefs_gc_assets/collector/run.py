@@ -73,7 +73,6 @@ from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
@@ -196,7 +195,13 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     note_for_pages(step, "where some entries are staged", write_samples, samples[0])
     own = data.prepared[0]
     figures = UncommittedFigures(
-        own.server_run_ids, own.pages, own.files, reasons, hooks.seconds, hooks.where, hooks.without_limit
+        own.server_run_ids,
+        own.files,
+        reasons,
+        hooks.where,
+        hooks.without_limit,
+        pages=own.pages,
+        hooks_seconds=hooks.seconds,
     )
     written = step.write_distinct(UNCOMMITTED_DF, data.addresses, data.count)
     return step.complete(UNCOMMITTED_DF, figures, written, (listed,), data.started_at)
@@ -258,16 +263,16 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     store, repository = step.repository.store, step.plan.repository
     branches_before = branch_baseline(store, step.plan.run_id, repository, step.warn, committed.own.heads)
     figures = describe_committed(committed, branches_before, ids)
+    expired = step.stored(EXPIRED_DF) if before and step.plan.follows_expiry else None
     figures = replace(
         figures,
         tracked_sha256=track(step, committed),
         ranges_read=unread.ranges,
         ranges_noted=len(known_live.range_ids),
         addresses_noted=known_live.recorded,
+        expired_objects=expired.count if expired else 0,
+        expired_bytes=expired.manifest.object_bytes if expired else 0,
     )
-    if before and step.plan.follows_expiry:
-        expired = step.stored(EXPIRED_DF)
-        figures = replace(figures, expired=expired.count, expired_bytes=expired.manifest.object_bytes)
     # What was asked before this step began would be too early, and is to be found out by the order of the frames.
     began = min(step.started_at, committed.own.started_at)
     return step.complete(COMMITTED_DF, figures, written, inputs, began)
@@ -400,13 +405,13 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             if step.plan.only_addresses is not None:
                 going = sum(file.rows for file in written) + sum(cleared.kept.values())
                 kept[Kept.NOT_ASKED.value] = reasons.eligible - going
-            figures = CandidateFigures(
+            figures = replace(
+                gap,
                 kept=kept,
                 paths_asked=cleared.asked,
                 paths_unasked=cleared.unasked,
                 unreadable=cleared.unreadable,
                 sweep_guards=foresee_refusals(step, listed, committed) if foresees else (),
-                **entries(gap),
             )
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
     figures_of_mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)

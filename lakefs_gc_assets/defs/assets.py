@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, step
 from lakefs_gc_assets.collector.page import garbage
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.outcomes import declarations
+from lakefs_gc_assets.collector.records.figures import SWEEP, of_step
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
@@ -73,7 +73,7 @@ def candidates(
             now = collector.clock.now()
             counts = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
             mark = mark_of(store_df.manifest, uncommitted_df.manifest, committed_df.manifest, marked.manifest)
-            found = ApprovableGarbage(mark.candidates, mark.candidate_bytes, mark.known)
+            found = ApprovableGarbage(marked.count, marked.manifest.object_bytes, mark.known)
             link_first = _approval(context, collector, current.plan, found)
             charts = pages.garbage_charts(marked, counts, current.plan.slice_window, now)
             context.add_output_metadata({**link_first, **charts})
@@ -111,7 +111,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         compute: takes the context, the collector, and the input frames by their names.
     """
     name = compute.__name__
-    figures = declarations(FRAMES[name].figures)
+    figures = of_step(name)
     metadata: dict[str, object] = {"dagster/column_schema": column_schema(FRAMES[name])}
     if lineage := column_lineage(name, names.asset(name).path[:-1]):
         metadata["dagster/column_lineage"] = lineage
@@ -322,16 +322,11 @@ def _approval(
 
 def report_figures(report: Report) -> dict[str, object]:
     """Metadata of a report for the UI; bytes that moved to quarantine do not count as freed."""
-    statistics = report.statistics
     rows = {
-        "deleted": described(statistics.deleted, "objects", statistics.deleted_bytes),
-        "failed": described(statistics.failed, "objects"),
-        "kept_live": described(statistics.kept_live, "objects"),
-        "kept_archived": described(statistics.kept_archived, "objects", statistics.kept_archived_bytes),
-        "deleted_by_another_run": described(statistics.deleted_by_another_run, "objects"),
+        name: described(objects, figure.unit, object_bytes)
+        for name, figure, objects, object_bytes in report.statistics.labelled(SWEEP)
+        if name != "quarantined" or report.moved
     }
-    if report.moved:
-        rows["quarantined"] = described(statistics.quarantined, "objects", statistics.quarantined_bytes)
     return {
         "ending": report.ending.value,
         **warnings_of(report),

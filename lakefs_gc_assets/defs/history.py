@@ -18,15 +18,8 @@ import dagster as dg
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.outcomes import (
-    BYTES,
-    OBJECTS,
-    SECONDS,
-    Figure,
-    RunStatistics,
-    declarations,
-    size,
-)
+from lakefs_gc_assets.collector.records.figures import in_events
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import report_failure
@@ -64,36 +57,6 @@ UNDO = "undo"
 NOTHING_TO_DO, DRY_RUN = "nothing to do", "dry run"
 BEGINS_OTHER = "launches all five assets"
 """Mode of a Dagster run of later assets alone, under a name whose run nobody began."""
-EVENT_NAMES: Mapping[str, str] = {
-    "candidates": "found_objects",
-    "candidates_bytes": "found_bytes",
-    "deleted": "deleted_objects",
-    "deleted_bytes": "freed_bytes",
-    "quarantined": "quarantined_objects",
-    "quarantined_bytes": "quarantined_bytes",
-    "failed": "failed_objects",
-    "kept_live": "kept_live_at_recheck",
-    "deleted_by_another_run": "deleted_by_another_run",
-    "listed": "listed_objects",
-    "listed_bytes": "listed_bytes",
-    "stored": "stored_objects",
-    "committed": "live_committed_objects",
-    "uncommitted": "live_uncommitted_objects",
-    "seconds": "seconds",
-    "seconds_waited": "seconds_waited",
-}
-"""Figures of RunStatistics that events have, and their names there."""
-EVENT_FIGURES: Mapping[str, Figure] = {
-    "seconds_STEP": Figure(SECONDS, "time that the step worked, without waits; `seconds_store_df`, for example."),
-    "kept: REASON": Figure(OBJECTS, "unreferenced objects that stay for this reason."),
-    FREED_IN_ALL: Figure(
-        BYTES,
-        "sum of `freed_bytes` of all runs of the repository up to this one. What a purge of the quarantine frees is no "
-        "part of it, and what was restored stays in it.",
-    ),
-    OLDEST_GARBAGE: Figure("days", "age of the oldest garbage when `candidates` was stored."),
-}
-"""Figures in events beside these."""
 _BACKFILL_TAG = "dagster/backfill"
 _BACKFILL_UNDER_WAY = ("REQUESTED", "CANCELING", "FAILING")
 _REFUSED_TAG = ".dagster/lakefs-refused"
@@ -123,7 +86,7 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         description=f"The runs of {names.repository}, one event each: how it ended, what it found, deleted and kept, "
         "what is stored, how long each step took, and what was freed in all. Runs report here when they end, also "
         "those that failed; it cannot be materialized. Metadata, below, has the plots."
-        + figure_definitions(figures_of_events()),
+        + figure_definitions(in_events()),
         kinds={"lakefs"},
     )
     days = sweep_within / timedelta(days=1)
@@ -140,12 +103,6 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
     )
     return [history, sweeps]
-
-
-def figures_of_events() -> dict[str, Figure]:
-    """Definitions of the figures in events, by their names there."""
-    declared = declarations(RunStatistics)
-    return {EVENT_NAMES[name]: declared[name] for name in EVENT_NAMES} | dict(EVENT_FIGURES)
 
 
 @dataclass(frozen=True)
@@ -454,7 +411,7 @@ def run_metadata(report: Report) -> dict[str, Any]:
         "ending": report.ending.value,
         "success": report.success,
         "in_words": ", ".join(words),
-        **{EVENT_NAMES[name]: round(value, 1) for name, _, value in statistics.known() if name in EVENT_NAMES},
+        **{figure.event: round(value, 1) for _, figure, value in statistics.items() if figure.event},
         **{f"seconds_{step}": round(seconds, 1) for step, seconds in report.worked_seconds.items()},
         **{f"kept: {why}": count for why, count in report.kept.items()},
         **({"error": report.error[:_ERROR]} if report.error else {}),

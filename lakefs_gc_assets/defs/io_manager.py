@@ -16,7 +16,8 @@ from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.page.garbage import FrameReader
 from lakefs_gc_assets.collector.page.run_facts import trace
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.outcomes import declarations, size
+from lakefs_gc_assets.collector.records.figures import STEP_FIGURES
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs.failures import between_steps, readable
 from lakefs_gc_assets.defs.history import forget_unused
@@ -264,11 +265,11 @@ def _numbers(figures: Any) -> dict[str, str]:
 
     So are digests and ids, which only programs compare and which are too long for a column, and texts that are empty.
     """
-    shown, declared = {}, declarations(type(figures))
+    shown = {}
     for name in (field.name for field in fields(figures)):
         value = getattr(figures, name)
-        if name in declared and value is not None:
-            shown[name] = described(value, declared[name].unit)
+        if name in STEP_FIGURES and value is not None:
+            shown[name] = described(value, STEP_FIGURES[name].unit)
         elif isinstance(value, str | bool) and str(value) and not _ID.fullmatch(str(value)):
             shown[name] = str(value)
     return shown

@@ -33,7 +33,7 @@ LISTED_FIGURES = StoredFigures(
     repositories_not_checked=(),
     sealed_objects=0,
 )
-UNCOMMITTED_FIGURES = UncommittedFigures(("server-run",), pages=1, files=())
+UNCOMMITTED_FIGURES = UncommittedFigures(("server-run",), files=(), pages=1)
 COMMITTED_FIGURES = CommittedFigures(
     commit_source="metadata folder",
     commits=1,
@@ -41,11 +41,14 @@ COMMITTED_FIGURES = CommittedFigures(
     metaranges_read=0,
     ranges_read=0,
     entries_promised=7,
+    unnamed_ranges=0,
     heads={},
     branches_before=None,
     read_sha256="0" * 64,
 )
-CANDIDATE_FIGURES = CandidateFigures({}, paths_asked=0, missing=0, expected=0, missing_examples=())
+CANDIDATE_FIGURES = CandidateFigures(
+    kept={}, missing_examples=(), paths_asked=0, paths_unasked=0, missing=0, expected=0, lost=0
+)
 SWEPT = DeletedFigures(swept=True)
 
 

@@ -20,8 +20,10 @@ MARK = Mark(
     committed=900,
     entries_promised=950,
     candidates=95,
-    candidate_bytes=950,
-    kept={},
+    candidates_bytes=950,
+    missing=0,
+    expected=0,
+    branches=0,
 )
 
 
@@ -43,7 +45,7 @@ class TestTheLiveSet:
         [
             MARK,
             replace(MARK, committed=1),
-            replace(MARK, committed=0, noted=1),
+            replace(MARK, committed=0, addresses_noted=1),
             replace(MARK, committed=0, candidates=0),
             replace(MARK, committed=0, entries_promised=0),
             replace(MARK, committed=0, entries_promised=None),

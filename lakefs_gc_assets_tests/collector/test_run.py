@@ -36,7 +36,6 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.incremental import checkpoint, gap_check
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.incremental.gap_check import Gap
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.current import Committed, Samples, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
@@ -285,6 +284,9 @@ class TestDescribeCommitted:
         heads={"main": "m"},
         branches_before=3,
         read_sha256="0" * 64,
+        unnamed_ranges=0,
+        compacted_bases=0,
+        provisional_ranges=0,
     )
 
     def test_of_all_commits(self) -> None:
@@ -337,11 +339,14 @@ class TestWhatRunsTell:
             nested_namespaces=(),
             repositories_not_checked=(),
             sealed_objects=0,
+            slices_elsewhere=0,
+            expired_ranges=0,
+            expired_ranges_read=0,
         )
         assert checkpoint.read_listed_slices(scene.store, step.plan.run_id, step.plan.attempt) == slices
         (server_run,) = uncommitted.figures.server_run_ids
         files = uncommitted.figures.files
-        assert uncommitted.figures == UncommittedFigures((server_run,), 3, files)
+        assert uncommitted.figures == UncommittedFigures((server_run,), files, pages=3, hooks_seconds=0.0)
         assert len(files) == 3 and all(f"/{server_run}/" in file for file in files)
         ids = tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt, committed.figures.read_sha256)
         heads = committed.figures.heads
@@ -356,13 +361,24 @@ class TestWhatRunsTell:
             heads=heads,
             branches_before=2,
             read_sha256=committed.figures.read_sha256,
+            unnamed_ranges=0,
+            compacted_bases=0,
+            provisional_ranges=0,
+            expired_objects=0,
+            expired_bytes=0,
+            ranges_noted=0,
+            addresses_noted=0,
         )
         assert candidates.figures == CandidateFigures(
             kept={"a name that lakeFS never makes": 1, "staged with the content of a committed object": 1},
             paths_asked=9,
+            paths_unasked=0,
             missing=0,
             expected=14,
             missing_examples=(),
+            lost=0,
+            named_again=0,
+            unreadable=0,
         )
         assert [row["address"] for row in strange.table().to_pylist()] == ["data/foreign/2"]
         # The run before has listed it for the first time.
@@ -444,7 +460,8 @@ class TestWhatRunsTell:
         assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
 
     def test_what_is_lost_and_what_could_not_be_asked_for(self) -> None:
-        gap = Gap(
+        gap = CandidateFigures(
+            kept={},
             missing=2,
             expected=20,
             missing_examples=("data/missing",),
@@ -480,6 +497,7 @@ class TestWhatRunsTell:
             lost_examples=("data/lost",),
             named_again=2,
             named_again_examples=("data/again",),
+            unreadable=0,
         )
         lost, again, unasked = reported.warned
         assert again.startswith("2 objects are referenced again by a branch head or by staging, such as data/again.")
@@ -708,6 +726,9 @@ class TestListing:
             nested_namespaces=("inner",),
             repositories_not_checked=(),
             sealed_objects=0,
+            slices_elsewhere=0,
+            expired_ranges=0,
+            expired_ranges_read=0,
             why_clean="nothing to build on",
         )
         assert addresses_of(listed) == sorted(["data/foreign/d", f"data/{old}/a", f"data/{older}/b"])
@@ -827,7 +848,7 @@ class TestReadingUncommittedData:
         folder.clock.sleep(60)
         found = run.read_uncommitted(step, listed)
         files = (f"{PREPARED}a", f"{PREPARED}b")
-        assert found.figures == UncommittedFigures(("run1",), 2, files)
+        assert found.figures == UncommittedFigures(("run1",), files, pages=2, hooks_seconds=0.0)
         assert addresses_of(found) == ["data/x", "data/y"]
         assert found.manifest.inputs == {"store_df": listed.manifest.digest}
         assert found.manifest.span.started_at == NOW + timedelta(minutes=1)
@@ -870,6 +891,12 @@ class TestReadingCommits:
             branches_before=None,
             read_sha256=found.figures.read_sha256,
             unnamed_ranges=1,
+            compacted_bases=0,
+            provisional_ranges=0,
+            expired_objects=0,
+            expired_bytes=0,
+            ranges_noted=0,
+            addresses_noted=0,
         )
         assert found.manifest.inputs == {"uncommitted_df": uncommitted.manifest.digest}
         span, wait = found.manifest.span, folder.opened.settings.wait_before_dump_seconds

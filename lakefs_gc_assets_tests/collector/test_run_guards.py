@@ -290,7 +290,7 @@ class TestAttempts:
         with world_of("approved") as scene:
             step = step_of(scene, attempt="another")
             with pytest.raises(OrderViolation, match="is of attempt"):
-                step.complete(UNCOMMITTED_DF, UncommittedFigures((), 0, ()), (), (step.stored(STORE_DF),))
+                step.complete(UNCOMMITTED_DF, UncommittedFigures((), (), pages=0), (), (step.stored(STORE_DF),))
 
 
 class TestOrder:

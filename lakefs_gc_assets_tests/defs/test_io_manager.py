@@ -21,7 +21,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     FRAMES,
     STEPS,
     STORE_DF,
-    CandidateFigures,
     F,
     Frame,
 )
@@ -42,7 +41,7 @@ from lakefs_gc_assets.extensions.playground.embedded.sample import Session, make
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.results import Table
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, LISTED_FIGURES
+from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, LISTED_FIGURES
 from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, replaying
@@ -65,7 +64,7 @@ def stored(
     return StoredFrame(frame, Manifest(span(frame.name), tuple(writer.close()), figures), opener)
 
 
-CANDIDATE_FIGURES = CandidateFigures({"young": 3}, 0, 0, 0, ())
+YOUNG_KEPT = replace(CANDIDATE_FIGURES, kept={"young": 3})
 
 
 def text(shown: dict[str, object], name: str) -> str:
@@ -132,7 +131,7 @@ def test_odd_names_do_not_break_the_preview(s3_server: S3Server, bucket: str) ->
 def test_what_decides_comes_first(s3_server: S3Server, bucket: str) -> None:
     rows = [{**listed("data/a", size=3_000_000, last_modified=NOW - timedelta(days=40)), "why": "no commit holds it"}]
 
-    shown = metadata(stored(s3_server, bucket, rows, CANDIDATES_DF, CANDIDATE_FIGURES))
+    shown = metadata(stored(s3_server, bucket, rows, CANDIDATES_DF, YOUNG_KEPT))
 
     header, _, line = text(shown, "preview").splitlines()
     assert header.startswith("| why | address | size | age | ")
@@ -143,7 +142,7 @@ def test_what_decides_comes_first(s3_server: S3Server, bucket: str) -> None:
 def test_the_preview_of_candidates_says_where_they_were_and_what_is_unknown(
     s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = stored(s3_server, bucket, [{**listed("data/a"), "why": "expired"}], CANDIDATES_DF, CANDIDATE_FIGURES)
+    frame = stored(s3_server, bucket, [{**listed("data/a"), "why": "expired"}], CANDIDATES_DF, YOUNG_KEPT)
     monkeypatch.setattr(io_manager, "trace", lambda *_: [("x|y/z", "0123456789ab of branch main")])
     header, _, line = text(metadata(frame, with_paths=True), "preview").splitlines()
     assert header.startswith("| why | path | last held by | address | ")

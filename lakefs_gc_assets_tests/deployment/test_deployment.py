@@ -17,7 +17,7 @@ import yaml
 
 from lakefs_gc_assets.cli.metrics import HELP
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.collector.records.outcomes import RunStatistics, meanings
+from lakefs_gc_assets.collector.records.figures import FIGURES
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import key_of
@@ -299,7 +299,7 @@ def test_alerts_and_panels_use_figures_that_there_are(name: str) -> None:
     metrics = set(re.findall(r"lakefs_gc_(\w+)", expression))
     assert metrics <= HELP.keys() and (metrics or "node_textfile_mtime_seconds" in expression)
     kinds = set(re.findall(r'kind="(\w+)"', expression))
-    figures = {each.removesuffix("_bytes") for each in meanings(RunStatistics)}
+    figures = {each.removesuffix("_bytes") for each in FIGURES}
     assert kinds <= figures
     assert bool(kinds) == bool(metrics & {"last_run_objects", "last_run_bytes"})
 

@@ -18,16 +18,16 @@ from pydantic.fields import FieldInfo
 
 from lakefs_gc_assets.cli import COMMANDS
 from lakefs_gc_assets.cli.group import MEANINGS
-from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
-from lakefs_gc_assets.collector.records.outcomes import Kept, RunStatistics, declarations, meanings
+from lakefs_gc_assets.collector.records.figures import FIGURES, HISTORY_FIGURES, STEP_FIGURES, Figure
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.report import FORMAT_VERSION, Checkpoint, Ending, Report
 from lakefs_gc_assets.configuration_file import schema
-from lakefs_gc_assets.defs.history import EVENT_FIGURES, EVENT_NAMES
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, section_models
 
 _NOTE = "<!-- Written by `python -m lakefs_gc_assets_tests.documentation.reference`: change what it is made from. -->"
 _KINDS: dict[object, str] = {str: "text", bool: "switch", int: "whole number", float: "number"}
+_ATTRIBUTE = re.compile(r"^    (\w+(?:, \w+)*): (.+(?:\n     +.+)*)", re.MULTILINE)
 _JSON_TYPES: dict[object, str] = {
     str: "text",
     bool: "true or false",
@@ -153,6 +153,12 @@ def _option_row(option: click.Option, context: click.Context) -> tuple[str, str]
     return f"`{record[0].replace('|', ', ')}`", _text(record[1])
 
 
+def meanings(kind: type) -> dict[str, str]:
+    """Definitions of the fields of a class, as its docstring gives them under Attributes."""
+    stated = _ATTRIBUTE.findall((inspect.getdoc(kind) or "").partition("Attributes:")[2])
+    return {name: " ".join(words.split()) for names, words in stated for name in names.split(", ")}
+
+
 def report_page() -> str:
     """Every field of the report of a run."""
     meaning = meanings(Report)
@@ -178,53 +184,46 @@ def report_page() -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _event_name(figure: str) -> str:
-    """The name of a figure of runs in the history; empty if it is not there."""
-    return f"`{EVENT_NAMES[figure]}`" if figure in EVENT_NAMES else ""
-
-
 def figures_page() -> str:
-    """Every figure of a run: its unit, its names, and its definition."""
+    """Every figure of a run: its unit, where it is shown, the version that stated it first, and its definition."""
     lines = [
         "# The figures of a run",
         _NOTE,
         "One definition for each figure, wherever it is shown. A figure that a run does not know is absent: 0 says "
         "that there is none.",
-        "## Runs",
-        "[`report.json`](report.md) has them under `counts`, those in bytes under `object_bytes`, without `_bytes`. "
-        "`lakefs-gc metrics` gives objects and addresses as `lakefs_gc_last_run_objects` and bytes as "
-        "`lakefs_gc_last_run_bytes`, with these names as `kind`. The plots of the asset `collection_history` have "
-        "names of their own.",
+        "- *Step*: the asset whose step counts the figure.\n"
+        "- *Asset page*: the page of that asset and the manifest of its frame show the figure.\n"
+        "- *Report*: [`report.json`](report.md) has the figure under `counts`, if it is in bytes under `object_bytes`, "
+        "without `_bytes`. Derived figures follow from the report. `lakefs-gc metrics` gives both kinds: objects and "
+        "addresses as `lakefs_gc_last_run_objects`, bytes as `lakefs_gc_last_run_bytes`, with these names as `kind`.\n"
+        "- *History*: its name in the plots of the asset `collection_history`.\n"
+        "- *Since*: the version that stated it first; files of earlier versions lack it.",
         _table(
-            (
-                (
-                    f"`{name}`",
-                    figure.unit,
-                    f"`{EVENT_NAMES[name]}`" if name in EVENT_NAMES else "",
-                    _text(figure.meaning),
-                )
-                for name, figure in declarations(RunStatistics).items()
-            ),
-            ("figure", "unit", "in the history", "meaning"),
+            (_figure_row(name, figure) for name, figure in FIGURES.items()),
+            ("figure", "unit", "step", "asset page", "report", "history", "since", "meaning"),
         ),
         "## The history",
         "Events of `collection_history` have these, too.",
         _table(
-            ((f"`{name}`", figure.unit, _text(figure.meaning)) for name, figure in EVENT_FIGURES.items()),
+            ((f"`{name}`", figure.unit, _text(figure.meaning)) for name, figure in HISTORY_FIGURES.items()),
             ("figure", "unit", "meaning"),
-        ),
-        "## Steps",
-        "The page of an asset shows what its step counted.",
-        _table(
-            (
-                (f"`{step}`", f"`{name}`", figure.unit, _text(figure.meaning))
-                for step in STEPS
-                for name, figure in declarations(FRAMES[step].figures).items()
-            ),
-            ("asset", "figure", "unit", "meaning"),
         ),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _figure_row(name: str, figure: Figure) -> tuple[str, ...]:
+    in_report = "yes" if figure.reported else "" if name in STEP_FIGURES else "derived"
+    return (
+        f"`{name}`",
+        figure.unit,
+        f"`{figure.step}`" if figure.step else "all",
+        "yes" if name in STEP_FIGURES else "",
+        in_report,
+        f"`{figure.event}`" if figure.event else "",
+        figure.since,
+        _text(figure.meaning),
+    )
 
 
 def _json_type(kind: object) -> str:

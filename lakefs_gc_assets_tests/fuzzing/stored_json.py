@@ -65,6 +65,7 @@ _MANIFEST = Manifest(
         metaranges_read=2,
         ranges_read=2,
         entries_promised=None,
+        unnamed_ranges=0,
         heads={"main": "33" * 32},
         branches_before=1,
         read_sha256="44" * 32,

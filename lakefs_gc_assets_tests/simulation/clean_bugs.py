@@ -83,7 +83,7 @@ def _list_late(step: ArrowStep, listed: Frame) -> Frame:
     found = prepare_uncommitted(step)
     again = run.list_stored(step)
     own = found.prepared[0]
-    figures = UncommittedFigures(own.server_run_ids, own.pages, own.files)
+    figures = UncommittedFigures(own.server_run_ids, own.files, pages=own.pages)
     written = step.write_distinct(UNCOMMITTED_DF, found.addresses, found.count)
     return step.complete(UNCOMMITTED_DF, figures, written, (again,), found.started_at)
 

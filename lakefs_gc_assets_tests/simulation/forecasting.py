@@ -134,7 +134,7 @@ def _compare_run(
     compared.scenarios[scenario.kind] += 1
     compared.marked += len(found)
     compared.kept.update(figures.kept)
-    compared.unasked += figures.paths_unasked > 0
+    compared.unasked += bool(figures.paths_unasked)
     missing, more = found.items() - said.items(), said.items() - found.items()
     if scenario.kind is ScenarioKind.BRANCH:
         # Of what only such a deletion lets go, nobody asks whether it is staged with the content of a committed object.

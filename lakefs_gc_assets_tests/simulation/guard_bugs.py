@@ -19,13 +19,13 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     DELETED_REPORT,
     UNCOMMITTED_DF,
+    CandidateFigures,
     CommittedFigures,
     DeletedFigures,
     StoredFigures,
 )
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, gap_check, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.incremental.gap_check import Gap
 from lakefs_gc_assets.collector.live import current, facts, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.commits_under_way import SlowestHooks
 from lakefs_gc_assets.collector.live.current import (
@@ -87,6 +87,8 @@ _once, _deleter = passes.sweep_once, passes._deleter
 _newest_sweep, _approve = planning.newest_sweep, passes.approve
 _files_of, _track = facts.files_of, run.track
 _verified, _sign = SignedStore._verified, Signer._sign
+
+_NO_GAP = CandidateFigures({}, (), missing=0, expected=0, lost=0, named_again=0)
 
 
 def _describing(**changes: Any) -> Bug:
@@ -404,7 +406,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         without_call(guards, "tripped", sweep_candidates, ()), _GUARDS.test_the_guards_of_amount
     ),
     "gap in the listing not looked for": TestedBug(
-        replaced((gap_check, "find_gap", lambda *arguments: Gap(0, 0))), _GUARDS.test_a_gap_in_the_listing
+        replaced((gap_check, "find_gap", lambda *arguments: _NO_GAP)), _GUARDS.test_a_gap_in_the_listing
     ),
     "losses looked for in runs that list everything alone": TestedBug(
         replaced((gap_check, "deleted_before", _nothing_deleted)),

@@ -33,6 +33,7 @@ from pydantic import TypeAdapter
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, ReadItem, nullable
 from lakefs_gc_assets.collector.engine.work import spread_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, F, Frame
+from lakefs_gc_assets.collector.records import figures as declared
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.records_json import entries, read_time, require_digest, with_digest
@@ -181,7 +182,7 @@ class Manifest(Generic[F]):
             "span": self.span,
             "files": self.files,
             "inputs": dict(self.inputs),
-            "figures": self.figures,
+            "figures": declared.manifest_entries(self.span.frame, vars(self.figures)),
         }
         return with_digest(content)
 
@@ -200,7 +201,8 @@ class Manifest(Generic[F]):
             require_digest(content)
             if span["frame"] != frame.name:
                 raise ValueError(f"it is the manifest of {span['frame']}")
-            figures = _reader(frame.name).validate_json(json.dumps(content["figures"]), strict=True)
+            stated = declared.manifest_entries(frame.name, content["figures"])
+            figures = _reader(frame.name).validate_json(json.dumps(stated), strict=True)
             manifest = cls(Span(**{**span, **times}), files, figures, content["inputs"])
             # No argument of the constructor, so that `dataclasses.replace` does not keep the bytes of what it changes.
             object.__setattr__(manifest, "stored_as", data)

@@ -10,11 +10,12 @@ them follow from the columns. Addresses are relative to the storage namespace, t
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS, Outcome, Why
+from lakefs_gc_assets.collector.records.figures import StepFigures
+from lakefs_gc_assets.collector.records.outcomes import Outcome, Why
 from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -225,86 +226,62 @@ class NoFigures:
 
 
 @dataclass(frozen=True)
-class StoredFigures:
+class StoredFigures(StepFigures):
     """Figures of the listing.
 
     Attributes:
         flow: kind of run, a value of Flow.
-        slices_listed: slices that were listed.
-        slices_skipped: slices that were too young to be listed.
         last_read_slice: the newest slice that was listed; empty where none was.
         other_folders: names directly below `data/` that are no slices.
         nested_namespaces: repositories whose namespace lies inside of this one, or around it.
         repositories_not_checked: repositories on the same bucket whose references were not looked at.
         repositories_unknown: what the server said where it does not list repositories.
-        sealed_objects: objects that were known to be committed when the base run ended, and are not listed.
         inventory: manifest of the S3 Inventory that was read in place of a listing.
         why_clean: why a run that was to build on another one looks at everything.
         base_run: the run that was built on.
-        pending_before: objects that the base run left for this one to look at again.
         limited_to: the windows that were listed alone, in words; empty where none were left out.
-        slices_elsewhere: slices of other windows, which were not listed.
-        expired_ranges: ranges that only expired commits had, where nothing is listed.
-        expired_ranges_read: those of them that were read, since the base run had not looked at them.
         expired_sha256: SHA-256 of the file that names those ranges; None where objects are listed.
     """
 
     flow: str
-    slices_listed: Annotated[int, "slices"]
-    slices_skipped: Annotated[int, "slices"]
     last_read_slice: str
     other_folders: tuple[str, ...]
     nested_namespaces: tuple[str, ...]
     repositories_not_checked: tuple[str, ...]
-    sealed_objects: Annotated[int, OBJECTS]
     inventory: str | None = None
     why_clean: str | None = None
     base_run: str | None = None
-    pending_before: Annotated[int | None, OBJECTS] = None
     repositories_unknown: str | None = None
     limited_to: str = ""
-    slices_elsewhere: Annotated[int, "slices"] = 0
-    expired_ranges: Annotated[int, "ranges"] = 0
-    expired_ranges_read: Annotated[int, "ranges"] = 0
     expired_sha256: str | None = None
 
 
 @dataclass(frozen=True)
-class UncommittedFigures:
+class UncommittedFigures(StepFigures):
     """Figures of the uncommitted data that the server wrote.
 
     Attributes:
         server_run_ids: ids under which the server wrote, of this repository alone.
-        pages: pages of the server that count: those with a location, and empty ones that it repeated.
         files: keys of the files, relative to the storage namespace.
         reasons_before: what kept commits right before; None in flows that keep all commits.
-        hooks_seconds: how long hooks can hold a commit that was under way, all tries together.
         slowest_hooks: the action file and branch of these hooks; empty without hooks.
         hooks_without_limit: a file and branch whose hooks have no known time limit, and why; empty if there is none.
     """
 
     server_run_ids: tuple[str, ...]
-    pages: Annotated[int, "pages"]
     files: tuple[str, ...]
     reasons_before: ReasonsToStay | None = None
-    hooks_seconds: Annotated[float, "seconds"] = 0.0
     slowest_hooks: str = ""
     hooks_without_limit: str = ""
 
 
 @dataclass(frozen=True)
-class CommittedFigures:
+class CommittedFigures(StepFigures):
     """Live commits, and the files of them that were read.
 
     Attributes:
         commit_source: where commits were learnt from.
-        commits: live commits.
-        commits_fetched: live commits that were asked for one by one.
-        metaranges_read: metaranges that this run read.
-        ranges_read: ranges that this run read.
-        entries_promised: entries that the metaranges count; unknown where commits come from a listing of files.
         heads: metarange of each branch's head, by the branch's name.
-        branches_before: branches by the count of the earlier run that this one is compared with.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and those it builds
             on have read.
         retention: commits by the reason why they stay, in flows by retention.
@@ -312,73 +289,37 @@ class CommittedFigures:
         retention_warnings: what a person must know.
         retention_guards: guards that retention tripped: name, figures, and what lifts it.
         retention_differences: where our definition and the server's list differ, a line each.
-        unnamed_ranges: ranges that were read and that no commit names.
-        compacted_bases: compacted bases that the branches of this repository rest on.
-        provisional_ranges: ranges of the frame `provisional` that were read: of compacted bases, of other repositories'
-            too, and young ones that nothing names; where it is 0 the run has no such frame.
         tracked_sha256: SHA-256 of the file with all ranges that are live, in the flow `unified`, or with all ranges
             that expired and were looked at, in the flow `committed`; None where these are not known.
-        expired, expired_bytes: what is looked at because ranges expired that the base run tracked.
-        ranges_noted: live ranges that were not read, since an earlier run recorded facts about them.
-        addresses_noted: addresses of these ranges, each range for itself: only those that the run looked up among the
-            facts are in the frame.
     """
 
     commit_source: str
-    commits: Annotated[int, "commits"]
-    commits_fetched: Annotated[int, "commits"]
-    metaranges_read: Annotated[int, "metaranges"]
-    ranges_read: Annotated[int, "ranges"]
-    entries_promised: Annotated[int | None, "entries"]
     heads: Mapping[str, str]
-    branches_before: Annotated[int | None, "branches"]
     read_sha256: str
     retention: Mapping[str, int] = field(default_factory=dict)
     retention_rules: str | None = None
     retention_warnings: tuple[str, ...] = ()
     retention_guards: tuple[tuple[str, str, str], ...] = ()
     retention_differences: str = ""
-    unnamed_ranges: Annotated[int, "ranges"] = 0
-    compacted_bases: Annotated[int, "bases"] = 0
-    provisional_ranges: Annotated[int, "ranges"] = 0
     tracked_sha256: str | None = None
-    expired: Annotated[int, OBJECTS] = 0
-    expired_bytes: Annotated[int, BYTES] = 0
-    ranges_noted: Annotated[int, "ranges"] = 0
-    addresses_noted: Annotated[int, ADDRESSES] = 0
 
 
 @dataclass(frozen=True)
-class CandidateFigures:
+class CandidateFigures(StepFigures):
     """Figures of the subtraction.
 
     Attributes:
         kept: unreferenced objects that stay, by reason (values of Kept).
-        paths_asked: paths that the server was asked for, since a candidate may be staged there; each branch counts.
-        paths_unasked: paths that were not asked for, since they are more than collection.hidden_suspect_limit:
-            candidates that may be staged there stay.
-        unreadable: candidates in an archive tier whose content could not be compared with that of committed objects.
-        missing: addresses that branch heads or staging hold in the listed slices, and that the listing lacks.
-        expected: addresses that branch heads and staging hold in the listed slices: the listing must have all of them.
         missing_examples: a few of the missing ones.
-        lost: addresses that earlier runs deleted and a branch head or staging holds all the same.
         lost_examples: a few of them.
-        named_again: addresses that had expired by rule when earlier runs deleted them, and are referenced again.
         named_again_examples: a few of them.
         sweep_guards: guards beside those that figures trip and by which a dry run foresees that its sweep would be
             refused: name, figures, and what lifts it.
     """
 
     kept: Mapping[str, int]
-    paths_asked: Annotated[int, "paths"]
-    missing: Annotated[int, ADDRESSES]
-    expected: Annotated[int, ADDRESSES]
     missing_examples: tuple[str, ...]
-    lost: Annotated[int, ADDRESSES] = 0
     lost_examples: tuple[str, ...] = ()
-    paths_unasked: Annotated[int, "paths"] = 0
-    unreadable: Annotated[int, OBJECTS] = 0
-    named_again: Annotated[int, ADDRESSES] = 0
     named_again_examples: tuple[str, ...] = ()
     sweep_guards: tuple[tuple[str, str, str], ...] = ()
 

@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
+from lakefs_gc_assets.collector.records.figures import required
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step, Universe, universe_of
@@ -71,6 +72,7 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
         carried = stored_committed()
     if problem := checked.contradiction:
         return problem
+    sealed_before = required(listed.figures.sealed_objects)
     checkpoint = Checkpoint(
         attempt=attempt,
         sealed=len(sealed or ()),
@@ -78,7 +80,7 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
         sealed_objects=(
             0
             if sealed is None
-            else max(listed.figures.sealed_objects - committed.figures.expired, 0) + checked.committed
+            else max(sealed_before - (committed.figures.expired_objects or 0), 0) + checked.committed
         ),
         sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, sealed or frozenset()),
         read=0,

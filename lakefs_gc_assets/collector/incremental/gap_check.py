@@ -9,7 +9,7 @@ unless it is proved that the run which deleted it knew a commit that held it, an
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     LIVE,
     LOST_DF,
     RANGES,
+    CandidateFigures,
     CommittedFigures,
     NoFigures,
     StoredFigures,
@@ -175,41 +176,19 @@ _ID_AT = len(DATA_PREFIX) + layout.XID_LENGTH + len("/")
 """Position of the id in the name of an object inside of a slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Live addresses that the listing should have, and lacks.
-
-    Attributes:
-        missing: number of addresses that no run of ours deleted.
-        expected: number of addresses that the listing should have.
-        missing_examples: a few missing addresses.
-        lost: number of addresses that earlier runs of ours deleted although a branch head or staging holds them.
-        lost_examples: a few lost addresses.
-        named_again: number of addresses that had expired by rule when earlier runs deleted them, and are referenced
-            again.
-        named_again_examples: a few addresses that are referenced again.
-    """
-
-    missing: int
-    expected: int
-    missing_examples: tuple[str, ...] = ()
-    lost: int = 0
-    lost_examples: tuple[str, ...] = ()
-    named_again: int = 0
-    named_again_examples: tuple[str, ...] = ()
-
-
 def find_gap(
     step: Step[R],
     listed: StoredFrame[StoredFigures],
     uncommitted: StoredFrame[UncommittedFigures],
     committed: StoredFrame[CommittedFigures],
-) -> Gap:
+) -> CandidateFigures:
     """Compares the listing with every live address first, which costs one aggregation and usually finds no gap.
 
     Only missing addresses are then looked up in branch heads and staging, since lakeFS's own retention may have
     collected objects of old commits. A run that does not list everything looks for losses among addresses that it read
     anew, that are staged, that branch heads newly hold since its base run, or that its base run found lost.
+
+    Returns only the figures and examples about missing, lost and re-referenced addresses.
     """
     engine, before = step.engine, open_base_checkpoint(step)
     lists_all = lists_everything(step.plan, listed.manifest.figures)
@@ -222,7 +201,8 @@ def find_gap(
     count = listed.count + uncommitted.count + committed.count
     counts = engine.count_by_sets(there, *map(compared, live), count=count) if slices or lists_all else {}
     all_listed = all(sets & _LISTED for sets in counts)
-    complete = Gap(0, sum(objects for sets, objects in counts.items() if sets != _LISTED))
+    expected_count = sum(objects for sets, objects in counts.items() if sets != _LISTED)
+    complete = CandidateFigures({}, (), missing=0, expected=expected_count, lost=0, named_again=0)
     if lists_all and all_listed:
         return complete
     lost_before = before.lost(step) if before else None
@@ -248,7 +228,12 @@ def find_gap(
         lacking = engine.select(engine.without(expected(heads), there, count=count), "address")
         with engine.cached(lacking, at_most=count) as missing, engine.cached(lost, at_most=count) as lost_rows:
             unexplained = engine.without_exactly(missing, lost_rows)
-            gap = Gap(engine.count(unexplained), engine.count(expected(heads)), _examples(engine, unexplained))
+            gap = replace(
+                complete,
+                missing=engine.count(unexplained),
+                expected=engine.count(expected(heads)),
+                missing_examples=_examples(engine, unexplained),
+            )
             return _with_gone(step, gap, lost_rows)
 
 
@@ -257,7 +242,7 @@ def lists_everything(plan: Plan, figures: StoredFigures) -> bool:
     return plan.base_run is None and plan.flow is not Flow.COMMITTED and not figures.limited_to
 
 
-def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
+def _with_gone(step: Step[R], gap: CandidateFigures, lost_rows: R) -> CandidateFigures:
     """Adds addresses that earlier runs deleted: lost ones, and ones that had expired and are referenced again.
 
     Both are stored as the frame `lost`, since a run that builds on this one does not read their ranges again.

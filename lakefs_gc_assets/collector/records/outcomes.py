@@ -1,4 +1,4 @@
-"""Reasons why an object is garbage or kept, outcomes of a sweep, and the figures of a run, which count them.
+"""Reasons why an object is garbage or kept, and outcomes of a sweep.
 
 What is live decides why an object is garbage, and so the flow does: a run that keeps whatever any commit holds finds
 what no commit holds. Whether some commit held it that lakeFS has forgotten since, nobody knows. A run of the flow
@@ -6,22 +6,12 @@ what no commit holds. Whether some commit held it that lakeFS has forgotten sinc
 
 Listing and references only say that an object is not referenced. Whether it may go depends on its age by two measures,
 on its name and, for objects uploaded in parts, on having been seen before.
-
-Each figure is declared once: its unit by its type, its definition under Attributes of its class. A figure that a run
-does not know is None and shown nowhere; 0 says that there is none. The reference page of figures is made from these
-declarations.
 """
 
-import ast
-import inspect
-import re
-import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -209,153 +199,3 @@ def count_known(committed: int, candidates: int, kept: Mapping[str, int]) -> int
 def share(count: int, whole: int) -> float:
     """The part that a number is of a whole; nothing as a whole counts as one."""
     return count / max(whole, 1)
-
-
-ADDRESSES, BYTES, OBJECTS, SECONDS = "addresses", "bytes", "objects", "seconds"
-Addresses = Annotated[int | None, ADDRESSES]
-Branches = Annotated[int | None, "branches"]
-Bytes = Annotated[int | None, BYTES]
-Commits = Annotated[int | None, "commits"]
-Objects = Annotated[int | None, OBJECTS]
-Ranges = Annotated[int | None, "ranges"]
-Seconds = Annotated[float | None, SECONDS]
-Slices = Annotated[int | None, "slices"]
-
-_ATTRIBUTE = re.compile(r"^    (\w+(?:, \w+)*): (.+(?:\n     +.+)*)", re.MULTILINE)
-_BYTES = "_bytes"
-_DERIVED = ("live", "kept", "seconds", "seconds_waited")
-
-
-class Figure(NamedTuple):
-    """A figure of a class: its unit and its definition."""
-
-    unit: str
-    meaning: str
-
-
-def meanings(kind: type[Any]) -> Mapping[str, str]:
-    """Definitions of the fields of a class, as its docstring gives them under Attributes.
-
-    A Python that strips docstrings (-OO, PYTHONOPTIMIZE=2) leaves them in the source.
-    """
-    text = inspect.getdoc(kind)
-    if sys.flags.optimize >= 2:
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-        text = ast.get_docstring(cast("ast.ClassDef", definition))
-    stated = _ATTRIBUTE.findall((text or "").partition("Attributes:")[2])
-    return {name: " ".join(words.split()) for names, words in stated for name in names.split(", ")}
-
-
-def declarations(kind: type[Any]) -> Mapping[str, Figure]:
-    """The figures among the fields of a class: those whose type has a unit."""
-    meaning, hints = meanings(kind), get_type_hints(kind, include_extras=True)
-    units = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {name: Figure(unit[0], meaning[name]) for name, unit in units.items() if unit}
-
-
-@dataclass(frozen=True, slots=True)
-class RunStatistics:
-    """Figures of one run. Those that it does not know are None, in a failed run all but its duration.
-
-    Attributes:
-        stored: objects in the store, listed by this run or known from the run that it builds on; unknown to runs of the
-            flow `committed`, which list nothing, and to runs that were limited to some windows.
-        listed, listed_bytes: what the run looked at: listed by it, waiting since the run that it builds on, or expired
-            since.
-        slices_listed: slices that were listed.
-        slices_skipped: slices that were too young to be listed.
-        slices_elsewhere: slices that were not listed because they are of other windows than the run was about.
-        uncommitted: distinct addresses that are staged or tracked as copied.
-        committed: distinct addresses that live commits hold; unknown to a run that builds on another one, which reads
-            only what that one did not.
-        commits: live commits.
-        branches: branches whose head holds an object.
-        missing: addresses that branch heads or staging hold in the listed slices, and that the listing lacks.
-        lost: addresses that a branch head or staging holds although an earlier run deleted the object.
-        named_again: addresses that had expired by rule when an earlier run deleted them, and are referenced again.
-        ranges_read: ranges of live commits that the run read.
-        ranges_noted: live ranges that it did not read, since an earlier run recorded facts about them.
-        unnamed_ranges: ranges that were read although no commit names them: what they hold is kept.
-        compacted_bases: compacted bases of staging on which branches rest.
-        provisional_ranges: ranges of compacted staging, or young and named by nothing: what they hold is kept for now.
-        expired_objects: objects that the run looked at since they expired after the run that it builds on.
-        live: objects that the run looked at and that something references: neither kept nor garbage.
-        kept: unreferenced objects that stay; `kept` of the report counts them by reason.
-        unreadable: unreferenced objects in an archive tier whose content could not be compared with that of committed
-            ones; `kept` of the report counts those that stay for it.
-        candidates, candidates_bytes: garbage, which nothing references and which is old enough to go.
-        late_arrivals: garbage that came into a slice after an earlier run had sealed it.
-        deleted, deleted_bytes: garbage that the run deleted, so that its bytes are free; none of it is in quarantine.
-        quarantined, quarantined_bytes: garbage that the run moved to quarantine: a purge frees its bytes.
-        failed: garbage that the run could not delete.
-        undeletable: garbage that neither this run nor earlier ones could delete.
-        kept_live: candidates that were live at the recheck right before the deletion, and stay.
-        kept_archived, kept_archived_bytes: candidates in an archive tier, which quarantine cannot copy, and which stay.
-        deleted_by_another_run: candidates that another run deleted after this one had listed them.
-        seconds: time in the steps of the run, waits included. Time between steps does not count, such as that until a
-            person approves a sweep.
-        seconds_waited: time in the steps that was spent on waits that protect.
-    """
-
-    stored: Objects = None
-    listed: Objects = None
-    listed_bytes: Bytes = None
-    slices_listed: Slices = None
-    slices_skipped: Slices = None
-    slices_elsewhere: Slices = None
-    uncommitted: Addresses = None
-    committed: Addresses = None
-    commits: Commits = None
-    branches: Branches = None
-    missing: Addresses = None
-    lost: Addresses = None
-    named_again: Addresses = None
-    ranges_read: Ranges = None
-    ranges_noted: Ranges = None
-    unnamed_ranges: Ranges = None
-    compacted_bases: Annotated[int | None, "bases"] = None
-    provisional_ranges: Ranges = None
-    expired_objects: Objects = None
-    live: Objects = None
-    kept: Objects = None
-    unreadable: Objects = None
-    candidates: Objects = None
-    candidates_bytes: Bytes = None
-    late_arrivals: Objects = None
-    deleted: Objects = None
-    deleted_bytes: Bytes = None
-    quarantined: Objects = None
-    quarantined_bytes: Bytes = None
-    failed: Objects = None
-    undeletable: Objects = None
-    kept_live: Objects = None
-    kept_archived: Objects = None
-    kept_archived_bytes: Bytes = None
-    deleted_by_another_run: Objects = None
-    seconds: Seconds = None
-    seconds_waited: Seconds = None
-
-    @classmethod
-    def from_stored(cls, counts: Mapping[str, int], object_bytes: Mapping[str, int], **derived: Any) -> "RunStatistics":
-        """The figures of a report, which may lack some, and those that are derived from it."""
-        stored = {**counts, **{f"{name}{_BYTES}": amount for name, amount in object_bytes.items()}}
-        return cls(**{name: stored.get(name) for name in _FIGURES} | derived)
-
-    def known(self) -> Iterator[tuple[str, str, float]]:
-        """Yields the figures that the run knows: name, unit and value."""
-        for name, figure in _FIGURES.items():
-            if (value := getattr(self, name)) is not None:
-                yield name, figure.unit, value
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Figures that a report stores as `counts`."""
-        return {name: int(value) for name, unit, value in self.known() if name not in _DERIVED and unit != BYTES}
-
-    @property
-    def object_bytes(self) -> dict[str, int]:
-        """Figures that a report stores as `object_bytes`."""
-        return {name.removesuffix(_BYTES): int(value) for name, unit, value in self.known() if unit == BYTES}
-
-
-_FIGURES = declarations(RunStatistics)

@@ -11,7 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, count_known, share, size
+from lakefs_gc_assets.collector.records.figures import Statistics
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, count_known, share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
@@ -174,14 +175,14 @@ class Report:
     )
 
     @property
-    def statistics(self) -> RunStatistics:
+    def statistics(self) -> Statistics:
         """The figures of the run; those that it does not know are None."""
         # Earlier versions counted committed addresses that a run looked up, where it builds on another one.
         is_known = self.base_run is None or self.flow == Flow.COMMITTED
         counts = {name: count for name, count in self.counts.items() if name != "committed" or is_known}
         kept, waited = sum(self.kept.values()), sum(self.waited_seconds.values())
         known = {"listed", "candidates"} <= counts.keys()
-        return RunStatistics.from_stored(
+        return Statistics.from_stored(
             counts,
             self.object_bytes,
             live=counts["listed"] - kept - counts["candidates"] if known else None,

@@ -334,7 +334,7 @@ def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tupl
 def log_wait_of_approval(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]) -> None:
     """Logs the time until which an approval of this dry run waits, and the hook that is the reason."""
     figures = uncommitted.figures
-    span = longest_commit(figures.hooks_seconds, step.repository.settings)
+    span = longest_commit(figures.hooks_seconds or 0.0, step.repository.settings)
     if span:
         until = uncommitted.manifest.span.ended_at + span
         hook = f", which {figures.slowest_hooks} may hold" if figures.slowest_hooks else ""
@@ -380,7 +380,7 @@ def wait_for_recheck(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]
     """
     repository, figures = step.repository, uncommitted.figures
     guards.require_limited_commits(figures.hooks_without_limit, repository.settings)
-    span = longest_commit(figures.hooks_seconds, repository.settings)
+    span = longest_commit(figures.hooks_seconds or 0.0, repository.settings)
     if not span:
         return
     run_id = step.plan.run_id

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.frame import files as manifests
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STORE_DF, Frame, StoredFigures
+from lakefs_gc_assets.collector.records.figures import OLDEST, STEP_FIGURES, StepFigures, of_step
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.stored import run_folder
@@ -19,7 +20,12 @@ from lakefs_gc_assets.collector.stored.records_json import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
+from lakefs_gc_assets_tests.collector.made_frames import (
+    CANDIDATE_FIGURES,
+    COMMITTED_FIGURES,
+    LISTED_FIGURES,
+    UNCOMMITTED_FIGURES,
+)
 from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, span
 
@@ -34,7 +40,7 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
     str: TEXT,
     int | None: st.none() | COUNTS,
     str | None: st.none() | TEXT,
-    float: st.floats(0, 1e6),
+    float | None: st.none() | st.floats(0, 1e6),
     ReasonsToStay | None: st.none()
     | st.builds(
         ReasonsToStay,
@@ -52,9 +58,15 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
 
 
 def figures_of(frame: Frame[Any]) -> st.SearchStrategy[Any]:
-    """Figures of a kind of frame, every one of them with a value of its own."""
-    types = get_type_hints(frame.figures)
-    return st.builds(frame.figures, **{name: VALUES[kind] for name, kind in types.items()})
+    """Figures and facts of a kind of frame, every one of them with a value of its own."""
+    types, own = get_type_hints(frame.figures), of_step(frame.name)
+    values = {name: VALUES[kind] for name, kind in types.items() if name not in STEP_FIGURES or name in own}
+    known = {name: value.filter(is_known) for name, value in values.items() if name in own and not own[name].optional}
+    return st.builds(frame.figures, **(values | known))
+
+
+def is_known(value: object) -> bool:
+    return value is not None
 
 
 MANIFESTS = st.sampled_from([*FRAMES.values()]).flatmap(
@@ -201,6 +213,46 @@ def test_figures_of_another_type_are_no_figures(name: str, value: object) -> Non
 
     with pytest.raises(CorruptFile, match=name):
         Manifest.from_json(with_digest(content), "key", STORE_DF)
+
+
+OF_STEPS: Mapping[str, StepFigures] = {
+    "store_df": LISTED_FIGURES,
+    "uncommitted_df": UNCOMMITTED_FIGURES,
+    "committed_df": COMMITTED_FIGURES,
+    "candidates": CANDIDATE_FIGURES,
+}
+
+
+def without(step: str, name: str) -> bytes:
+    """A manifest of a step without one of its figures."""
+    content = json.loads(Manifest(span(step), (), OF_STEPS[step]).to_json())
+    del content["figures"][name]
+    return with_digest(content)
+
+
+@pytest.mark.parametrize("name", STEP_FIGURES)
+def test_a_manifest_may_lack_only_figures_that_came_later(name: str) -> None:
+    figure = STEP_FIGURES[name]
+    data = without(figure.step, name)
+    if figure.since == OLDEST:
+        with pytest.raises(CorruptFile, match=f"figures are missing: {name}\\."):
+            Manifest.from_json(data, "key", FRAMES[figure.step])
+    else:
+        assert getattr(Manifest.from_json(data, "key", FRAMES[figure.step]).figures, name) is None
+
+
+@pytest.mark.parametrize("name", [name for name, figure in STEP_FIGURES.items() if figure.formerly])
+def test_a_manifest_of_an_earlier_version_is_read_by_the_names_of_that_version(name: str) -> None:
+    figure = STEP_FIGURES[name]
+    content = json.loads(without(figure.step, name))
+    content["figures"][figure.formerly] = 7
+    assert getattr(Manifest.from_json(with_digest(content), "key", FRAMES[figure.step]).figures, name) == 7
+
+
+def test_a_manifest_is_not_stored_without_a_figure_that_a_guard_needs(store: ObjectStore) -> None:
+    manifest = Manifest(span("candidates"), (), replace(CANDIDATE_FIGURES, missing=None))
+    with pytest.raises(ValueError, match="figures are missing: missing"):
+        manifests.write_manifest(store, manifest)
 
 
 def test_the_manifest_of_another_frame_is_not_read(store: ObjectStore) -> None:

@@ -549,7 +549,7 @@ class TestWaitForRecheck:
         """Uncommitted data that was complete so many seconds ago, by each clock."""
         plan, ended_at = run.step.plan, NOW - timedelta(seconds=own)
         span = Span(UNCOMMITTED_DF.name, plan.run_id, plan.attempt, ended_at, ended_at)
-        manifest = Manifest(span, (), UncommittedFigures((), 0, ()))
+        manifest = Manifest(span, (), UncommittedFigures((), (), pages=0))
         files.write_manifest(run.step.repository.store, manifest)
         key = run_folder.manifest(plan.run_id, UNCOMMITTED_DF.name)
         path = Path(os.fsdecode(cast(LocalStore, run.step.repository.store)._root)) / key
