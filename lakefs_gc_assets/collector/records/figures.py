@@ -6,22 +6,14 @@ here. A figure that a run does not know is None and shown nowhere; 0 says that t
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
-ADDRESSES, BASES, BRANCHES, BYTES, COMMITS, OBJECTS, PATHS, RANGES, SECONDS, SLICES = (
-    "addresses",
-    "bases",
-    "branches",
-    "bytes",
-    "commits",
-    "objects",
-    "paths",
-    "ranges",
-    "seconds",
-    "slices",
-)
+ADDRESSES, BYTES, OBJECTS, RANGES, SECONDS = "addresses", "bytes", "objects", "ranges", "seconds"
 LISTING, STAGING, COMMITTED, MARK, SWEEP = "store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report"
 """Steps of a run, by the names of their frames."""
+WHOLE_RUN = ""
+_ORDER = (LISTING, STAGING, COMMITTED, MARK, SWEEP, WHOLE_RUN)
 OLDEST = "0.2"
 """The oldest version whose manifests and reports are read: they have all of its figures."""
 _BYTES = "_bytes"
@@ -32,7 +24,7 @@ class Figure:
     """Declaration of a figure. `lakefs-gc metrics` shows objects, addresses and bytes of reports.
 
     Attributes:
-        step: the step that counts it, by the name of its frame; empty for figures of the whole run.
+        step: the step that counts it, by the name of its frame, or WHOLE_RUN.
         meaning: definition in a sentence or two.
         reported: true if reports store it, under `counts` or `object_bytes`.
         since: version that stated it first; manifests and reports of earlier ones lack it.
@@ -58,273 +50,130 @@ def figure(unit: str, step: str, meaning: str, **places: Any) -> Any:
     return field(default=None, metadata={"figure": Figure(unit, step, meaning, **places)})
 
 
+unreported = partial(figure, reported=False)
+"""Declares a figure that reports do not store."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepFigures:
     """Figures that steps state in the manifests of their frames; those of other steps are None there."""
 
-    slices_listed: int | None = figure(SLICES, LISTING, "slices that were listed.")
-    slices_skipped: int | None = figure(SLICES, LISTING, "slices that were too young to be listed.")
-    slices_elsewhere: int | None = figure(
-        SLICES,
-        LISTING,
-        "slices that were not listed because they are of other windows than the run was about.",
-        since="0.3",
-    )
-    sealed_objects: int | None = figure(
-        OBJECTS,
-        LISTING,
-        "objects that were known to be committed when the base run ended, and are not listed.",
-        reported=False,
-    )
-    pending_before: int | None = figure(
-        OBJECTS, LISTING, "objects that the base run left for this one to look at again.", reported=False, optional=True
-    )
-    expired_ranges: int | None = figure(
-        RANGES,
-        LISTING,
-        "ranges that only expired commits had, in flows that list nothing.",
-        reported=False,
-        since="0.3",
-    )
-    expired_ranges_read: int | None = figure(
-        RANGES,
-        LISTING,
-        "ranges among `expired_ranges` that were read, since the base run had not looked at them.",
-        reported=False,
-        since="0.3",
-    )
-    pages: int | None = figure(
-        "pages",
-        STAGING,
-        "pages of the server that count: those with a location, and empty ones that it repeated.",
-        reported=False,
-    )
-    hooks_seconds: float | None = figure(
-        SECONDS,
-        STAGING,
-        "how long hooks can hold a commit that was under way, all tries together.",
-        reported=False,
-        since="0.3",
-    )
-    commits: int | None = figure(COMMITS, COMMITTED, "live commits.")
-    commits_fetched: int | None = figure(
-        COMMITS, COMMITTED, "live commits that were asked for one by one.", reported=False
-    )
-    metaranges_read: int | None = figure("metaranges", COMMITTED, "metaranges that the run read.", reported=False)
+    # Unformatted, so that this stays a table of two or three lines for each figure.
+    # fmt: off
+    slices_listed: int | None = figure("slices", LISTING, "slices that were listed.")
+    slices_skipped: int | None = figure("slices", LISTING, "slices that were too young to be listed.")
+    slices_elsewhere: int | None = figure("slices", LISTING,
+        "slices of other windows than the run's, which were not listed.", since="0.3")
+    sealed_objects: int | None = unreported(OBJECTS, LISTING,
+        "objects that were known to be committed when the base run ended, and are not listed.")
+    pending_before: int | None = unreported(OBJECTS, LISTING,
+        "objects that the base run left for this one to look at again.", optional=True)
+    expired_ranges: int | None = unreported(RANGES, LISTING,
+        "ranges that only expired commits had, in flows that list nothing.", since="0.3")
+    expired_ranges_read: int | None = unreported(RANGES, LISTING,
+        "part of `expired_ranges` that was read: what the base run had not looked at.", since="0.3")
+    pages: int | None = unreported("pages", STAGING,
+        "pages of the server that count: those with a location, and empty ones that it repeated.")
+    hooks_seconds: float | None = unreported(SECONDS, STAGING,
+        "how long hooks can hold a commit that was under way, all tries together.", since="0.3")
+    commits: int | None = figure("commits", COMMITTED, "live commits.")
+    commits_fetched: int | None = unreported("commits", COMMITTED, "live commits that were asked for one by one.")
+    metaranges_read: int | None = unreported("metaranges", COMMITTED, "metaranges that the run read.")
     ranges_read: int | None = figure(RANGES, COMMITTED, "ranges of live commits that the run read.")
-    entries_promised: int | None = figure(
-        "entries",
-        COMMITTED,
-        "entries that the metaranges count; unknown if commits come from a listing of files.",
-        reported=False,
-        optional=True,
-    )
-    branches_before: int | None = figure(
-        BRANCHES,
-        COMMITTED,
-        "branches by the count of the earlier run that this one is compared with.",
-        reported=False,
-        optional=True,
-    )
-    unnamed_ranges: int | None = figure(
-        RANGES, COMMITTED, "ranges that were read although no commit names them: what they hold is kept."
-    )
-    compacted_bases: int | None = figure(
-        BASES, COMMITTED, "compacted bases of staging on which branches rest.", since="0.3"
-    )
-    provisional_ranges: int | None = figure(
-        RANGES,
-        COMMITTED,
+    entries_promised: int | None = unreported("entries", COMMITTED,
+        "entries that metaranges count; unknown if commits come from a listing of files.", optional=True)
+    branches_before: int | None = unreported("branches", COMMITTED,
+        "branches by the count of the earlier run that this one is compared with.", optional=True)
+    unnamed_ranges: int | None = figure(RANGES, COMMITTED,
+        "ranges that were read although no commit names them: what they hold is kept.")
+    compacted_bases: int | None = figure("bases", COMMITTED,
+        "compacted bases of staging on which branches rest.", since="0.3")
+    provisional_ranges: int | None = figure(RANGES, COMMITTED,
         "ranges of compacted staging, or young and named by nothing: what they hold is kept for now. Of a run of the "
-        "flow `committed`, the page of the asset counts `unnamed_ranges` too.",
-        since="0.3",
-    )
-    expired_objects: int | None = figure(
-        OBJECTS,
-        COMMITTED,
-        "objects that the run looked at since they expired after the run that it builds on.",
-        since="0.3",
-        formerly="expired",
-    )
-    expired_bytes: int | None = figure(
-        BYTES, COMMITTED, "total size of `expired_objects`.", reported=False, since="0.3"
-    )
-    ranges_noted: int | None = figure(
-        RANGES,
-        COMMITTED,
-        "live ranges that the run did not read, since an earlier run recorded facts about them.",
-        since="0.3",
-    )
-    addresses_noted: int | None = figure(
-        ADDRESSES,
-        COMMITTED,
-        "addresses of `ranges_noted`, each range for itself: only those that the run looked up among the facts are in "
-        "the frame.",
-        reported=False,
-        since="0.3",
-    )
-    paths_asked: int | None = figure(
-        PATHS,
-        MARK,
-        "paths that the server was asked for, since a candidate may be staged there; each branch counts.",
-        reported=False,
-    )
-    paths_unasked: int | None = figure(
-        PATHS,
-        MARK,
-        "paths that were not asked for, since they are more than collection.hidden_suspect_limit: candidates that may "
-        "be staged there stay.",
-        reported=False,
-    )
-    missing: int | None = figure(
-        ADDRESSES, MARK, "addresses that branch heads or staging hold in the listed slices, and that the listing lacks."
-    )
-    expected: int | None = figure(
-        ADDRESSES,
-        MARK,
-        "addresses that branch heads and staging hold in the listed slices: the listing must have all of them.",
-        reported=False,
-    )
-    lost: int | None = figure(
-        ADDRESSES, MARK, "addresses that a branch head or staging holds although an earlier run deleted the object."
-    )
-    named_again: int | None = figure(
-        ADDRESSES,
-        MARK,
-        "addresses that had expired by rule when an earlier run deleted them, and are referenced again.",
-        since="0.3",
-    )
-    unreadable: int | None = figure(
-        OBJECTS,
-        MARK,
+        "flow `committed`, the page of the asset counts `unnamed_ranges` too.", since="0.3")
+    expired_objects: int | None = figure(OBJECTS, COMMITTED,
+        "objects that the run looked at because they expired after its base run.", since="0.3", formerly="expired")
+    expired_bytes: int | None = unreported(BYTES, COMMITTED, "total size of `expired_objects`.", since="0.3")
+    ranges_noted: int | None = figure(RANGES, COMMITTED,
+        "live ranges that were not read, since an earlier run recorded facts about them.", since="0.3")
+    addresses_noted: int | None = unreported(ADDRESSES, COMMITTED,
+        "addresses of `ranges_noted`, each range for itself; the frame has only those that the run looked up.",
+        since="0.3")
+    paths_asked: int | None = unreported("paths", MARK,
+        "paths that the server was asked for, since a candidate may be staged there; each branch counts.")
+    paths_unasked: int | None = unreported("paths", MARK,
+        "paths above collection.hidden_suspect_limit, not asked for: candidates that may be staged there stay.")
+    missing: int | None = figure(ADDRESSES, MARK,
+        "addresses that branch heads or staging hold in the listed slices, and that the listing lacks.")
+    expected: int | None = unreported(ADDRESSES, MARK,
+        "addresses that branch heads and staging hold in the listed slices: all should be listed.")
+    lost: int | None = figure(ADDRESSES, MARK,
+        "addresses that a branch head or staging holds although an earlier run deleted the object.")
+    named_again: int | None = figure(ADDRESSES, MARK,
+        "referenced addresses that had expired by rule when an earlier run deleted them.", since="0.3")
+    unreadable: int | None = figure(OBJECTS, MARK,
         "unreferenced objects in an archive tier whose content could not be compared with that of committed ones; "
-        "`kept` of the report counts those that stay for it.",
-        since="0.3",
-    )
+        "`kept` of the report counts those that stay for it.", since="0.3")
+    # fmt: on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(StepFigures):
     """Figures of one run. Those that it does not know are None, in a failed run all but its duration."""
 
-    stored: int | None = figure(
-        OBJECTS,
-        LISTING,
-        "objects in the store, listed by this run or known from the run that it builds on; unknown to runs of the flow "
-        "`committed`, which list nothing, and to runs that were limited to some windows.",
-        since="0.3",
-        event="stored_objects",
-        label="Stored, as far as the run knows",
-    )
-    listed: int | None = figure(
-        OBJECTS,
-        LISTING,
-        "objects that the run looked at: listed by it, waiting since the run that it builds on, or expired since.",
-        event="listed_objects",
-        label="Looked at by this run",
-    )
+    # fmt: off
+    stored: int | None = figure(OBJECTS, LISTING,
+        "objects in the store; unknown to runs of the flow `committed` and to runs that were limited to some windows.",
+        since="0.3", event="stored_objects", label="Stored, as far as the run knows")
+    listed: int | None = figure(OBJECTS, LISTING,
+        "objects that the run looked at: listed by it, pending since its base run, or expired since.",
+        event="listed_objects", label="Looked at by this run")
     listed_bytes: int | None = figure(BYTES, LISTING, "total size of `listed`.", event="listed_bytes")
-    uncommitted: int | None = figure(
-        ADDRESSES,
-        STAGING,
+    uncommitted: int | None = figure(ADDRESSES, STAGING,
         "distinct addresses that are staged or tracked as copied.",
-        event="live_uncommitted_objects",
-        label="Addresses that are staged or copied",
-    )
-    committed: int | None = figure(
-        ADDRESSES,
-        COMMITTED,
-        "distinct addresses that live commits hold; unknown to a run that builds on another one, which reads only what "
-        "that one did not.",
-        event="live_committed_objects",
-        label="Addresses that live commits hold",
-    )
-    branches: int | None = figure(BRANCHES, COMMITTED, "branches whose head holds an object.")
-    live: int | None = figure(
-        OBJECTS,
-        MARK,
+        event="live_uncommitted_objects", label="Addresses that are staged or copied")
+    committed: int | None = figure(ADDRESSES, COMMITTED,
+        "distinct addresses that live commits hold; unknown to a run that builds on another one.",
+        event="live_committed_objects", label="Addresses that live commits hold")
+    branches: int | None = figure("branches", COMMITTED, "branches whose head holds an object.")
+    live: int | None = unreported(OBJECTS, MARK,
         "objects that the run looked at and that something references: neither kept nor garbage.",
-        reported=False,
-        label="Live: something references it",
-    )
-    kept: int | None = figure(
-        OBJECTS, MARK, "unreferenced objects that stay; `kept` of the report counts them by reason.", reported=False
-    )
-    candidates: int | None = figure(
-        OBJECTS,
-        MARK,
+        label="Live: something references it")
+    kept: int | None = unreported(OBJECTS, MARK,
+        "unreferenced objects that stay; `kept` of the report counts them by reason.")
+    candidates: int | None = figure(OBJECTS, MARK,
         "garbage, which nothing references and which is old enough to go.",
-        event="found_objects",
-        label="Garbage: nothing references it",
-    )
+        event="found_objects", label="Garbage: nothing references it")
     candidates_bytes: int | None = figure(BYTES, MARK, "total size of `candidates`.", event="found_bytes")
-    late_arrivals: int | None = figure(
-        OBJECTS, SWEEP, "garbage that came into a slice after an earlier run had sealed it."
-    )
-    deleted: int | None = figure(
-        OBJECTS,
-        SWEEP,
+    late_arrivals: int | None = figure(OBJECTS, SWEEP,
+        "garbage that came into a slice after an earlier run had sealed it.")
+    deleted: int | None = figure(OBJECTS, SWEEP,
         "garbage that the run deleted, so that its bytes are free; none of it is in quarantine.",
-        event="deleted_objects",
-        label="Deleted",
-    )
+        event="deleted_objects", label="Deleted")
     deleted_bytes: int | None = figure(BYTES, SWEEP, "total size of `deleted`.", event="freed_bytes")
-    quarantined: int | None = figure(
-        OBJECTS,
-        SWEEP,
+    quarantined: int | None = figure(OBJECTS, SWEEP,
         "garbage that the run moved to quarantine: a purge frees its bytes.",
-        event="quarantined_objects",
-        label="Moved to quarantine",
-    )
+        event="quarantined_objects", label="Moved to quarantine")
     quarantined_bytes: int | None = figure(BYTES, SWEEP, "total size of `quarantined`.", event="quarantined_bytes")
-    failed: int | None = figure(
-        OBJECTS,
-        SWEEP,
-        "garbage that the run could not delete.",
-        event="failed_objects",
-        label="Deletions that failed",
-    )
+    failed: int | None = figure(OBJECTS, SWEEP,
+        "garbage that the run could not delete.", event="failed_objects", label="Deletions that failed")
     undeletable: int | None = figure(OBJECTS, SWEEP, "garbage that neither this run nor earlier ones could delete.")
-    kept_live: int | None = figure(
-        OBJECTS,
-        SWEEP,
+    kept_live: int | None = figure(OBJECTS, SWEEP,
         "candidates that were live at the recheck right before the deletion, and stay.",
-        event="kept_live_at_recheck",
-        label="Live again at the recheck, kept",
-    )
-    kept_archived: int | None = figure(
-        OBJECTS,
-        SWEEP,
+        event="kept_live_at_recheck", label="Live again at the recheck, kept")
+    kept_archived: int | None = figure(OBJECTS, SWEEP,
         "candidates in an archive tier, which quarantine cannot copy, and which stay.",
-        since="0.3",
-        label="In an archive tier, kept",
-    )
+        since="0.3", label="In an archive tier, kept")
     kept_archived_bytes: int | None = figure(BYTES, SWEEP, "total size of `kept_archived`.", since="0.3")
-    deleted_by_another_run: int | None = figure(
-        OBJECTS,
-        SWEEP,
+    deleted_by_another_run: int | None = figure(OBJECTS, SWEEP,
         "candidates that another run deleted after this one had listed them.",
-        since="0.3",
-        event="deleted_by_another_run",
-        label="Deleted by another run since the listing",
-    )
-    seconds: float | None = figure(
-        SECONDS,
-        "",
-        "time in the steps of the run, waits included. Time between steps does not count, such as that until a person "
-        "approves a sweep.",
-        reported=False,
-        since="0.3",
-        event="seconds",
-    )
-    seconds_waited: float | None = figure(
-        SECONDS,
-        "",
-        "time in the steps that was spent on waits that protect.",
-        reported=False,
-        since="0.3",
-        event="seconds_waited",
-    )
+        since="0.3", event="deleted_by_another_run", label="Deleted by another run since the listing")
+    seconds: float | None = unreported(SECONDS, WHOLE_RUN,
+        "time in the steps of the run, waits included; no time between steps, such as until an approval.",
+        since="0.3", event="seconds")
+    seconds_waited: float | None = unreported(SECONDS, WHOLE_RUN,
+        "time in the steps that was spent on waits that protect.", since="0.3", event="seconds_waited")
+    # fmt: on
 
     @classmethod
     def from_stored(cls, counts: Mapping[str, int], object_bytes: Mapping[str, int], **derived: Any) -> "Statistics":
@@ -359,19 +208,18 @@ class Statistics(StepFigures):
 STEP_FIGURES: Mapping[str, Figure] = {each.name: each.metadata["figure"] for each in fields(StepFigures)}
 """Figures of manifests, by name."""
 _ALL: Mapping[str, Figure] = {each.name: each.metadata["figure"] for each in fields(Statistics)}
-FIGURES: Mapping[str, Figure] = {
-    name: _ALL[name]
-    for step in (LISTING, STAGING, COMMITTED, MARK, SWEEP, "")
-    for name in sorted(_ALL, key=lambda name: name in STEP_FIGURES)
-    if _ALL[name].step == step
-}
+FIGURES: Mapping[str, Figure] = dict(
+    sorted(_ALL.items(), key=lambda item: (_ORDER.index(item[1].step), item[0] in STEP_FIGURES))
+)
 """All figures of runs by name, in the order of the steps."""
 HISTORY_FIGURES: Mapping[str, Figure] = {
-    "seconds_STEP": Figure(SECONDS, "", "time that the step worked, without waits; `seconds_store_df`, for example."),
+    "seconds_STEP": Figure(
+        SECONDS, WHOLE_RUN, "time that the step worked, without waits; `seconds_store_df`, for example."
+    ),
     "kept: REASON": Figure(OBJECTS, MARK, "unreferenced objects that stay for this reason."),
     "freed_bytes_in_all": Figure(
         BYTES,
-        "",
+        WHOLE_RUN,
         "sum of `freed_bytes` of all runs of the repository up to this one. What a purge of the quarantine frees is no "
         "part of it, and what was restored stays in it.",
     ),
