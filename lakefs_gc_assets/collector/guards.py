@@ -135,7 +135,7 @@ def _branch_loss(now: int, before: int, settings: CollectionSettings) -> Gauge:
 
 def require_live_set(mark: Mark) -> None:
     """Raises GuardTripped if commits promise entries, there are candidates, and no committed address was found."""
-    any_committed = bool(mark.committed or mark.addresses_noted)
+    any_committed = bool(mark.committed or mark.addresses_from_facts)
     require_committed(any_committed, mark.entries_promised, required(mark.candidates))
 
 

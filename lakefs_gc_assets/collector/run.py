@@ -268,8 +268,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         figures,
         tracked_sha256=track(step, committed),
         ranges_read=unread.ranges,
-        ranges_noted=len(known_live.range_ids),
-        addresses_noted=known_live.recorded,
+        ranges_from_facts=len(known_live.range_ids),
+        addresses_from_facts=known_live.recorded,
         expired_objects=expired.count if expired else 0,
         expired_bytes=expired.manifest.object_bytes if expired else 0,
     )

@@ -45,7 +45,7 @@ class TestTheLiveSet:
         [
             MARK,
             replace(MARK, committed=1),
-            replace(MARK, committed=0, addresses_noted=1),
+            replace(MARK, committed=0, addresses_from_facts=1),
             replace(MARK, committed=0, candidates=0),
             replace(MARK, committed=0, entries_promised=0),
             replace(MARK, committed=0, entries_promised=None),

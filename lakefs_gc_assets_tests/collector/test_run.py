@@ -366,8 +366,8 @@ class TestWhatRunsTell:
             provisional_ranges=0,
             expired_objects=0,
             expired_bytes=0,
-            ranges_noted=0,
-            addresses_noted=0,
+            ranges_from_facts=0,
+            addresses_from_facts=0,
         )
         assert candidates.figures == CandidateFigures(
             kept={"a name that lakeFS never makes": 1, "staged with the content of a committed object": 1},
@@ -895,8 +895,8 @@ class TestReadingCommits:
             provisional_ranges=0,
             expired_objects=0,
             expired_bytes=0,
-            ranges_noted=0,
-            addresses_noted=0,
+            ranges_from_facts=0,
+            addresses_from_facts=0,
         )
         assert found.manifest.inputs == {"uncommitted_df": uncommitted.manifest.digest}
         span, wait = found.manifest.span, folder.opened.settings.wait_before_dump_seconds

@@ -957,7 +957,7 @@ class TestFollowingExpiry:
             for _ in range(3):
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
                 assert scene.reported.base_run is not None
-                known.append(scene.reported.counts["ranges_noted"])
+                known.append(scene.reported.counts["ranges_from_facts"])
             # Where nothing new is committed, what one run reads the next one knows.
             assert 0 < known[0] <= known[1] <= known[2]
 
@@ -985,7 +985,7 @@ class TestFollowingExpiry:
             with mock.patch.object(Run, "warn", lambda self, line: warnings.append(line)):
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert scene.reported.base_run == run_id
-            assert scene.reported.counts["ranges_noted"] == 0
+            assert scene.reported.counts["ranges_from_facts"] == 0
             reported = {line for line in warnings if "of another version, cannot be used" in line}
             assert {line[: line.index(")")].rpartition("(")[2] for line in reported} == {HASHES.what, METARANGES.what}
 
@@ -1019,7 +1019,7 @@ class TestFollowingExpiry:
             path, entry = min(repository.commits[repository.branches["main"].commit_id].entries.items())
             repository.branches["main"].tokens[0][path] = replace(entry, metadata=entry.metadata + 1)
             dry(scene, options, UNIFIED)
-            assert (scene.reported.counts["ranges_read"], scene.reported.counts["ranges_noted"]) == (0, 5)
+            assert (scene.reported.counts["ranges_read"], scene.reported.counts["ranges_from_facts"]) == (0, 5)
             assert addresses(scene.store, scene.reported.run_id, STAGED) == {entry.address}
             assert addresses(scene.store, scene.reported.run_id, COMMITTED) == {entry.address}
 

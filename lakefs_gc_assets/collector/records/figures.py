@@ -94,11 +94,12 @@ class StepFigures:
     expired_objects: int | None = figure(OBJECTS, COMMITTED,
         "objects that the run looked at because they expired after its base run.", since="0.3", formerly="expired")
     expired_bytes: int | None = unreported(BYTES, COMMITTED, "total size of `expired_objects`.", since="0.3")
-    ranges_noted: int | None = figure(RANGES, COMMITTED,
-        "live ranges that were not read, since an earlier run recorded facts about them.", since="0.3")
-    addresses_noted: int | None = unreported(ADDRESSES, COMMITTED,
-        "addresses of `ranges_noted`, each range for itself; the frame has only those that the run looked up.",
-        since="0.3")
+    ranges_from_facts: int | None = figure(RANGES, COMMITTED,
+        "live ranges that were not read, since an earlier run recorded facts about them.",
+        since="0.3", formerly="ranges_noted")
+    addresses_from_facts: int | None = unreported(ADDRESSES, COMMITTED,
+        "addresses of `ranges_from_facts`, each range for itself; the frame has only those that the run looked up.",
+        since="0.3", formerly="addresses_noted")
     paths_asked: int | None = unreported("paths", MARK,
         "paths that the server was asked for, since a candidate may be staged there; each branch counts.")
     paths_unasked: int | None = unreported("paths", MARK,
