@@ -237,14 +237,14 @@ def _not_after(commits: CommitColumns, now: datetime, longest: Integers) -> acti
     return found
 
 
-def _oldest_of_periods(main_parents: Any, first: Any, last: Any, walk: tuple[int, int, int], marks: Any) -> None:
+def _oldest_of_periods(main_parents: Any, first: Any, last: Any, rule: tuple[int, int, int, int], marks: Any) -> None:
     """Keeps the commit that a period began with, as other tools may."""
-    commit, limit, mark = walk
+    commit, limit, walk, count = rule
     oldest: dict[int, int] = {}
     while commit >= 0 and len(oldest) <= limit:
         oldest[int(last[commit]) if len(last) else -len(oldest)] = commit
         commit = int(main_parents[commit])
-    marks[[*oldest.values()][:limit]] = mark
+    marks[[*oldest.values()][:limit]] = walk, count, False
 
 
 def _from_noon(seconds: Integers, name: str) -> Integers:

@@ -38,7 +38,6 @@ from lakefs_gc_assets.collector.run import find_other_repositories, track
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.lakefs.formats.refs import Integers
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import test_expiry_meanwhile
 from lakefs_gc_assets_tests.simulation.bug import (
@@ -159,14 +158,14 @@ def _counted_once() -> Sequence[Replacement]:
     """Takes what an earlier run counted on a branch for what counts now."""
     before: dict[str, pa.StringArray] = {}
 
-    def mark(graph: Graph, branch: str, rule: Rule, number: int, marks: Integers) -> None:
+    def mark(graph: Graph, branch: str, rule: Rule, walk: int, marks: Any) -> None:
         if not rule.keeps:
             return
-        own = np.full(len(marks), -1, np.int64)
-        _mark_counted(graph, branch, rule, number, own)
-        counted = before.setdefault(branch, graph.commits.ids.take(pa.array(np.flatnonzero(own >= 0))))
+        own = active_commits.none_counted(graph)
+        _mark_counted(graph, branch, rule, walk, own)
+        counted = before.setdefault(branch, graph.commits.ids.take(pa.array(np.flatnonzero(own["walk"] >= 0))))
         at = graph.commits.positions(counted)
-        marks[at[at >= 0]] = number
+        marks[at[at >= 0]] = walk, 0, False
 
     return ((active_commits, "_mark_counted", mark),)
 

@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
-from lakefs_gc_assets.collector.retention.rules import LAST, PERIODS, EffectiveRules, Rule
+from lakefs_gc_assets.collector.retention.rules import COUNTS, LAST, PERIODS, EffectiveRules, Rule
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError
 from lakefs_gc_assets.lakefs import layout
@@ -101,15 +101,16 @@ def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array)
 
 
 @compiled
-def mark_counted(main_parents: Array, first: Array, last: Array, walk: tuple[int, int, int], marks: Array) -> None:
-    """Marks in `marks` what a rule that counts keeps on the line of a branch.
+def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int, int, int, int], marks: Array) -> None:
+    """Marks in `marks` what a rule that counts keeps on the line of a branch; the first mark of a commit counts.
 
     Args:
         first, last: the earliest and the latest period that each commit may have been made in; empty to count commits.
-        walk: the head, how many commits or periods count, and the mark of this rule, which is even. A commit that only
-            stays because its date is in doubt gets the odd number after it. Without a mark it has -1; the first counts.
+        rule: the head, how many commits or periods count, and `walk` and `count` of the mark.
+        marks: COUNTED. A mark without doubt replaces one in doubt.
     """
-    commit, limit, mark = walk
+    commit, limit, walk, count = rule
+    walks, counts, doubts = marks["walk"], marks["count"], marks["in_doubt"]
     filled, newest, lowest = 0, 2**62, 2**62
     while commit >= 0 and filled < limit:
         stays, in_doubt = len(last) == 0, False
@@ -120,10 +121,8 @@ def mark_counted(main_parents: Array, first: Array, last: Array, walk: tuple[int
                 stays, newest = True, last[commit]
         if stays:
             filled += 1
-            if marks[commit] < 0 or marks[commit] % 2:
-                marks[commit] = mark
-        elif in_doubt and marks[commit] < 0:
-            marks[commit] = mark + 1
+        if (stays and doubts[commit]) or ((stays or in_doubt) and walks[commit] < 0):
+            walks[commit], counts[commit], doubts[commit] = walk, count, not stays
         commit = main_parents[commit]
 
 
@@ -180,6 +179,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _BEFORE_ALL = -(2**62)
 """A second before any commit."""
+_FAR = 2**40
+"""Seconds from 1970 to dates that no calendar needs to tell apart."""
+COUNTED = np.dtype([("walk", np.int32), ("count", np.int8), ("in_doubt", np.bool_)])
+"""By which count a rule keeps a commit: positions in `Active.walk_names` and in COUNTS, and True if it only stays
+because its date is in doubt. `walk` is -1 for a commit that no rule counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +294,7 @@ class Active:
         flags: True for each active commit.
         walks: along main parents; where rules follow all parents, those along all of them, too.
         walk_names: branch of each walk, None for dangling commits.
-        counted: for each commit that a rule keeps which counts: twice the position of the branch in `walk_names` and of
-            the count in LAST and PERIODS, together; one more where its date is in doubt. -1 for all others.
+        counted: COUNTED for each commit.
     """
 
     graph: Graph
@@ -300,7 +303,7 @@ class Active:
     flags: Flags
     walks: tuple[Walks, ...]
     walk_names: tuple[str | None, ...]
-    counted: Integers
+    counted: npt.NDArray[np.void]
 
     @property
     def young(self) -> Flags:
@@ -311,7 +314,7 @@ class Active:
     @property
     def in_doubt(self) -> Flags:
         """True for each commit with objects that stays only because a rule counts and its date is in doubt."""
-        only: Flags = ~self.young & (self.counted >= 0) & (self.counted % 2 == 1)
+        only: Flags = ~self.young & self.counted["in_doubt"]
         only &= pc.not_equal(self.graph.commits.metarange_ids, "").to_numpy(zero_copy_only=False)
         only[list(self.graph.heads.values())] = False
         return only
@@ -323,16 +326,17 @@ class Active:
         return branch, self.rules.default if branch is None else self.rules.branches[branch]
 
     def why(self, at: int) -> str:
-        """Why an active commit is active, in words."""
+        """Why an active commit is active, in words. Raises ValueError for one that is not."""
+        if not self.flags[at]:
+            raise ValueError(f"commit {self.graph.commits.ids[at]} is not active")
         if at in self.graph.branches_at:
             return f"head of {', '.join(self.graph.branches_at[at])}"
         by = next((int(walks.kept_by[at]) for walks in self.walks if walks.kept_by[at] >= 0), -1)
         if by < 0:
-            walk, count = divmod(int(self.counted[at]) // 2, len(_COUNTS))
-            doubt = ", as its date is in doubt" if self.counted[at] % 2 else ""
-            branch = self.walk_names[walk]
+            counted = self.counted[at]
+            branch, doubt = self.walk_names[counted["walk"]], ", as its date is in doubt" if counted["in_doubt"] else ""
             assert branch is not None
-            return f"kept by {_COUNTS[count]} on {branch}{doubt}: {self.rules.branches[branch]}"
+            return f"kept by {COUNTS[counted['count']]} on {branch}{doubt}: {self.rules.branches[branch]}"
         branch, rule = self.rule(at)
         age = in_words(self.now - date(self.graph.commits, by))
         if by == at:
@@ -357,10 +361,10 @@ def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active
     merged = {name: rule.merged for name, rule in of_branches.items() if rule.merged is not None}
     if merged:
         walks.append(_walk(graph, merged, None, now))
-    counted = np.full(len(graph.commits), -1, np.int64)
+    counted = none_counted(graph)
     for walk, (branch, rule) in enumerate(of_branches.items(), 1):
-        _mark_counted(graph, branch, rule, 2 * len(_COUNTS) * walk, counted)
-    flags = np.any([kept.kept_by >= 0 for kept in walks], axis=0) | (counted >= 0)
+        _mark_counted(graph, branch, rule, walk, counted)
+    flags = np.any([kept.kept_by >= 0 for kept in walks], axis=0) | (counted["walk"] >= 0)
     flags[list(graph.heads.values())] = True
     return Active(graph, rules, now, flags, tuple(walks), names, counted)
 
@@ -398,17 +402,16 @@ def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime, eve
     return kept_by
 
 
-_COUNTS = (LAST, *PERIODS)
-_FAR = 2**40
-"""Seconds from 1970 to dates that no calendar needs to tell apart."""
+def none_counted(graph: Graph) -> npt.NDArray[np.void]:
+    """COUNTED by which no rule counts any commit."""
+    return np.full(len(graph.commits), np.array((-1, 0, False), COUNTED))
 
 
-def _mark_counted(graph: Graph, branch: str, rule: Rule, mark: int, marks: Integers) -> None:
+def _mark_counted(graph: Graph, branch: str, rule: Rule, walk: int, marks: npt.NDArray[np.void]) -> None:
     """Marks what a rule that counts keeps on the line of a branch: see `mark_counted`."""
     for name, limit in rule.keeps:
         first, last = graph.periods.named(name)
-        walk = (graph.heads[branch], limit, mark + 2 * _COUNTS.index(name))
-        mark_counted(graph.main_parents, first, last, walk, marks)
+        mark_counted(graph.main_parents, first, last, (graph.heads[branch], limit, walk, COUNTS.index(name)), marks)
 
 
 class Periods:
@@ -427,22 +430,13 @@ class Periods:
 
 
 def _periods(seconds: Integers, name: str) -> Integers:
-    """Numbers of the days, ISO weeks, months or years (UTC) that seconds since 1970 lie in.
+    """Numbers of the periods (UTC) that seconds since 1970 lie in.
 
     Raises ValueError for a name that is none of PERIODS: taken for a longer period, it would keep fewer commits.
     """
-    near = np.clip(seconds, -_FAR, _FAR)
-    match name:
-        case "daily":
-            return near // 86_400
-        case "weekly":
-            return (near // 86_400 + 3) // 7  # 1970 began on a Thursday.
-        case "monthly" | "yearly":
-            unit = "datetime64[M]" if name == "monthly" else "datetime64[Y]"
-            numbers: Integers = near.astype("datetime64[s]").astype(unit).astype(np.int64)
-            return numbers
-        case _:
-            raise ValueError(f"{name!r} is none of {', '.join(PERIODS)}")
+    if name not in PERIODS:
+        raise ValueError(f"{name!r} is none of {', '.join(PERIODS)}")
+    return PERIODS[name](np.clip(seconds, -_FAR, _FAR))
 
 
 def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
@@ -471,9 +465,9 @@ def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, ma
         return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, head, moment, marked))
     own = np.zeros(len(commits), np.bool_)
     mark_kept(graph.main_parents, commits.seconds, commits.nanos, head, moment, own)
-    counted = np.full(len(commits), -1, np.int64)
+    counted = none_counted(graph)
     _mark_counted(graph, branch, rule, 0, counted)
-    own |= counted >= 0
+    own |= counted["walk"] >= 0
     if rule.merged:
         own |= _walk(graph, {branch: rule.merged}, None, now).kept_by >= 0
     marked |= own

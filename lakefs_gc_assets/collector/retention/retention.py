@@ -331,7 +331,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     others = np.zeros(len(graph.commits), np.bool_)
     others[[*tags, *pinned]] = True
     others[listed] = True
-    by_files = active.flags & (active.counted < 0) & ~others
+    by_files = active.flags & (active.counted["walk"] < 0) & ~others
     by_files &= False if graph is claimed else ~active_commits(claimed, rules, now).flags
     in_doubt = active.in_doubt & ~others
     return Retention(readings, graph, active, tags, pinned, listed, late, active.flags | others, by_files, in_doubt)

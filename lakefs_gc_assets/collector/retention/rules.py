@@ -37,16 +37,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import translate
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.lakefs.formats.refs import Integers
 from lakefs_gc_assets.settings import CommitDates
 
 LONGEST_RETENTION = timedelta(days=36_500)
@@ -58,8 +60,22 @@ LONGEST_RETENTION = timedelta(days=36_500)
 _LONGEST_FILE, _LONGEST_PATTERN, _MOST_ALTERNATIVES = 1_000_000, 1_000, 1_000
 _MOST_RULES, _MOST_CHARACTERS = 10_000, 500_000
 
+
+def _calendar_numbers(unit: str, seconds: Integers) -> Integers:
+    numbers: Integers = seconds.astype("datetime64[s]").astype(f"datetime64[{unit}]").astype(np.int64)
+    return numbers
+
+
 LAST = "keep_last"
-PERIODS = ("daily", "weekly", "monthly", "yearly")
+PERIODS: Mapping[str, Callable[[Integers], Integers]] = {
+    "daily": lambda seconds: seconds // 86_400,
+    "weekly": lambda seconds: (seconds // 86_400 + 3) // 7,  # 1970 began on a Thursday.
+    "monthly": partial(_calendar_numbers, "M"),
+    "yearly": partial(_calendar_numbers, "Y"),
+}
+"""From seconds since 1970 (UTC) to numbers of the days, ISO weeks, months or years that they lie in. A policy and the
+reasons to stay name periods by these words."""
+COUNTS = (LAST, *PERIODS)
 Keeps = tuple[tuple[str, int], ...]
 """How many of the newest commits stay (LAST), and for how many PERIODS the newest commit of each."""
 
@@ -502,7 +518,7 @@ class _Reader:
             self._wrong(node, "a rule that keeps by number needs a `retention`, too; 0d keeps nothing by its age")
         keeps = [(LAST, self._count(parts[LAST]))] if LAST in parts else []
         if "keep" in parts:
-            counts = self._nodes(parts["keep"], "keep", PERIODS)
+            counts = self._nodes(parts["keep"], "keep", tuple(PERIODS))
             keeps += [(period, self._count(counts[period])) for period in PERIODS if period in counts]
         follow = self._scalar(parts["follow"], "first-parents or all-parents") if "follow" in parts else "first-parents"
         if follow not in _PARENTS:
@@ -729,7 +745,7 @@ def _of_policy(policy: Policy, branch: str) -> Rule | None:
     if not rules:
         return None if policy.default is None else Rule(policy.default, "the policy's default")
     named = " and ".join(f"{rule.pattern}, line {rule.line}" for rule in rules)
-    counts = {name: max(dict(rule.keeps).get(name, 0) for rule in rules) for name in (LAST, *PERIODS)}
+    counts = {name: max(dict(rule.keeps).get(name, 0) for rule in rules) for name in COUNTS}
     return Rule(
         retention=max(rule.retention for rule in rules),
         source=f"the policy's rule {named}" if len(rules) == 1 else f"the policy's rules {named}",

@@ -541,6 +541,18 @@ class TestCounts:
         with pytest.raises(ValueError, match="'hourly' is none of daily, weekly, monthly, yearly"):
             self.kept(("hourly", 2))
 
+    def test_why_of_an_expired_commit_raises_and_names_no_rule(self) -> None:
+        found = self.kept(("keep_last", 2))
+        with pytest.raises(ValueError, match="commit 00 is not active"):
+            found.why(0)
+
+    def test_reasons_name_branch_count_and_doubt(self) -> None:
+        found = self.kept(("keep_last", 2), ("daily", 3), claimed={"08": -1})
+        counts = [(found.walk_names[walk], COUNTS[count]) for walk, count, _ in found.counted[6:].tolist()]
+        assert counts == [("main", "daily"), ("main", "daily"), ("main", "keep_last"), ("main", "keep_last")]
+        in_doubt = self.kept(("daily", 3), claimed={"08": -1}).counted
+        assert in_doubt[[0, 8]].tolist() == [(-1, 0, False), (1, COUNTS.index("daily"), True)]
+
     def test_why(self) -> None:
         found = self.kept(("keep_last", 2), ("weekly", 2))
         assert [found.why(at) for at in (9, 8, 6)] == [
