@@ -33,18 +33,28 @@ replace: false          # true: the server's rules do not count
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import translate
 from functools import lru_cache, partial
 from itertools import islice, product
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
@@ -260,13 +270,9 @@ _PLAIN_NAME = re.compile(r"\w[\w./*?-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 _MOST_KEPT = 100_000
 _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
-_PARENTS = {"first-parents": False, "all-parents": True}
-_FLAGS = {"true": True, "false": False}
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
-_KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "stale_branches", "replace")
-_PARTS = ("retention", LAST, "keep", "follow")
-"""Keys of a rule that states more than a duration."""
-_STALE_PARTS = ("branches", "max_age", "max_inactivity", "uncommitted")
+_MOST_FAULTS = 10
+"""Faults of one file that a message names."""
 
 
 def load_policy(file: Path) -> Policy:
@@ -289,6 +295,25 @@ def _read_text(file: Path, name: str) -> str:
         raise ConfigurationError(f"{name} is not in UTF-8") from None
 
 
+def parse_duration(text: str) -> timedelta:
+    """The duration that a text states. Raises ConfigurationError, which says what is wrong with it."""
+    if _NEGATIVE.fullmatch(text):
+        raise ConfigurationError(f"{text} is negative")
+    if _NUMBER.fullmatch(text):
+        raise ConfigurationError(f"{text} has no unit: write {text}d for days, {text}h for hours or {text}w for weeks")
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(f"{text!r} is no duration such as 36h, 21d or 6w")
+    duration = int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
+    if duration is None or duration > LONGEST_RETENTION:
+        raise ConfigurationError(f"{text} is longer than the {LONGEST_RETENTION.days:,} days that can be meant")
+    return duration
+
+
+_Names = tuple[tuple[str, int], ...]
+"""Names and patterns with their lines; each alternative of braces is one of its own."""
+
+
 @dataclass(slots=True)
 class _Spent:
     """Names and patterns that policies have so far, with their alternatives written out, and their characters."""
@@ -296,15 +321,219 @@ class _Spent:
     names: int = 0
     characters: int = 0
 
-    def add(self, pattern: str) -> None:
-        """Counts one more. Raises ConfigurationError if that is too much."""
-        self.names += 1
-        self.characters += len(pattern)
-        if self.names > _MOST_RULES or self.characters > _MOST_CHARACTERS:
-            raise ConfigurationError(
-                f"a policy, or all policies of a launch, have at most {_MOST_RULES:,} names and patterns with "
-                f"{_MOST_CHARACTERS:,} characters, with each alternative written out"
-            )
+
+def _fault(node: yaml.Node, problem: str) -> PydanticCustomError:
+    return PydanticCustomError("policy", "line {line}: {problem}", {"line": _line(node), "problem": problem})
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _text(node: yaml.Node, kind: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise _fault(node, f"here must be {kind}")
+    return str(node.value)
+
+
+def _list(node: yaml.Node, problem: str) -> list[yaml.Node]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise _fault(node, problem)
+    return list(node.value)
+
+
+def _items(node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+    if not isinstance(node, yaml.MappingNode):
+        raise _fault(node, f"{what} must be written as `key: value`")
+    seen: set[str] = set()
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise _fault(key, "a key must be a plain word; write a pattern in quotes")
+        if key.value in seen:
+            raise _fault(key, f"{key.value} is said twice")
+        seen.add(key.value)
+        yield key, value
+
+
+def _values(node: yaml.Node, what: str, keys: Collection[str]) -> dict[str, yaml.Node]:
+    """Values by their keys, which may be no others. A key without a value is refused: it may be a limit."""
+    values: dict[str, yaml.Node] = {}
+    for key, value in _items(node, what):
+        if key.value in _SERVER_FIELDS:
+            advice = "a policy says `default: 21d`, `branches: {main: 28d}`"
+            raise _fault(key, f"{key.value} is for the server's rules; {advice}")
+        if key.value not in keys:
+            raise _fault(key, f"{key.value!r} is none of {', '.join(keys)}")
+        if isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null":
+            raise _fault(key, f"{key.value} has no value: write one, or remove the key")
+        values[key.value] = value
+    return values
+
+
+def _word(kind: str, read: Callable[[str], Value]) -> Callable[[yaml.Node], Value]:
+    """Reads one word; `read` raises ConfigurationError for one that it does not know."""
+
+    def validate(node: yaml.Node) -> Value:
+        text = _text(node, kind)
+        try:
+            return read(text)
+        except ConfigurationError as fault:
+            raise _fault(node, str(fault)) from None
+
+    return validate
+
+
+def _choice(values: Mapping[str, bool], text: str) -> bool:
+    if text not in values:
+        raise ConfigurationError(f"{text!r} is neither {' nor '.join(values)}")
+    return values[text]
+
+
+def _parse_count(text: str) -> int:
+    if not _COUNT.fullmatch(text) or int(text) > _MOST_KEPT:
+        raise ConfigurationError(f"{text!r} is no whole number from 1 to {_MOST_KEPT:,}")
+    return int(text)
+
+
+def _parse_commit(text: str) -> str:
+    if not _COMMIT.fullmatch(text):
+        raise ConfigurationError("a pinned commit is written with all 64 digits of its id")
+    return text
+
+
+_read_flag = _word("true or false", partial(_choice, {"true": True, "false": False}))
+_read_follow = _word("first-parents or all-parents", partial(_choice, {"first-parents": False, "all-parents": True}))
+
+
+def _expand(node: yaml.Node, info: ValidationInfo, what: str) -> Iterator[tuple[str, int]]:
+    """What a name or pattern stands for without its braces, one at a time, with its line.
+
+    Raises PydanticCustomError for what is none, and beyond the bounds.
+    """
+    text, spent = _text(node, f"a name or pattern of {what}"), info.context
+    assert isinstance(spent, _Spent)
+    if len(text) > _LONGEST_PATTERN:
+        raise _fault(node, f"a name or pattern of {what} has at most {_LONGEST_PATTERN:,} characters")
+    for number, pattern in enumerate(expand_braces(text), 1):
+        spent.names += 1
+        spent.characters += len(pattern)
+        if number > _MOST_ALTERNATIVES:
+            raise _fault(node, f"a pattern of {what} has at most {_MOST_ALTERNATIVES:,} alternatives")
+        if spent.names > _MOST_RULES or spent.characters > _MOST_CHARACTERS:
+            bounds = f"{_MOST_RULES:,} names and patterns with {_MOST_CHARACTERS:,} characters"
+            policies = f"a policy, or all policies of a launch, have at most {bounds}"
+            raise _fault(node, f"{policies}, with each alternative written out")
+        if not _is_pattern(pattern):
+            characters = "letters, digits, - _ . / and, for patterns, * ? [abc] [a-z] [!abc] {a,b}"
+            raise _fault(node, f"{text!r} is no name or pattern of {what}: {characters}")
+        yield pattern, _line(node)
+
+
+def _read_names(node: yaml.Node, info: ValidationInfo, what: str) -> _Names:
+    items = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    return tuple(name for item in items for name in _expand(item, info, what))
+
+
+def _read_tags(node: yaml.Node, info: ValidationInfo) -> bool | _Names:
+    return _read_names(node, info, "tags") if isinstance(node, yaml.SequenceNode) else _read_flag(node)
+
+
+def _read_rules(node: yaml.Node, info: ValidationInfo) -> dict[str, tuple[int, yaml.Node]]:
+    rules: dict[str, tuple[int, yaml.Node]] = {}
+    for key, value in _items(node, "branches"):
+        for pattern, line in _expand(key, info, "branches"):
+            if pattern in rules:
+                raise _fault(key, f"{pattern} is said twice")
+            rules[pattern] = line, value
+    return rules
+
+
+_Duration = Annotated[timedelta, PlainValidator(_word("a duration such as 36h, 21d or 6w", parse_duration))]
+_Flag = Annotated[bool, PlainValidator(_read_flag)]
+_Count = Annotated[int, PlainValidator(_word("a number", _parse_count))]
+_Commit = Annotated[str, PlainValidator(_word("the id of a commit with all 64 digits", _parse_commit))]
+
+
+class _Section(BaseModel):
+    """A mapping of a policy file, read from its YAML node as far as the fields ask, since aliases nest without end.
+
+    Attributes:
+        lines: the line of each value by its key, and of the whole by an empty one.
+    """
+
+    what: ClassVar[str]
+    alone: ClassVar[str] = ""
+    """Key whose value may stand for the whole; empty for none."""
+    lines: dict[str, int]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_node(cls, node: yaml.Node) -> dict[str, object]:
+        fields = {name: described for name, described in cls.model_fields.items() if name != "lines"}
+        is_word = bool(cls.alone) and not isinstance(node, yaml.MappingNode)
+        values = {cls.alone: node} if is_word else _values(node, cls.what, fields)
+        for name, described in fields.items():
+            if described.is_required() and name not in values:
+                raise _fault(node, f"{cls.what} {described.description}")
+        return {"lines": {key: _line(value) for key, value in values.items()} | {"": _line(node)}, **values}
+
+
+class _WrittenRule(_Section):
+    what, alone = "a rule that keeps by number", "retention"
+    retention: _Duration = Field(description="needs a `retention`, too; 0d keeps nothing by its age")
+    keep_last: _Count | None = None
+    keep: Annotated[dict[str, _Count], BeforeValidator(partial(_values, what="keep", keys=PERIODS))] = {}
+    follow: Annotated[bool, PlainValidator(_read_follow)] = False
+
+    def rule_of(self, pattern: str, line: int) -> BranchRule:
+        counts = {LAST: self.keep_last, **self.keep}
+        keeps = tuple((name, count) for name in COUNTS if (count := counts.get(name)))
+        return BranchRule(pattern, self.retention, line, keeps, self.follow)
+
+
+_read_branches = partial(_read_names, what="branches")
+
+
+class _WrittenStaleRule(_Section):
+    what = "a rule of stale branches"
+    branches: Annotated[_Names, PlainValidator(_read_branches)] = Field(
+        description="needs `branches`: names and patterns"
+    )
+    max_age: _Duration | None = None
+    max_inactivity: _Duration | None = None
+    uncommitted: _Flag = False
+
+    def rule(self) -> StaleRule:
+        patterns = tuple(pattern for pattern, _ in self.branches)
+        return StaleRule(patterns, self.max_age, self.max_inactivity, self.uncommitted, self.lines[""])
+
+
+_read_commits = partial(_list, problem="pinned must be a list of commit ids")
+_read_stale_rules = partial(_list, problem="stale_branches must be a list of rules")
+
+
+class _WrittenPolicy(_Section):
+    what = "a policy"
+    default: _Duration | None = None
+    branches: Annotated[dict[str, tuple[int, _WrittenRule]], BeforeValidator(_read_rules)] = {}
+    pinned: Annotated[tuple[_Commit, ...], BeforeValidator(_read_commits)] = ()
+    keep_tags: Annotated[bool | _Names, PlainValidator(_read_tags)] = True
+    stale_after: _Duration | None = None
+    stale_branches: Annotated[tuple[_WrittenStaleRule, ...], BeforeValidator(_read_stale_rules)] = ()
+    replace: _Flag = False
+
+    def policy(self) -> Policy:
+        tags = self.keep_tags
+        return Policy(
+            default=self.default,
+            rules=tuple(rule.rule_of(pattern, line) for pattern, (line, rule) in self.branches.items()),
+            pinned=self.pinned,
+            keep_tags=tags if isinstance(tags, bool) else tuple(tag for tag, _ in tags),
+            stale_after=self.stale_after,
+            replace=self.replace,
+            stale=tuple(each.rule() for each in self.stale_branches),
+            tag_lines=() if isinstance(tags, bool) else tuple(line for _, line in tags),
+        )
 
 
 def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
@@ -337,22 +566,18 @@ def _parse(text: str, file: str, spent: _Spent) -> Policy:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is not YAML"
         raise ConfigurationError(f"{file}{line}: {problem}") from None
-    return Policy() if root is None else _Reader(file, spent).policy(root)
-
-
-def parse_duration(text: str) -> timedelta:
-    """The duration that a text states. Raises ConfigurationError, which says what is wrong with it."""
-    if _NEGATIVE.fullmatch(text):
-        raise ConfigurationError(f"{text} is negative")
-    if _NUMBER.fullmatch(text):
-        raise ConfigurationError(f"{text} has no unit: write {text}d for days, {text}h for hours or {text}w for weeks")
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ConfigurationError(f"{text!r} is no duration such as 36h, 21d or 6w")
-    duration = int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
-    if duration is None or duration > LONGEST_RETENTION:
-        raise ConfigurationError(f"{text} is longer than the {LONGEST_RETENTION.days:,} days that can be meant")
-    return duration
+    if root is None:
+        return Policy()
+    try:
+        written = _WrittenPolicy.model_validate(root, context=spent)
+    except ValidationError as invalid:
+        faults = sorted(invalid.errors(include_url=False, include_input=False), key=lambda fault: fault["ctx"]["line"])
+        shown = list(dict.fromkeys(fault["msg"] for fault in faults))[:_MOST_FAULTS]
+        raise ConfigurationError(f"{file}, {'; '.join(shown)}") from None
+    if written.replace and written.default is None:
+        problem = "a policy that replaces the server's rules needs a `default`"
+        raise ConfigurationError(f"{file}, line {written.lines['replace']}: {problem}")
+    return written.policy()
 
 
 def edit_policy(text: str, file: str, branch: str | None, retention: str | None) -> str:
@@ -436,173 +661,6 @@ def _last_line(node: yaml.Node) -> int:
 def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     """Keys of a mapping with their nodes; none for anything else."""
     return {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
-
-
-class _Reader:
-    """Takes values out of a YAML document; raises ConfigurationError with file and line."""
-
-    def __init__(self, file: str, spent: _Spent) -> None:
-        self._file, self._spent = file, spent
-
-    def policy(self, root: yaml.Node) -> Policy:
-        nodes = self._nodes(root, "a policy", _KEYS)
-
-        def value_of(key: str, read: Callable[[yaml.Node], Value], otherwise: Value) -> Value:
-            return read(nodes[key]) if key in nodes else otherwise
-
-        replace = value_of("replace", self._flag, False)
-        default: timedelta | None = value_of("default", self._duration, None)
-        if replace and default is None:
-            self._wrong(nodes["replace"], "a policy that replaces the server's rules needs a `default`")
-        tags = self._tags(nodes["keep_tags"]) if "keep_tags" in nodes else True
-        return Policy(
-            default=default,
-            rules=value_of("branches", self._rules, ()),
-            pinned=value_of("pinned", self._commits, ()),
-            keep_tags=tags if isinstance(tags, bool) else tuple(name for name, _ in tags),
-            tag_lines=() if isinstance(tags, bool) else tuple(line for _, line in tags),
-            stale_after=value_of("stale_after", self._duration, None),
-            replace=replace,
-            stale=value_of("stale_branches", self._stale_rules, ()),
-        )
-
-    def _rules(self, node: yaml.Node) -> tuple[BranchRule, ...]:
-        rules: dict[str, BranchRule] = {}
-        for key, value in self._items(node, "branches"):
-            rule = self._rule(value)
-            for pattern in self._patterns(key, "branches"):
-                if pattern in rules:
-                    self._wrong(key, f"{pattern} is said twice")
-                rules[pattern] = replace(rule, pattern=pattern, line=_line(key))
-        return tuple(rules.values())
-
-    def _stale_rules(self, node: yaml.Node) -> tuple[StaleRule, ...]:
-        if not isinstance(node, yaml.SequenceNode):
-            self._wrong(node, "stale_branches must be a list of rules")
-        rules = []
-        for item in node.value:
-            parts = self._nodes(item, "a rule of stale branches", _STALE_PARTS)
-            if "branches" not in parts:
-                self._wrong(item, "a rule of stale branches needs `branches`: names and patterns")
-            patterns = tuple(name for name, _ in self._names(parts["branches"], "branches"))
-            limits = [self._duration(parts[name]) if name in parts else None for name in ("max_age", "max_inactivity")]
-            uncommitted = "uncommitted" in parts and self._flag(parts["uncommitted"])
-            rules.append(StaleRule(patterns, limits[0], limits[1], uncommitted, _line(item)))
-        return tuple(rules)
-
-    def _patterns(self, node: yaml.ScalarNode, what: str) -> Iterator[str]:
-        """What a name or pattern stands for without its braces, one at a time."""
-        if len(node.value) > _LONGEST_PATTERN:
-            self._wrong(node, f"a name or pattern of {what} has at most {_LONGEST_PATTERN:,} characters")
-        for number, pattern in enumerate(expand_braces(node.value), 1):
-            if number > _MOST_ALTERNATIVES:
-                self._wrong(node, f"a pattern of {what} has at most {_MOST_ALTERNATIVES:,} alternatives")
-            try:
-                self._spent.add(pattern)
-            except ConfigurationError as fault:
-                self._wrong(node, str(fault))
-            if not _is_pattern(pattern):
-                self._wrong(
-                    node,
-                    f"{node.value!r} is no name or pattern of {what}: letters, digits, - _ . / and, for patterns, "
-                    "* ? [abc] [a-z] [!abc] {a,b}",
-                )
-            yield pattern
-
-    def _rule(self, node: yaml.Node) -> BranchRule:
-        """A rule, without the name or pattern that it is for."""
-        if not isinstance(node, yaml.MappingNode):
-            return replace(_rule_like(None), retention=self._duration(node))
-        parts = self._nodes(node, "a rule", _PARTS)
-        if "retention" not in parts:
-            self._wrong(node, "a rule that keeps by number needs a `retention`, too; 0d keeps nothing by its age")
-        keeps = [(LAST, self._count(parts[LAST]))] if LAST in parts else []
-        if "keep" in parts:
-            counts = self._nodes(parts["keep"], "keep", tuple(PERIODS))
-            keeps += [(period, self._count(counts[period])) for period in PERIODS if period in counts]
-        follow = self._scalar(parts["follow"], "first-parents or all-parents") if "follow" in parts else "first-parents"
-        if follow not in _PARENTS:
-            self._wrong(parts["follow"], f"{follow!r} is neither first-parents nor all-parents")
-        return BranchRule("", self._duration(parts["retention"]), 0, tuple(keeps), _PARENTS[follow])
-
-    def _count(self, node: yaml.Node) -> int:
-        text = self._scalar(node, "a number")
-        if not _COUNT.fullmatch(text) or int(text) > _MOST_KEPT:
-            self._wrong(node, f"{text!r} is no whole number from 1 to {_MOST_KEPT:,}")
-        return int(text)
-
-    def _tags(self, node: yaml.Node) -> bool | list[tuple[str, int]]:
-        return self._names(node, "tags") if isinstance(node, yaml.SequenceNode) else self._flag(node)
-
-    def _names(self, node: yaml.Node, what: str) -> list[tuple[str, int]]:
-        """Names and patterns of a list, without braces, with their lines."""
-        patterns: list[tuple[str, int]] = []
-        for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if not isinstance(item, yaml.ScalarNode):
-                self._wrong(item, f"here must be a name or pattern of {what}")
-            patterns += ((pattern, _line(item)) for pattern in self._patterns(item, what))
-        return patterns
-
-    def _commits(self, node: yaml.Node) -> tuple[str, ...]:
-        if not isinstance(node, yaml.SequenceNode):
-            self._wrong(node, "pinned must be a list of commit ids")
-        for item in node.value:
-            if not isinstance(item, yaml.ScalarNode) or not _COMMIT.fullmatch(item.value):
-                self._wrong(item, "a pinned commit is written with all 64 digits of its id")
-        return tuple(item.value for item in node.value)
-
-    def _duration(self, node: yaml.Node) -> timedelta:
-        text = self._scalar(node, "a duration such as 36h, 21d or 6w")
-        try:
-            return parse_duration(text)
-        except ConfigurationError as fault:
-            self._wrong(node, str(fault))
-
-    def _flag(self, node: yaml.Node) -> bool:
-        text = self._scalar(node, "true or false")
-        if text not in _FLAGS:
-            self._wrong(node, f"{text!r} is neither true nor false")
-        return _FLAGS[text]
-
-    def _scalar(self, node: yaml.Node, what: str) -> str:
-        if not isinstance(node, yaml.ScalarNode):
-            self._wrong(node, f"here must be {what}")
-        return str(node.value)
-
-    def _nodes(self, node: yaml.Node, what: str, keys: Sequence[str]) -> dict[str, yaml.Node]:
-        """Values by their keys, which may be no others. A key without a value is refused: it may be a limit."""
-        nodes: dict[str, yaml.Node] = {}
-        for key, value in self._items(node, what):
-            if key.value in _SERVER_FIELDS:
-                self._wrong(
-                    key,
-                    f"{key.value} is for the server's rules; a policy says `default: 21d`, `branches: {{main: 28d}}`",
-                )
-            if key.value not in keys:
-                self._wrong(key, f"{key.value!r} is none of {', '.join(keys)}")
-            if isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null":
-                self._wrong(key, f"{key.value} has no value: write one, or remove the key")
-            nodes[key.value] = value
-        return nodes
-
-    def _items(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-        if not isinstance(node, yaml.MappingNode):
-            self._wrong(node, f"{what} must be written as `key: value`")
-        seen: set[str] = set()
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._wrong(key, "a key must be a plain word; write a pattern in quotes")
-            if key.value in seen:
-                self._wrong(key, f"{key.value} is said twice")
-            seen.add(key.value)
-            yield key, value
-
-    def _wrong(self, node: yaml.Node, problem: str) -> NoReturn:
-        raise ConfigurationError(f"{self._file}, line {_line(node)}: {problem}")
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
 
 
 _DAY = timedelta(days=1)

@@ -205,6 +205,36 @@ class TestFiles:
         assert str(caught.value).startswith(f"policy.yaml, line {line}: ")
         assert words in str(caught.value)
 
+    def test_all_faults_are_named_in_order_of_their_lines(self) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            read("stale_after: 3\nbranches:\n  '{a,b}': {keep_last: 0, retention: 3}\ndefault: -3d\n")
+        no_unit = "3 has no unit: write 3d for days, 3h for hours or 3w for weeks"
+        assert str(caught.value) == (
+            f"policy.yaml, line 1: {no_unit}; line 3: {no_unit}; line 3: '0' is no whole number from 1 to 100,000; "
+            "line 4: -3d is negative"
+        )
+
+    def test_of_many_faults_the_first_ten_are_named(self) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            read("branches:\n" + "".join(f"  b{number}: {number}\n" for number in range(50)))
+        assert str(caught.value).count("has no unit") == 10
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "default: &x [*x]",
+            "branches: &x {main: *x}",
+            "branches: &x {main: {retention: *x}}",
+            "stale_branches: &x [*x]",
+            "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9) if n else 'x'}]\n" for n in range(30)),
+            "".join(f"l{n}: &l{n} {{{', '.join(f'{k}: *l{n - 1}' for k in 'abc') if n else ''}}}\n" for n in range(60))
+            + "branches: *l59",
+        ],
+    )
+    def test_aliases_that_nest_without_end_are_refused_at_once(self, text: str) -> None:
+        with pytest.raises(ConfigurationError, match=r"^policy\.yaml, line "):
+            read(text)
+
     @pytest.mark.parametrize(
         ("text", "words"),
         [
@@ -224,7 +254,7 @@ class TestFiles:
                 "keep_tags:\n" + "".join(f"- '{{a,b}}{n}*'\n" for n in range(5_001)),
                 "line 5002: .* at most 10,000 names",
             ),
-            (MANY.replace("  b10000: 3d", "keep_tags: [v1, v2]"), "line 10000: .* at most 10,000 names"),
+            (MANY.replace("  b10000: 3d", "keep_tags: [v1, v2]"), "line 10002: .* at most 10,000 names"),
             (MANY.replace("  b10000: 3d", "stale_branches: [branches: a]"), "line 10002: .* at most 10,000 names"),
             (
                 "keep_tags:\n" + ("- '{a,b}" + "*c" * 400 + "'\n") * 313,
