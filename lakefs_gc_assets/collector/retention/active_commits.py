@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
-from lakefs_gc_assets.collector.retention.rules import COUNTS, LAST, PERIODS, EffectiveRules, Rule
+from lakefs_gc_assets.collector.retention.rules import COUNTS, LAST, PERIODS, EffectiveRules, Rule, count_number
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError
 from lakefs_gc_assets.lakefs import layout
@@ -410,8 +410,8 @@ def none_counted(graph: Graph) -> npt.NDArray[np.void]:
 def _mark_counted(graph: Graph, branch: str, rule: Rule, walk: int, marks: npt.NDArray[np.void]) -> None:
     """Marks what a rule that counts keeps on the line of a branch: see `mark_counted`."""
     for name, limit in rule.keeps:
-        first, last = graph.periods.named(name)
-        mark_counted(graph.main_parents, first, last, (graph.heads[branch], limit, walk, COUNTS.index(name)), marks)
+        count, (first, last) = count_number(name), graph.periods.named(name)
+        mark_counted(graph.main_parents, first, last, (graph.heads[branch], limit, walk, count), marks)
 
 
 class Periods:
@@ -430,12 +430,7 @@ class Periods:
 
 
 def _periods(seconds: Integers, name: str) -> Integers:
-    """Numbers of the periods (UTC) that seconds since 1970 lie in.
-
-    Raises ValueError for a name that is none of PERIODS: taken for a longer period, it would keep fewer commits.
-    """
-    if name not in PERIODS:
-        raise ValueError(f"{name!r} is none of {', '.join(PERIODS)}")
+    """Numbers of the periods (UTC) that seconds since 1970 lie in."""
     return PERIODS[name](np.clip(seconds, -_FAR, _FAR))
 
 

@@ -112,7 +112,7 @@ class Retention:
     before: "Retention | None" = None
 
     def why(self, at: int) -> tuple[str, ...]:
-        """Every reason for a commit to stay; none for an expired one."""
+        """Every reason for a commit to stay; none for an expired one. Raises ValueError if one stays for no reason."""
         if self.active is None:
             return (NO_RULES,)
         reasons = [self.active.why(at)] if self.active.flags[at] else []
@@ -123,8 +123,10 @@ class Retention:
             reasons.append("pinned by the policy")
         if not reasons and self.before is not None:
             reasons = [f"{reason}, before uncommitted data was read" for reason in self.before.why(at)]
-        if not reasons and self.flags[at]:
+        if not reasons and at in self.listed:
             reasons.append("in the server's own list, by its clock and its rules at that moment")
+        if self.flags[at] and not reasons:
+            raise ValueError(f"commit {self.graph.commits.ids[at]} stays for no known reason")
         return tuple(reasons)
 
 

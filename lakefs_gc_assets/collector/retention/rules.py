@@ -86,6 +86,18 @@ PERIODS: Mapping[str, Callable[[Integers], Integers]] = {
 """From seconds since 1970 (UTC) to numbers of the days, ISO weeks, months or years that they lie in. A policy and the
 reasons to stay name periods by these words."""
 COUNTS = (LAST, *PERIODS)
+
+
+def count_number(name: str) -> int:
+    """Position of a count in COUNTS.
+
+    Raises ValueError for a name that is none of them: left out, or taken for another one, it would keep fewer commits.
+    """
+    if name not in COUNTS:
+        raise ValueError(f"{name!r} is none of {', '.join(PERIODS)} and {LAST}")
+    return COUNTS.index(name)
+
+
 Keeps = tuple[tuple[str, int], ...]
 """How many of the newest commits stay (LAST), and for how many PERIODS the newest commit of each."""
 
@@ -486,8 +498,8 @@ class _WrittenRule(_Section):
     follow: Annotated[bool, PlainValidator(_read_follow)] = False
 
     def rule_of(self, pattern: str, line: int) -> BranchRule:
-        counts = {LAST: self.keep_last, **self.keep}
-        keeps = tuple((name, count) for name in COUNTS if (count := counts.get(name)))
+        counts = self.keep if self.keep_last is None else {LAST: self.keep_last, **self.keep}
+        keeps = tuple(sorted(counts.items(), key=lambda each: count_number(each[0])))
         return BranchRule(pattern, self.retention, line, keeps, self.follow)
 
 
@@ -703,13 +715,12 @@ def require_sane(server: RetentionRules) -> None:
     """Raises ConfigurationError where a number of days cannot be meant."""
     for name, days in (("default_retention_days", server.default_days), *server.branches.items()):
         what = name if name == "default_retention_days" else f"the rule of branch {name}"
-        if days < 0:
-            raise ConfigurationError(f"the repository's retention rules: {what} is negative ({days} days). {_CORRECT}")
-        if days > LONGEST_RETENTION // _DAY:
-            raise ConfigurationError(
-                f"the repository's retention rules: {what} is {days} days, more than the "
-                f"{LONGEST_RETENTION // _DAY:,} that can be meant. {_CORRECT}"
+        longest = LONGEST_RETENTION // _DAY
+        if not 0 <= days <= longest:
+            wrong = (
+                f"negative ({days} days)" if days < 0 else f"{days} days, more than the {longest:,} that can be meant"
             )
+            raise ConfigurationError(f"the repository's retention rules: {what} is {wrong}. {_CORRECT}")
 
 
 def effective(server: RetentionRules | None, policy: Policy, branches: Iterable[str]) -> EffectiveRules | None:
@@ -803,11 +814,11 @@ def _of_policy(policy: Policy, branch: str) -> Rule | None:
     if not rules:
         return None if policy.default is None else Rule(policy.default, "the policy's default")
     named = " and ".join(f"{rule.pattern}, line {rule.line}" for rule in rules)
-    counts = {name: max(dict(rule.keeps).get(name, 0) for rule in rules) for name in COUNTS}
+    limits = sorted((count_number(name), limit, name) for rule in rules for name, limit in rule.keeps)
     return Rule(
         retention=max(rule.retention for rule in rules),
         source=f"the policy's rule {named}" if len(rules) == 1 else f"the policy's rules {named}",
-        keeps=tuple((name, count) for name, count in counts.items() if count),
+        keeps=tuple({name: limit for _, limit, name in limits}.items()),  # The highest limit comes last.
         merged=max((rule.retention for rule in rules if rule.all_parents), default=None),
     )
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -601,6 +602,13 @@ class TestWhyCommitsStay:
         assert set(self.why(found).values()) == {("the repository has no retention rules, so every commit stays",)}
         assert (found.active, found.tags, found.pins, found.late) == (None, {}, frozenset(), {})
         assert found.listed.tolist() == [] and found.listed.dtype == np.int64 and found.flags.all()
+
+    def test_a_commit_that_stays_without_a_reason_raises_and_is_not_taken_for_one_of_the_servers_list(
+        self, server: Server
+    ) -> None:
+        found = self.computed(server)
+        with pytest.raises(ValueError, match=f"commit {digest('a')} stays for no known reason"):
+            self.why(replace(found, flags=np.ones_like(found.flags)))
 
     def test_what_the_server_lists_counts_for_nothing_under_a_policy_that_replaces(self, server: Server) -> None:
         server.listed.append(("a", None))

@@ -203,6 +203,12 @@ def test_equally_long_patterns_keep_what_each_of_them_keeps(names: tuple[str, st
     assert found.branches["user-x"].keeps == own.keeps
 
 
+def test_unknown_count_raises_and_is_not_left_out() -> None:
+    policy = Policy(default=DAY, rules=(BranchRule("main", DAY, 1, (("daily", 2), ("hourly", 9))),), replace=True)
+    with pytest.raises(ValueError, match="'hourly' is none of daily, weekly, monthly, yearly"):
+        effective(None, policy, ["main"])
+
+
 def test_a_digest_names_what_is_kept() -> None:
     policy = Policy(default=DAY, rules=(BranchRule("a", DAY, 1), BranchRule("b", DAY, 2)), pinned=("x", "y"))
     same = Policy(default=DAY, rules=(BranchRule("b", DAY, 5), BranchRule("a", DAY, 6)), pinned=("y", "x"))
