@@ -40,7 +40,7 @@ from fnmatch import translate
 from functools import lru_cache, partial
 from itertools import islice, product
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 import yaml
@@ -50,9 +50,9 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -102,173 +102,6 @@ Keeps = tuple[tuple[str, int], ...]
 """How many of the newest commits stay (LAST), and for how many PERIODS the newest commit of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRule:
-    """The retention of branches whose name fits.
-
-    Attributes:
-        keeps: which commits of the branch stay besides, whatever their age.
-        all_parents: whether the retention counts for what merges brought in, too.
-
-    In a pattern `*` stands for anything, `?` for one character, `[a-c]` for one of these and `[!a-c]` for one other.
-    Braces are expanded before: each alternative has a rule of its own.
-    """
-
-    pattern: str
-    retention: timedelta
-    line: int
-    keeps: Keeps = ()
-    all_parents: bool = False
-
-    @property
-    def exact(self) -> bool:
-        """True if it is the name of one branch."""
-        return _is_exact(self.pattern)
-
-    def fits(self, branch: str) -> bool:
-        """True if it applies to a branch."""
-        return _fits(self.pattern, branch)
-
-
-@dataclass(frozen=True, slots=True)
-class StaleRule:
-    """When branches whose name fits are stale: when all of its limits are over. Without limits never.
-
-    Attributes:
-        patterns: without braces.
-        max_age: since the first commit of the branch's own.
-        max_inactivity: since its last commit or staged write.
-        uncommitted: True if also branches with uncommitted changes are.
-    """
-
-    patterns: tuple[str, ...]
-    max_age: timedelta | None
-    max_inactivity: timedelta | None
-    uncommitted: bool
-    line: int = field(compare=False)
-
-    def __str__(self) -> str:
-        return f"rule of line {self.line}"
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A policy; the default one adds nothing but the tags.
-
-    Attributes:
-        default: retention of branches that no rule fits, and of dangling commits; None for the server's alone.
-        pinned: ids of commits that stay whatever their age.
-        keep_tags: whether tagged commits stay; names and patterns of the tags whose commits do.
-        tag_lines: the line of each of these names and patterns.
-        stale_after: branches whose head is older are reported, and nothing else.
-        stale: rules of branches to delete, in order; they decide nothing that a run keeps.
-        replace: whether the server's rules do not count.
-    """
-
-    default: timedelta | None = None
-    rules: tuple[BranchRule, ...] = ()
-    pinned: tuple[str, ...] = ()
-    keep_tags: bool | tuple[str, ...] = True
-    stale_after: timedelta | None = None
-    replace: bool = False
-    stale: tuple[StaleRule, ...] = ()
-    tag_lines: tuple[int, ...] = field(default=(), compare=False)
-
-    def rules_of(self, branch: str) -> tuple[BranchRule, ...]:
-        """The rules that apply, by their lines: an exact name wins over patterns, and of patterns the longest.
-
-        Of equally long patterns all apply together, so that nothing goes that one of them keeps.
-        """
-        fitting = [rule for rule in self.rules if rule.fits(branch)]
-        best = max(map(_precedence, fitting), default=None)
-        return tuple(sorted((rule for rule in fitting if _precedence(rule) == best), key=lambda rule: rule.line))
-
-    def keeps_tag(self, tag: str) -> bool:
-        """True if the commit of a tag stays."""
-        if isinstance(self.keep_tags, bool):
-            return self.keep_tags
-        return any(_fits(pattern, tag) for pattern in self.keep_tags)
-
-    def stale_rule_of(self, branch: str) -> StaleRule | None:
-        """The first rule of stale branches that fits."""
-        return next((rule for rule in self.stale if any(_fits(pattern, branch) for pattern in rule.patterns)), None)
-
-    def tag_names(self) -> Iterator[tuple[str, int]]:
-        """Names and patterns of the tags whose commits stay, with their lines."""
-        return iter(()) if isinstance(self.keep_tags, bool) else zip(self.keep_tags, self.tag_lines, strict=True)
-
-    def stated(self) -> list[object]:
-        """Everything that decides what is kept, as JSON can hold it."""
-        return [
-            None if self.default is None else self.default.total_seconds(),
-            sorted((rule.pattern, rule.retention.total_seconds(), *_counted(rule)) for rule in self.rules),
-            sorted(self.pinned),
-            self.keep_tags,
-            self.replace,
-        ]
-
-
-def _counted(rule: BranchRule) -> Iterator[object]:
-    """What a rule states beside a duration; nothing of one that states no more, whose digest stays as it was."""
-    if rule.keeps or rule.all_parents:
-        yield rule.keeps, rule.all_parents
-
-
-def _precedence(rule: BranchRule) -> tuple[bool, int]:
-    return rule.exact, _length(rule.pattern)
-
-
-def _is_exact(pattern: str) -> bool:
-    return not {"*", "?", "["}.intersection(pattern)
-
-
-def _fits(pattern: str, name: str) -> bool:
-    return pattern == name if _is_exact(pattern) else _expression(pattern).fullmatch(name) is not None
-
-
-# Bounded, since one process may read many policies; large enough for the patterns of one.
-@lru_cache(maxsize=2 * _MOST_RULES)
-def _expression(pattern: str) -> re.Pattern[str]:
-    # `translate` never goes back behind a star that has matched: with plain `.*`, a pattern of many stars never ends.
-    return re.compile(translate(pattern))
-
-
-@lru_cache(maxsize=2 * _MOST_RULES)
-def _length(pattern: str) -> int:
-    """The length of a pattern where `[abc]` counts as one character, which is what it stands for."""
-    return len(_CLASS.sub("?", pattern))
-
-
-def may_fit(pattern: str, name: str) -> bool:
-    """True if a pattern of the server's fits a name, and where the pattern is written in a way that is not known."""
-    patterns = [*islice(expand_braces(pattern), _MOST_ALTERNATIVES + 1)]
-    too_many = len(pattern) > _LONGEST_PATTERN or len(patterns) > _MOST_ALTERNATIVES
-    if too_many or not all(map(_is_pattern, patterns)):
-        return True
-    return any(_fits(each, name) for each in patterns)
-
-
-def expand_braces(pattern: str) -> Iterator[str]:
-    """The patterns that `{a,b}` in a pattern stands for, one at a time: their number may have no bound."""
-    parts = _BRACES.split(pattern)
-    alternatives = [part.split(",") if number % 2 else [part] for number, part in enumerate(parts)]
-    return map("".join, product(*alternatives))
-
-
-def _is_pattern(text: str) -> bool:
-    """True for a name or a pattern without braces, whose ranges such as `a-c` go upwards."""
-    ranges = (each for group in _CLASS.findall(text) for each in _RANGE.findall(group))
-    return _PATTERN.fullmatch(text) is not None and all(first <= last for first, last in ranges)
-
-
-def in_units(duration: timedelta) -> str:
-    """A duration as a policy file writes it."""
-    hours = int(duration / timedelta(hours=1))
-    if hours % 24:
-        return f"{hours}h"
-    return f"{hours // 24}d"
-
-
 Value = TypeVar("Value")
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _DURATION = re.compile(r"(\d{1,9})([hdw])", re.ASCII)
@@ -283,28 +116,9 @@ _COMMIT = re.compile(r"[0-9a-f]{64}")
 _MOST_KEPT = 100_000
 _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
+_KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "stale_branches", "replace")
 _MOST_FAULTS = 10
 """Faults of one file that a message names."""
-
-
-def load_policy(file: Path) -> Policy:
-    """Reads a policy. Raises ConfigurationError that names file, line and what is wrong there."""
-    return parse_policy(read_policy(file), str(file))
-
-
-def read_policy(file: Path) -> str:
-    """The text of a policy file. Raises ConfigurationError."""
-    return _read_text(file, f"policy file {file}")
-
-
-def _read_text(file: Path, name: str) -> str:
-    """The text of a file. Raises ConfigurationError, which calls it by this name."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{name} is not in UTF-8") from None
 
 
 def parse_duration(text: str) -> timedelta:
@@ -322,18 +136,7 @@ def parse_duration(text: str) -> timedelta:
     return duration
 
 
-_Names = tuple[tuple[str, int], ...]
-"""Names and patterns with their lines; each alternative of braces is one of its own."""
-
-
-@dataclass(slots=True)
-class _Spent:
-    """Names and patterns that policies have so far, with their alternatives written out, and their characters."""
-
-    names: int = 0
-    characters: int = 0
-
-
+# The model below reads nodes as far as its fields ask for them, never a whole document: aliases nest without end.
 def _fault(node: yaml.Node, problem: str) -> PydanticCustomError:
     return PydanticCustomError("policy", "line {line}: {problem}", {"line": _line(node), "problem": problem})
 
@@ -346,12 +149,6 @@ def _text(node: yaml.Node, kind: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise _fault(node, f"here must be {kind}")
     return str(node.value)
-
-
-def _list(node: yaml.Node, problem: str) -> list[yaml.Node]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise _fault(node, problem)
-    return list(node.value)
 
 
 def _items(node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
@@ -414,7 +211,69 @@ def _parse_commit(text: str) -> str:
 
 
 _read_flag = _word("true or false", partial(_choice, {"true": True, "false": False}))
-_read_follow = _word("first-parents or all-parents", partial(_choice, {"first-parents": False, "all-parents": True}))
+_PARENTS = {"first-parents": False, "all-parents": True}
+_Duration = Annotated[timedelta, PlainValidator(_word("a duration such as 36h, 21d or 6w", parse_duration))]
+_Flag = Annotated[bool, PlainValidator(_read_flag)]
+_AllParents = Annotated[bool, PlainValidator(_word("first-parents or all-parents", partial(_choice, _PARENTS)))]
+_Count = Annotated[int, PlainValidator(_word("a number", _parse_count))]
+_Commit = Annotated[str, PlainValidator(_word("the id of a commit with all 64 digits", _parse_commit))]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRule:
+    """The retention of branches whose name fits.
+
+    Attributes:
+        keeps: which commits of the branch stay besides, whatever their age.
+        all_parents: whether the retention counts for what merges brought in, too.
+
+    In a pattern `*` stands for anything, `?` for one character, `[a-c]` for one of these and `[!a-c]` for one other.
+    Braces are expanded before: each alternative has a rule of its own.
+    """
+
+    pattern: str
+    retention: _Duration
+    line: int
+    keeps: tuple[tuple[str, _Count], ...] = ()
+    all_parents: _AllParents = False
+
+    @property
+    def exact(self) -> bool:
+        """True if it is the name of one branch."""
+        return _is_exact(self.pattern)
+
+    def fits(self, branch: str) -> bool:
+        """True if it applies to a branch."""
+        return _fits(self.pattern, branch)
+
+
+@dataclass(frozen=True, slots=True)
+class StaleRule:
+    """When branches whose name fits are stale: when all of its limits are over. Without limits never.
+
+    Attributes:
+        patterns: without braces.
+        max_age: since the first commit of the branch's own.
+        max_inactivity: since its last commit or staged write.
+        uncommitted: True if also branches with uncommitted changes are.
+    """
+
+    patterns: tuple[str, ...]
+    max_age: _Duration | None = None
+    max_inactivity: _Duration | None = None
+    uncommitted: _Flag = False
+    line: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return f"rule of line {self.line}"
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Names and patterns that policies have so far, with their alternatives written out, and their characters."""
+
+    names: int = 0
+    characters: int = 0
 
 
 def _expand(node: yaml.Node, info: ValidationInfo, what: str) -> Iterator[tuple[str, int]]:
@@ -441,111 +300,214 @@ def _expand(node: yaml.Node, info: ValidationInfo, what: str) -> Iterator[tuple[
         yield pattern, _line(node)
 
 
-def _read_names(node: yaml.Node, info: ValidationInfo, what: str) -> _Names:
+def _list_of(what: str, items: str) -> Callable[[yaml.Node], list[yaml.Node]]:
+    def read(node: yaml.Node) -> list[yaml.Node]:
+        if not isinstance(node, yaml.SequenceNode):
+            raise _fault(node, f"{what} must be a list of {items}")
+        return list(node.value)
+
+    return read
+
+
+def _names(node: yaml.Node, info: ValidationInfo, what: str) -> list[tuple[str, int]]:
+    """Names and patterns of a list, or one of them, without braces, with their lines."""
     items = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    return tuple(name for item in items for name in _expand(item, info, what))
+    return [name for item in items for name in _expand(item, info, what)]
 
 
-def _read_tags(node: yaml.Node, info: ValidationInfo) -> bool | _Names:
-    return _read_names(node, info, "tags") if isinstance(node, yaml.SequenceNode) else _read_flag(node)
-
-
-def _read_rules(node: yaml.Node, info: ValidationInfo) -> dict[str, tuple[int, yaml.Node]]:
-    rules: dict[str, tuple[int, yaml.Node]] = {}
+def _read_rules(node: yaml.Node, info: ValidationInfo) -> list[tuple[str, int, yaml.Node]]:
+    """Patterns with their lines and rules."""
+    rules: dict[str, tuple[str, int, yaml.Node]] = {}
     for key, value in _items(node, "branches"):
         for pattern, line in _expand(key, info, "branches"):
             if pattern in rules:
                 raise _fault(key, f"{pattern} is said twice")
-            rules[pattern] = line, value
-    return rules
+            rules[pattern] = pattern, line, value
+    return [*rules.values()]
 
 
-_Duration = Annotated[timedelta, PlainValidator(_word("a duration such as 36h, 21d or 6w", parse_duration))]
-_Flag = Annotated[bool, PlainValidator(_read_flag)]
-_Count = Annotated[int, PlainValidator(_word("a number", _parse_count))]
-_Commit = Annotated[str, PlainValidator(_word("the id of a commit with all 64 digits", _parse_commit))]
+def _read_rule(written: tuple[str, int, yaml.Node]) -> dict[str, object]:
+    pattern, line, node = written
+    parts = {"retention": node}
+    if isinstance(node, yaml.MappingNode):
+        parts = _values(node, "a rule", ("retention", LAST, "keep", "follow"))
+        if "retention" not in parts:
+            raise _fault(node, "a rule that keeps by number needs a `retention`, too; 0d keeps nothing by its age")
+    counts = _values(parts.pop("keep"), "keep", PERIODS) if "keep" in parts else {}
+    counts |= {LAST: parts.pop(LAST)} if LAST in parts else {}
+    keeps = sorted(counts.items(), key=lambda each: count_number(each[0]))
+    named = {"all_parents" if key == "follow" else key: value for key, value in parts.items()}
+    return {"pattern": pattern, "line": line, "keeps": keeps, **named}
 
 
-class _Section(BaseModel):
-    """A mapping of a policy file, read from its YAML node as far as the fields ask, since aliases nest without end.
+def _read_stale_rule(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
+    parts = _values(node, "a rule of stale branches", ("branches", "max_age", "max_inactivity", "uncommitted"))
+    if "branches" not in parts:
+        raise _fault(node, "a rule of stale branches needs `branches`: names and patterns")
+    patterns = [pattern for pattern, _ in _names(parts.pop("branches"), info, "branches")]
+    return {"patterns": patterns, "line": _line(node), **parts}
+
+
+# Names are expanded and counted once, in `_read_policy`, for the tags and for their lines.
+def _read_tags(tags: yaml.Node | tuple[str, ...]) -> bool | tuple[str, ...]:
+    return tags if isinstance(tags, tuple) else _read_flag(tags)
+
+
+def _read_policy(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
+    values = _values(node, "a policy", _KEYS)
+    replaces = values.get("replace")
+    if replaces and replaces.value == "true" and "default" not in values:
+        raise _fault(replaces, "a policy that replaces the server's rules needs a `default`")
+    tags: dict[str, object] = {}
+    if isinstance(values.get("keep_tags"), yaml.SequenceNode):
+        names = _names(values["keep_tags"], info, "tags")
+        tags = {"keep_tags": tuple(tag for tag, _ in names), "tag_lines": [line for _, line in names]}
+    fields = {"branches": "rules", "stale_branches": "stale"}
+    return {fields.get(key, key): value for key, value in values.items()} | tags
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy; the default one adds nothing but the tags. It is the model that YAML nodes of a file are read by.
 
     Attributes:
-        lines: the line of each value by its key, and of the whole by an empty one.
+        default: retention of branches that no rule fits, and of dangling commits; None for the server's alone.
+        pinned: ids of commits that stay whatever their age.
+        keep_tags: whether tagged commits stay; names and patterns of the tags whose commits do.
+        tag_lines: the line of each of these names and patterns.
+        stale_after: branches whose head is older are reported, and nothing else.
+        stale: rules of branches to delete, in order; they decide nothing that a run keeps.
+        replace: whether the server's rules do not count.
     """
 
-    what: ClassVar[str]
-    alone: ClassVar[str] = ""
-    """Key whose value may stand for the whole; empty for none."""
-    lines: dict[str, int]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_node(cls, node: yaml.Node) -> dict[str, object]:
-        fields = {name: described for name, described in cls.model_fields.items() if name != "lines"}
-        is_word = bool(cls.alone) and not isinstance(node, yaml.MappingNode)
-        values = {cls.alone: node} if is_word else _values(node, cls.what, fields)
-        for name, described in fields.items():
-            if described.is_required() and name not in values:
-                raise _fault(node, f"{cls.what} {described.description}")
-        return {"lines": {key: _line(value) for key, value in values.items()} | {"": _line(node)}, **values}
-
-
-class _WrittenRule(_Section):
-    what, alone = "a rule that keeps by number", "retention"
-    retention: _Duration = Field(description="needs a `retention`, too; 0d keeps nothing by its age")
-    keep_last: _Count | None = None
-    keep: Annotated[dict[str, _Count], BeforeValidator(partial(_values, what="keep", keys=PERIODS))] = {}
-    follow: Annotated[bool, PlainValidator(_read_follow)] = False
-
-    def rule_of(self, pattern: str, line: int) -> BranchRule:
-        counts = self.keep if self.keep_last is None else {LAST: self.keep_last, **self.keep}
-        keeps = tuple(sorted(counts.items(), key=lambda each: count_number(each[0])))
-        return BranchRule(pattern, self.retention, line, keeps, self.follow)
-
-
-_read_branches = partial(_read_names, what="branches")
-
-
-class _WrittenStaleRule(_Section):
-    what = "a rule of stale branches"
-    branches: Annotated[_Names, PlainValidator(_read_branches)] = Field(
-        description="needs `branches`: names and patterns"
-    )
-    max_age: _Duration | None = None
-    max_inactivity: _Duration | None = None
-    uncommitted: _Flag = False
-
-    def rule(self) -> StaleRule:
-        patterns = tuple(pattern for pattern, _ in self.branches)
-        return StaleRule(patterns, self.max_age, self.max_inactivity, self.uncommitted, self.lines[""])
-
-
-_read_commits = partial(_list, problem="pinned must be a list of commit ids")
-_read_stale_rules = partial(_list, problem="stale_branches must be a list of rules")
-
-
-class _WrittenPolicy(_Section):
-    what = "a policy"
     default: _Duration | None = None
-    branches: Annotated[dict[str, tuple[int, _WrittenRule]], BeforeValidator(_read_rules)] = {}
-    pinned: Annotated[tuple[_Commit, ...], BeforeValidator(_read_commits)] = ()
-    keep_tags: Annotated[bool | _Names, PlainValidator(_read_tags)] = True
+    rules: Annotated[tuple[Annotated[BranchRule, BeforeValidator(_read_rule)], ...], BeforeValidator(_read_rules)] = ()
+    pinned: Annotated[tuple[_Commit, ...], BeforeValidator(_list_of("pinned", "commit ids"))] = ()
+    keep_tags: Annotated[bool | tuple[str, ...], PlainValidator(_read_tags)] = True
     stale_after: _Duration | None = None
-    stale_branches: Annotated[tuple[_WrittenStaleRule, ...], BeforeValidator(_read_stale_rules)] = ()
     replace: _Flag = False
+    stale: Annotated[
+        tuple[Annotated[StaleRule, BeforeValidator(_read_stale_rule)], ...],
+        BeforeValidator(_list_of("stale_branches", "rules")),
+    ] = ()
+    tag_lines: tuple[int, ...] = field(default=(), compare=False)
 
-    def policy(self) -> Policy:
-        tags = self.keep_tags
-        return Policy(
-            default=self.default,
-            rules=tuple(rule.rule_of(pattern, line) for pattern, (line, rule) in self.branches.items()),
-            pinned=self.pinned,
-            keep_tags=tags if isinstance(tags, bool) else tuple(tag for tag, _ in tags),
-            stale_after=self.stale_after,
-            replace=self.replace,
-            stale=tuple(each.rule() for each in self.stale_branches),
-            tag_lines=() if isinstance(tags, bool) else tuple(line for _, line in tags),
-        )
+    def rules_of(self, branch: str) -> tuple[BranchRule, ...]:
+        """The rules that apply, by their lines: an exact name wins over patterns, and of patterns the longest.
+
+        Of equally long patterns all apply together, so that nothing goes that one of them keeps.
+        """
+        fitting = [rule for rule in self.rules if rule.fits(branch)]
+        best = max(map(_precedence, fitting), default=None)
+        return tuple(sorted((rule for rule in fitting if _precedence(rule) == best), key=lambda rule: rule.line))
+
+    def keeps_tag(self, tag: str) -> bool:
+        """True if the commit of a tag stays."""
+        if isinstance(self.keep_tags, bool):
+            return self.keep_tags
+        return any(_fits(pattern, tag) for pattern in self.keep_tags)
+
+    def stale_rule_of(self, branch: str) -> StaleRule | None:
+        """The first rule of stale branches that fits."""
+        return next((rule for rule in self.stale if any(_fits(pattern, branch) for pattern in rule.patterns)), None)
+
+    def tag_names(self) -> Iterator[tuple[str, int]]:
+        """Names and patterns of the tags whose commits stay, with their lines."""
+        return iter(()) if isinstance(self.keep_tags, bool) else zip(self.keep_tags, self.tag_lines, strict=True)
+
+    def stated(self) -> list[object]:
+        """Everything that decides what is kept, as JSON can hold it."""
+        return [
+            None if self.default is None else self.default.total_seconds(),
+            sorted((rule.pattern, rule.retention.total_seconds(), *_counted(rule)) for rule in self.rules),
+            sorted(self.pinned),
+            self.keep_tags,
+            self.replace,
+        ]
+
+
+def _counted(rule: BranchRule) -> Iterator[object]:
+    """What a rule states beside a duration; nothing of one that states no more, whose digest stays as it was."""
+    if rule.keeps or rule.all_parents:
+        yield rule.keeps, rule.all_parents
+
+
+_POLICY = TypeAdapter(Annotated[Policy, BeforeValidator(_read_policy)])
+
+
+def _precedence(rule: BranchRule) -> tuple[bool, int]:
+    return rule.exact, _length(rule.pattern)
+
+
+def _is_exact(pattern: str) -> bool:
+    return not {"*", "?", "["}.intersection(pattern)
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return pattern == name if _is_exact(pattern) else _expression(pattern).fullmatch(name) is not None
+
+
+# Bounded, since one process may read many policies; large enough for the patterns of one.
+@lru_cache(maxsize=2 * _MOST_RULES)
+def _expression(pattern: str) -> re.Pattern[str]:
+    # `translate` never goes back behind a star that has matched: with plain `.*`, a pattern of many stars never ends.
+    return re.compile(translate(pattern))
+
+
+@lru_cache(maxsize=2 * _MOST_RULES)
+def _length(pattern: str) -> int:
+    """The length of a pattern where `[abc]` counts as one character, which is what it stands for."""
+    return len(_CLASS.sub("?", pattern))
+
+
+def may_fit(pattern: str, name: str) -> bool:
+    """True if a pattern of the server's fits a name, and where the pattern is written in a way that is not known."""
+    patterns = [*islice(expand_braces(pattern), _MOST_ALTERNATIVES + 1)]
+    too_many = len(pattern) > _LONGEST_PATTERN or len(patterns) > _MOST_ALTERNATIVES
+    if too_many or not all(map(_is_pattern, patterns)):
+        return True
+    return any(_fits(each, name) for each in patterns)
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """The patterns that `{a,b}` in a pattern stands for, one at a time: their number may have no bound."""
+    parts = _BRACES.split(pattern)
+    alternatives = [part.split(",") if number % 2 else [part] for number, part in enumerate(parts)]
+    return map("".join, product(*alternatives))
+
+
+def _is_pattern(text: str) -> bool:
+    """True for a name or a pattern without braces, whose ranges such as `a-c` go upwards."""
+    ranges = (each for group in _CLASS.findall(text) for each in _RANGE.findall(group))
+    return _PATTERN.fullmatch(text) is not None and all(first <= last for first, last in ranges)
+
+
+def in_units(duration: timedelta) -> str:
+    """A duration as a policy file writes it."""
+    hours = int(duration / timedelta(hours=1))
+    if hours % 24:
+        return f"{hours}h"
+    return f"{hours // 24}d"
+
+
+def load_policy(file: Path) -> Policy:
+    """Reads a policy. Raises ConfigurationError that names file, line and what is wrong there."""
+    return parse_policy(read_policy(file), str(file))
+
+
+def read_policy(file: Path) -> str:
+    """The text of a policy file. Raises ConfigurationError."""
+    return _read_text(file, f"policy file {file}")
+
+
+def _read_text(file: Path, name: str) -> str:
+    """The text of a file. Raises ConfigurationError, which calls it by this name."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{name} is not in UTF-8") from None
 
 
 def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
@@ -578,18 +540,12 @@ def _parse(text: str, file: str, spent: _Spent) -> Policy:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is not YAML"
         raise ConfigurationError(f"{file}{line}: {problem}") from None
-    if root is None:
-        return Policy()
     try:
-        written = _WrittenPolicy.model_validate(root, context=spent)
+        return Policy() if root is None else _POLICY.validate_python(root, context=spent)
     except ValidationError as invalid:
         faults = sorted(invalid.errors(include_url=False, include_input=False), key=lambda fault: fault["ctx"]["line"])
         shown = list(dict.fromkeys(fault["msg"] for fault in faults))[:_MOST_FAULTS]
         raise ConfigurationError(f"{file}, {'; '.join(shown)}") from None
-    if written.replace and written.default is None:
-        problem = "a policy that replaces the server's rules needs a `default`"
-        raise ConfigurationError(f"{file}, line {written.lines['replace']}: {problem}")
-    return written.policy()
 
 
 def edit_policy(text: str, file: str, branch: str | None, retention: str | None) -> str:

@@ -254,7 +254,7 @@ class TestFiles:
                 "keep_tags:\n" + "".join(f"- '{{a,b}}{n}*'\n" for n in range(5_001)),
                 "line 5002: .* at most 10,000 names",
             ),
-            (MANY.replace("  b10000: 3d", "keep_tags: [v1, v2]"), "line 10002: .* at most 10,000 names"),
+            (MANY.replace("  b10000: 3d", "keep_tags: [v1, v2]"), "line 10000: .* at most 10,000 names"),
             (MANY.replace("  b10000: 3d", "stale_branches: [branches: a]"), "line 10002: .* at most 10,000 names"),
             (
                 "keep_tags:\n" + ("- '{a,b}" + "*c" * 400 + "'\n") * 313,
