@@ -4,7 +4,7 @@ import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -224,16 +224,7 @@ def _describe_file(file: Path, policy: Policy, why_alone: str) -> RulesInForce:
         f"stale branches: {counted(len(policy.stale), 'rules')}",
     ]
     warning = f"only the file was checked, not if its names and patterns fit branches, tags and commits: {why_alone}"
-    rules = [
-        {
-            "branch": rule.pattern,
-            "line": rule.line,
-            "retention_seconds": rule.retention // timedelta(seconds=1),
-            "keeps": dict(rule.keeps),
-            "merged_seconds": rule.retention // timedelta(seconds=1) if rule.all_parents else None,
-        }
-        for rule in policy.rules
-    ]
+    rules = [{"branch": rule.pattern, "line": rule.line, **retention_rules.encode_rule(rule)} for rule in policy.rules]
     lines = [f"{file}: {'; '.join(shown)}", f"WARNING: {warning}"]
     content: dict[str, object] = {"file": str(file), "warnings": [warning], "rules": rules, "keep_tags": kept}
     return RulesInForce(lines, content, refused=False)

@@ -564,9 +564,7 @@ def encode_rules(retained: Retention, definition: LiveDefinition, now: datetime)
         "rules": [
             {
                 "branch": line.branch,
-                "retention_seconds": line.rule.retention // timedelta(seconds=1),
-                "keeps": dict(line.rule.keeps),
-                "merged_seconds": None if line.rule.merged is None else line.rule.merged // timedelta(seconds=1),
+                **retention_rules.encode_rule(line.rule),
                 "source": line.rule.source,
                 "commits_kept": line.kept,
                 "head_made_at": line.head_made_at,

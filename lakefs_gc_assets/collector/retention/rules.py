@@ -238,6 +238,11 @@ class BranchRule:
     all_parents: _AllParents = False
 
     @property
+    def merged(self) -> timedelta | None:
+        """For how long what merges brought in stays; None if it goes by other rules alone."""
+        return self.retention if self.all_parents else None
+
+    @property
     def exact(self) -> bool:
         """True if it is the name of one branch."""
         return _is_exact(self.pattern)
@@ -659,6 +664,13 @@ class Rule:
         return counts if self.merged is None else f"{counts}, all parents {in_units(self.merged)}"
 
 
+def encode_rule(rule: Rule | BranchRule) -> dict[str, object]:
+    """What a rule keeps, for programs; durations in seconds."""
+    second = timedelta(seconds=1)
+    merged = None if rule.merged is None else rule.merged // second
+    return {"retention_seconds": rule.retention // second, "keeps": dict(rule.keeps), "merged_seconds": merged}
+
+
 @dataclass(frozen=True, slots=True)
 class EffectiveRules:
     """The rule of each branch that exists, and the one of dangling commits."""
@@ -775,7 +787,7 @@ def _of_policy(policy: Policy, branch: str) -> Rule | None:
         retention=max(rule.retention for rule in rules),
         source=f"the policy's rule {named}" if len(rules) == 1 else f"the policy's rules {named}",
         keeps=tuple({name: limit for _, limit, name in limits}.items()),  # The highest limit comes last.
-        merged=max((rule.retention for rule in rules if rule.all_parents), default=None),
+        merged=max((rule.merged for rule in rules if rule.merged is not None), default=None),
     )
 
 
