@@ -115,4 +115,4 @@ def listed(around: Around, other: OtherRepository | None) -> tuple[RepositoryFac
         raise AccessDenied("GET /repositories: 403")
     if other is None or not other.is_there or around.repositories != "all":
         return ()
-    return (RepositoryFacts(OTHER, other.repository.uri, _BRANCH, False),)
+    return (other.repository.facts(OTHER),)

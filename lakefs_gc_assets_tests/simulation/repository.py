@@ -5,9 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
+from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+
+DEFAULT_BRANCH = "main"
 
 Staging = dict[str, Entry | None]
 """Staged entries by path; None where the path was deleted."""
@@ -97,6 +100,11 @@ class Repository:
     def compacted_keys(self) -> set[str]:
         """Keys of the objects whose entries a compaction ever wrote."""
         return {address.removeprefix(self.uri) for address in self.ever_compacted}
+
+    def facts(self, id_: str) -> RepositoryFacts:
+        """What a server says of it; it was made with its first commit."""
+        first = next(iter(self.commits.values()))
+        return RepositoryFacts(id_, self.uri.removesuffix("/"), DEFAULT_BRANCH, False, first.facts.creation_date)
 
     def branch(self, name: str) -> Branch:
         """Raises Refused where there is none."""

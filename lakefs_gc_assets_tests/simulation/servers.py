@@ -32,8 +32,8 @@ from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.listed_commits import ListedCommits
+from lakefs_gc_assets_tests.simulation.repository import DEFAULT_BRANCH, Repository
 from lakefs_gc_assets_tests.simulation.repository import Branch as BranchState
-from lakefs_gc_assets_tests.simulation.repository import Repository
 from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 
 LINK_SECONDS = DAY
@@ -42,7 +42,6 @@ _YEAR_4000 = 64_060_588_800
 _MISSED_SECONDS = 10 * MINUTE
 _BLANKS_IN_A_ROW = 2
 """A page that repeats without a location is believed, so that no more than so many are."""
-_DEFAULT_BRANCH = "main"
 _ALIAS = "point-s3alias"
 """An access point of the bucket."""
 ACTION_KEY = "actions/slow.yaml"
@@ -183,7 +182,7 @@ class Servers:
         """What is shown of the branches, to somebody for whom they may be lost or not."""
         every = self.repository.branches
         if lost and self.misbehaviour.lost_branches_but_one:
-            return {name: branch for name, branch in every.items() if name == _DEFAULT_BRANCH}
+            return {name: branch for name, branch in every.items() if name == DEFAULT_BRANCH}
         return every
 
     def vanished(self) -> frozenset[str]:
@@ -386,7 +385,7 @@ class CollectorsApi:
 
     def repository(self) -> RepositoryFacts:
         self._ask("repository")
-        return RepositoryFacts("repo", self._servers.repository.uri, "main", False)
+        return self._servers.repository.facts("repo")
 
     def repositories(self) -> tuple[RepositoryFacts, ...]:
         return (self.repository(), *self._servers.others())
