@@ -424,8 +424,10 @@ class CollectorsApi:
         branches = self._branches()
         if branch not in branches:
             raise NotFound(f"diff {branch}: 404")
-        for path, entry in list(self._servers.repository.changes(branches[branch])):
-            yield DiffEntry(path, "removed" if entry is None else "changed")
+        repository, shown = self._servers.repository, branches[branch]
+        head = repository.head(shown)
+        for path, entry in list(repository.changes(shown)):
+            yield DiffEntry(path, "removed" if entry is None else "changed" if path in head else "added")
 
     def stat(self, reference: str, path: str) -> ObjectStats | None:
         self._ask(f"stat {reference} {path}")
