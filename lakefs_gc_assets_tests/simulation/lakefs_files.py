@@ -4,7 +4,7 @@ import hashlib
 import io
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -33,6 +33,7 @@ class Entry:
         address_type: 1 relative to the namespace, 2 in full.
         metadata: a number for each content of user metadata.
         soft_at: when it was staged without a promise of lakeFS (StageObject, or an import of an own address).
+        mtime: when it was staged, seconds since 1970.
     """
 
     address: str
@@ -41,6 +42,7 @@ class Entry:
     etag: str
     metadata: int = 0
     soft_at: float | None = None
+    mtime: int = field(default=0, compare=False, repr=False)
 
     @property
     def identity(self) -> tuple[int, str, int]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
@@ -160,7 +160,7 @@ class Repository:
                 yield path, entry
 
     def stage(self, branch: Branch, path: str, entry: Entry) -> None:
-        branch.tokens[0][path] = entry
+        branch.tokens[0][path] = replace(entry, mtime=int(self.bucket.clock.time.now))
 
     def remove(self, branch: Branch, path: str) -> None:
         """Deletes a path: a tombstone, or nothing stays where nothing older needs to be hidden."""

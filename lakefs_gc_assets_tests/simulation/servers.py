@@ -437,7 +437,10 @@ class CollectorsApi:
         entry = repository.find(reference, path)
         if entry is None:
             return None
-        return ObjectStats(path, self._physical_address(entry), entry.size)
+        return self._stats(path, entry)
+
+    def _stats(self, path: str, entry: Entry) -> ObjectStats:
+        return ObjectStats(path, self._physical_address(entry), entry.size, entry.mtime, entry.etag)
 
     def _physical_address(self, entry: Entry) -> str:
         if entry.address_type == 2:

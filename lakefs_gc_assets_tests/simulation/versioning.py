@@ -242,12 +242,13 @@ def import_objects(world: World, branch: int, number: int, spelling: int) -> Job
     yield 10 * MINUTE
     entries = dict(world.repository.commits[head].entries)
     digest = hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()
-    entries["in/1"] = Entry(f"s3://elsewhere/{number}", 2, number % 9, digest)
+    entries["in/1"] = Entry(f"s3://elsewhere/{number}", 2, number % 9, digest, mtime=int(world.time.now))
     reached = sorted(key for key in world.oracle.firm_since if key in world.bucket.objects)
     if reached:
         key = reached[number % len(reached)]
         stored = world.bucket.objects[key]
-        entries["in/2"] = Entry(spelled(world.repository.uri, key, spelling), 2, len(stored.data), md5(stored.data))
+        address = spelled(world.repository.uri, key, spelling)
+        entries["in/2"] = Entry(address, 2, len(stored.data), md5(stored.data), mtime=int(stored.last_modified))
     # Whatever somebody else did to the hidden branch is given up.
     world.repository.branches[hidden].commit_id = head
     world.oracle.look()

@@ -156,7 +156,8 @@ class World:
             if number % 3 == 2:
                 self.oracle.foreign.add(key)
             elif number % 2:
-                self.repository.branches["main"].tokens[0][f"old/{number}"] = Entry(key, 1, len(content), md5(content))
+                entry = Entry(key, 1, len(content), md5(content))
+                self.repository.stage(self.repository.branches["main"], f"old/{number}", entry)
         self.oracle.look()
 
     def commit(self, entries: dict[str, Entry], parents: tuple[str, ...], lag: float, date: float = 0.0) -> str:
