@@ -139,6 +139,14 @@ class Repository:
         staged = branch.staged()
         return staged[path] if path in staged else self.rests_on(branch).get(path)
 
+    def shown(self, reference: str) -> Mapping[str, Entry] | None:
+        """Every path of a branch, staged changes included, or of a commit; None if there is neither."""
+        branch = self.branches.get(reference)
+        if branch is not None:
+            return self.visible(branch)
+        record = self.commits.get(self.tags.get(reference, reference))
+        return None if record is None else record.entries
+
     def visible(self, branch: Branch) -> dict[str, Entry]:
         """Every path of a branch."""
         entries: dict[str, Entry | None] = {**self.rests_on(branch), **branch.staged()}

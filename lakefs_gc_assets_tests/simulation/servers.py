@@ -453,16 +453,16 @@ class CollectorsApi:
     def list_objects(self, reference: str, after: str, prefix: str = "") -> ObjectsPage:
         self._ask(f"list_objects {reference} {after} {prefix}")
         repository = self._servers.repository
-        if reference not in repository.branches:
+        entries = repository.shown(reference)
+        is_lost = reference in repository.branches and reference not in self._branches()
+        if entries is None or is_lost:
             return ObjectsPage((), more=False)
         if _ACTION_PATH.startswith(prefix) and prefix:
             is_there = bool(self._servers.hook_minutes) and after < _ACTION_PATH
             file = ObjectStats(_ACTION_PATH, repository.uri + ACTION_KEY, len(action_file(self._servers.hook_minutes)))
             return ObjectsPage((file,) if is_there else (), more=False)
-        entries = repository.visible(repository.branches[reference])
-        paths = sorted(path for path in entries if path > after)
-        page = paths[:_OBJECTS_ON_PAGE]
-        objects = tuple(ObjectStats(path, self._physical_address(entries[path]), entries[path].size) for path in page)
+        paths = sorted(path for path in entries if path > after and path.startswith(prefix))
+        objects = tuple(self._stats(path, entries[path]) for path in paths[:_OBJECTS_ON_PAGE])
         return ObjectsPage(objects, more=len(paths) > len(objects))
 
     def start_refs_dump(self) -> str:
