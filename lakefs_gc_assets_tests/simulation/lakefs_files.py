@@ -76,7 +76,7 @@ def _table(kind: str, entity: str, records: tuple[Record, ...]) -> TableFile:
         "estimated_size_bytes": "0",
     }
     if entity:
-        properties["entity"] = entity
+        properties |= {"entity": entity, "schema_name": f"io.treeverse.lakefs.graveler.{entity.capitalize()}Data"}
     pairs = [(key, _signed(len(identity)) + identity + _signed(len(data)) + data) for key, identity, data in records]
     name = hashlib.sha256(repr((kind, entity, records)).encode()).hexdigest()
     return TableFile(name, table(pairs, properties), first, last, len(records))
