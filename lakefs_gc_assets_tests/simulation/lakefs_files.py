@@ -21,6 +21,9 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 
 _ENTRIES_OF_A_RANGE = 6
+_UNCOMMITTED_SCHEMA = pa.schema(
+    [pa.field("physical_address", pa.string(), nullable=False), pa.field("creation_date", pa.int64(), nullable=False)]
+)
 Record = tuple[bytes, bytes, bytes]
 """Key, identity, data."""
 
@@ -184,7 +187,7 @@ def _put_dumped(bucket: Bucket, entity: str, rows: Sequence[tuple[str, bytes]]) 
 @lru_cache(maxsize=5_000)
 def uncommitted_file(addresses: tuple[str, ...]) -> bytes:
     """A file of prepare_uncommited."""
-    rows = pa.table({"physical_address": pa.array(addresses, pa.string()), "creation_date": [0] * len(addresses)})
+    rows = pa.table([pa.array(addresses, pa.string()), [0] * len(addresses)], schema=_UNCOMMITTED_SCHEMA)
     buffer = io.BytesIO()
     pq.write_table(rows, buffer, compression="gzip", use_dictionary=["physical_address"])
     return buffer.getvalue()
