@@ -60,7 +60,7 @@ class ListedCommits:
         """
         repository = self.repository
         if repository.rules is None:
-            raise NotFound("get gc rules: 404")
+            raise NotFound("get gc rules: not found")
         vanished = self.vanished()
         commits = sorted(repository.commits.items())
         every = {id_: record.facts for id_, record in commits if id_ not in vanished}

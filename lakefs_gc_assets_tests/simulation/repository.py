@@ -106,6 +106,10 @@ class Repository:
         first = next(iter(self.commits.values()))
         return RepositoryFacts(id_, self.uri.removesuffix("/"), DEFAULT_BRANCH, False, first.facts.creation_date)
 
+    def set_rules(self, rules: RetentionRules) -> None:
+        """Sets the rules of retention; to a server a default of zero without rules of branches is none at all."""
+        self.rules = rules if rules.default_days or rules.branches else None
+
     def branch(self, name: str) -> Branch:
         """Raises Refused where there is none."""
         if name not in self.branches:

@@ -17,7 +17,7 @@ operation = registering(OPERATIONS)
 def set_rules(world: World, default: int, branch: int, days: int) -> Job:
     """A default and the rule of a branch, which need not exist."""
     rules = {BRANCHES[branch % len(BRANCHES)]: DAYS[days % len(DAYS)]}
-    world.repository.rules = RetentionRules(DAYS[default % len(DAYS)], rules)
+    world.repository.set_rules(RetentionRules(DAYS[default % len(DAYS)], rules))
     yield from ()
 
 
@@ -28,7 +28,7 @@ def lengthen_rules(world: World, days: int) -> Job:
     if rules is None:
         raise Refused("no rules")
     branches = {branch: kept + more for branch, kept in rules.branches.items()}
-    world.repository.rules = RetentionRules(rules.default_days + more, branches)
+    world.repository.set_rules(RetentionRules(rules.default_days + more, branches))
     yield from ()
 
 
@@ -39,7 +39,7 @@ def lengthen_rule(world: World, branch: int, days: int) -> Job:
     if rules is None:
         raise Refused("no rules")
     longer = rules.branches.get(name, rules.default_days) + 1 + days % 20
-    world.repository.rules = replace(rules, branches={**rules.branches, name: longer})
+    world.repository.set_rules(replace(rules, branches={**rules.branches, name: longer}))
     yield from ()
 
 
