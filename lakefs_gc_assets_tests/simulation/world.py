@@ -145,7 +145,9 @@ class World:
         first = self.commit({}, (), 0.0)
         self.repository.new_branch("main", first)
         self.bucket.put("_lakefs/dummy", b"")
-        self.bucket.put("dummy", b"")
+        if self.setup.old_objects:
+            # Versions of lakeFS that had no `_lakefs/dummy` marked a namespace so.
+            self.bucket.put("dummy", b"")
         if self.setup.hook_minutes:
             self.bucket.put(ACTION_KEY, action_file(self.setup.hook_minutes))
         for number in range(self.setup.old_objects):
