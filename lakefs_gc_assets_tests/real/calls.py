@@ -14,8 +14,9 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,8 +24,12 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, installation
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
@@ -67,6 +72,21 @@ class Server:
     answers: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def collector(self) -> "Server":
+        """The same server with names and answers of the collector's calls alone; see `collectors_calls`."""
+        return replace(self, answers={}, names={}, kept={})
+
+    @cached_property
+    def api(self) -> LakeFSApi:
+        """The collector's client."""
+        settings = LakeFSSettings(endpoint=self.url, access_key_id=self.keys[0], secret_access_key=self.keys[1])
+        return LakeFSClient(settings, "repo", SystemClock())
+
+    def folder(self) -> Path:
+        """The folder with the objects of each bucket, as they are now."""
+        return self.buckets
 
     def send(
         self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None, **headers: str
@@ -129,7 +149,7 @@ class Server:
 
     def files(self, bucket: str) -> dict[str, Path]:
         """The files of a bucket by their keys."""
-        folder = self.buckets / bucket
+        folder = self.folder() / bucket
         return {
             path.relative_to(folder).as_posix(): path
             for path in sorted(folder.rglob("*"))

@@ -22,11 +22,15 @@ def tables(server: Server, namespace: str, metarange_id: str) -> dict[str, Any]:
 
     Ids of commits are in no common order, and paths are split into ranges by other hashes, so ranges are joined.
     """
-    folder = server.buckets / namespace / "_lakefs"
+    folder = server.folder() / namespace / "_lakefs"
     metarange = (folder / metarange_id).read_bytes()
     properties = _properties(server, metarange)
     entity = properties.get("entity")
-    ranges = [(folder / each.id).read_bytes() for each in read_metarange(metarange, metarange_id, entity=entity)]
+    records = read_metarange(metarange, metarange_id, entity=entity)
+    ranges = [(folder / each.id).read_bytes() for each in records]
+    if "min_key" in properties:
+        is_first = bool(records) and properties["min_key"] == records[0].max_key.decode("utf-8", "backslashreplace")
+        properties["min_key"] = f"is the last key of the first range: {is_first}"
     kinds = {str({**_properties(server, each), "count": "", "min_key": "", "max_key": ""}) for each in ranges}
     return {
         "metarange": {**properties, "count": "", "max_key": ""},
@@ -66,7 +70,7 @@ def _record(server: Server, entity: str, message: bytes) -> list[Any]:
 
 def uncommitted(server: Server, location: str) -> dict[str, Any]:
     """The files of one call of prepare_uncommited: their schema, and all rows in order."""
-    folder = server.buckets / location.removeprefix("s3://")
+    folder = server.folder() / location.removeprefix("s3://")
     files = [pq.ParquetFile(path) for path in sorted(folder.iterdir())]
     columns = [
         (chunk.path_in_schema, chunk.physical_type, chunk.compression, column.max_definition_level)
@@ -84,6 +88,6 @@ def uncommitted(server: Server, location: str) -> dict[str, Any]:
 
 def prepared_commits(server: Server, location: str) -> dict[str, Any]:
     """The list of commits that one call wrote, in no order."""
-    text = (server.buckets / location.removeprefix("s3://")).read_text()
+    text = (server.folder() / location.removeprefix("s3://")).read_text()
     rows = list(csv.reader(io.StringIO(text, newline="")))
     return {"header": rows[0], "rows": sorted(server.comparable(row, call="files") for row in rows[1:])}

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from lakefs_gc_assets_tests.real.calls import Server
+from lakefs_gc_assets_tests.real.collectors_calls import look
 
 _R = "/repositories/repo"
 _B = _R + "/branches/main"
@@ -13,20 +14,16 @@ _TRIES = 300
 
 def play(server: Server) -> None:
     """Makes every call; answers are in `server.answers`."""
-    for part in (
-        _repositories,
-        _objects,
-        _commits,
-        _branches,
-        _tags,
-        _merges,
-        _rules,
-        _collection,
-        _read_only,
-        _pulls,
-        _protected,
-    ):
+    play_changes(server)
+    for part in (_collection, _read_only, _pulls, _protected):
         part(server)
+
+
+def play_changes(server: Server) -> None:
+    """Makes the calls that change what the collector sees, and its own calls after each part."""
+    for part in (_repositories, _objects, _commits, _branches, _tags, _merges, _rules, _staging):
+        part(server)
+        look(server, part.__name__.strip("_"))
 
 
 def _repositories(server: Server) -> None:
@@ -76,7 +73,7 @@ def _objects(server: Server) -> None:
     ask("diff of missing branch", "GET", _R + "/branches/none/diff")
     ask("copy", "POST", _B + "/objects/copy", {"src_path": "a/1"}, dest_path="copied")
     ask("copy of missing path", "POST", _B + "/objects/copy", {"src_path": "none"}, dest_path="copied")
-    ask("set metadata", "PUT", _B + "/objects/stat/user_metadata", {"set": {"k": "v"}}, path="b")
+    ask("set metadata", "PUT", _B + "/objects/stat/user_metadata", {"set": {"m": "1"}}, path="b")
     ask("stat with metadata", "GET", _R + "/refs/main/objects/stat", path="b")
     ask("objects with metadata", "GET", _R + "/refs/main/objects/ls", prefix="b")
     ask("objects without their metadata", "GET", _R + "/refs/main/objects/ls", prefix="b", user_metadata="false")
@@ -232,8 +229,10 @@ def _rules(server: Server) -> None:
     ask("put rules of null branches", "PUT", rules, {"default_retention_days": 3, "branches": None})
     ask("put rules of no branches", "PUT", rules, {"default_retention_days": 3, "branches": []})
     ask("rules of no branches", "GET", rules)
+    look(server, "rules of no branches")
     ask("put zero rules", "PUT", rules, {"default_retention_days": 0, "branches": []})
     ask("zero rules", "GET", rules)
+    look(server, "zero rules")
     ask("put negative rules", "PUT", rules, {"default_retention_days": -1, "branches": []})
     ask("negative rules", "GET", rules)
     ask("put rules as text", "PUT", rules, {"default_retention_days": "3", "branches": []})
@@ -248,9 +247,13 @@ def _rules(server: Server) -> None:
     ask("rules", "GET", rules)
 
 
+def _staging(server: Server) -> None:
+    ask = server.ask
+    ask("stage before collection", "POST", _B + "/objects", b"staged", path="staged")
+
+
 def _collection(server: Server) -> None:
     ask, gc = server.ask, _R + "/gc"
-    ask("stage before collection", "POST", _B + "/objects", b"staged", path="staged")
     ask("prepare uncommitted with null", "POST", gc + "/prepare_uncommited", {"continuation_token": None})
     ask("prepare uncommitted without body", "POST", gc + "/prepare_uncommited")
     page = ask("prepare uncommitted", "POST", gc + "/prepare_uncommited", {})

@@ -1,13 +1,17 @@
-"""The embedded server answers and writes what a real one does, call by call and file by file."""
+"""The embedded and the simulated server answer and write what a real one does, call by call and file by file."""
 
 import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakefs_gc_assets_tests.real import files, scene
 from lakefs_gc_assets_tests.real.calls import Server, both
+from lakefs_gc_assets_tests.real.simulated import SimulatedServer, new_world
+from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
 
 DIFFERENCES = {
     "commit on missing branch": "the embedded server runs no hooks: lakeFS fails while it looks for their files",
@@ -100,3 +104,70 @@ def _place(key: str) -> str:
 def test_a_wrong_answer_is_found(servers: tuple[Server, Server]) -> None:
     real, embedded = servers
     assert _shown({**embedded.answers, "get tag": [200, "application/json", {"id": "v1"}]}) != _shown(real.answers)
+
+
+def _played(real: Server, buckets: Path, misbehaviour: Misbehaviour | None = None) -> SimulatedServer:
+    """The simulated server of the histories, on which the scene's changes were made."""
+    world = new_world(float(int(time.time())))
+    if misbehaviour is not None:
+        world.servers.misbehaviour = misbehaviour
+    server = SimulatedServer("", ("", ""), buckets, False, world=world, real_answers=real.answers)
+    scene.play_changes(server)
+    return server
+
+
+@pytest.fixture(scope="module")
+def simulated(servers: tuple[Server, Server], tmp_path_factory: pytest.TempPathFactory) -> SimulatedServer:
+    """The simulated server, which does nothing wrong."""
+    return _played(servers[0], tmp_path_factory.mktemp("buckets"))
+
+
+def _read_by_collector(answers: dict[str, Any]) -> dict[str, str]:
+    """The answers without committer, message and metadata of dumped commits, which the simulated server leaves out."""
+    answers = dict(answers)
+    for call, answer in answers.items():
+        if call.endswith("dumped commits_meta_range_id"):
+            records = [[field for field in record if field[0] not in (2, 3, 6)] for record in answer["records"]]
+            answers[call] = {**answer, "records": sorted(records, key=str)}
+    return _shown(answers)
+
+
+def test_embedded_server_answers_collector_as_real_one(servers: tuple[Server, Server]) -> None:
+    real, embedded = (server.collector.answers for server in servers)
+    assert _shown(embedded) == _shown(real)
+
+
+def test_simulated_server_answers_collector_as_real_one(
+    servers: tuple[Server, Server], simulated: SimulatedServer
+) -> None:
+    real = servers[0].collector.answers
+    assert _read_by_collector(simulated.collector.answers) == _read_by_collector(real)
+    assert len(simulated.played) > 50
+    assert len(real) > 500
+
+
+def test_simulated_files_lie_in_the_same_folders(servers: tuple[Server, Server], simulated: SimulatedServer) -> None:
+    real, own = ({_place(key) for key in server.files("lake")} for server in (servers[0], simulated))
+    # The collector asks for rules by the API alone.
+    assert {key for key in real if key.startswith("repo/_lakefs/")} - own == {
+        "repo/_lakefs/retention/gc/rules/config.json"
+    }
+    assert own <= real
+
+
+@pytest.mark.parametrize(
+    "misbehaviour",
+    [
+        Misbehaviour(page_rows=1000, aliased=True),
+        Misbehaviour(page_rows=1000, blank_pages=1),
+        Misbehaviour(page_rows=1000, lost_branches=1),
+        Misbehaviour(page_rows=1000, missing_commits=True),
+        Misbehaviour(page_rows=1000, old_lists=True),
+    ],
+    ids=["aliased addresses", "blank page", "lost branch", "missing commits", "old lists"],
+)
+def test_misbehaviour_of_simulated_server_is_found(
+    servers: tuple[Server, Server], misbehaviour: Misbehaviour, tmp_path: Path
+) -> None:
+    answers = _played(servers[0], tmp_path, misbehaviour).collector.answers
+    assert _read_by_collector(answers) != _read_by_collector(servers[0].collector.answers)

@@ -1,6 +1,6 @@
 """What users and their clients do to objects: one function for each registering, each a job of one or more steps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -135,20 +135,24 @@ def reset_branch(world: World, branch: int) -> Job:
 def reset_path(world: World, branch: int, path: int) -> Job:
     """One path, or everything below `d/` or `f/`."""
     prefix = ("d/", "f/", *PATHS)[path % (2 + len(PATHS))]
-    found = branch_at(world, branch)
 
     def meant(name: str) -> bool:
         return name == prefix or (prefix.endswith("/") and name.startswith(prefix))
 
-    for token in found.tokens:
+    reset_paths(world, branch_at(world, branch), meant)
+    yield from ()
+
+
+def reset_paths(world: World, branch: Branch, meant: Callable[[str], bool]) -> None:
+    """Takes back what is staged, or compacted, at the paths that are meant."""
+    for token in branch.tokens:
         for name in [name for name in token if meant(name)]:
             del token[name]
-    if found.compacted is not None:
-        head = world.repository.head(found)
-        for name in [name for name in head.keys() | found.compacted.keys() if meant(name)]:
-            if head.get(name) is not found.compacted.get(name):
-                found.tokens[0][name] = head.get(name)
-    yield from ()
+    if branch.compacted is not None:
+        head = world.repository.head(branch)
+        for name in [name for name in head.keys() | branch.compacted.keys() if meant(name)]:
+            if head.get(name) is not branch.compacted.get(name):
+                branch.tokens[0][name] = head.get(name)
 
 
 @operation
