@@ -4,6 +4,7 @@ Read routes are in `reads`. Routes below `/_embedded` do not exist in lakeFS: th
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -419,11 +420,24 @@ def _delete_tag(core: Core, request: Request, repository: ServedRepository, tag:
     return NO_CONTENT
 
 
+def _require_foreign_sources(namespace: str, sources: Iterable[Mapping[str, str]]) -> None:
+    """Raises ApiFailure 400 for a source in the repository's own namespace, or around it, as lakeFS does."""
+    for source in sources:
+        path = source["path"]
+        if path.startswith(namespace):
+            raise bad_request(
+                f"import path ({path}) in repository namespace ({namespace}) is prohibited: invalid import source"
+            )
+        if source["type"] == "common_prefix" and namespace.startswith(path):
+            raise bad_request(f"prefix ({path}) contains repository namespace: ({namespace}), invalid import source")
+
+
 def _start_import(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     body = request.json_object("paths", "commit")
     for source in body["paths"]:
         checked_object(source, "path", "destination", "type")
     branches.get(core, repository, branch)
+    _require_foreign_sources(repository.storage_namespace, body["paths"])
     task_id = core.tasks.start("", lambda: branches.run_import(core, repository, branch, request.user, body))
     return json_response(202, {"id": task_id})
 

@@ -65,3 +65,19 @@ def test_a_branch_with_changes_is_not_imported_to(lake: EmbeddedServer) -> None:
     clients.upload(lake, "staged", b"x")
     done = _import(lake, {"type": "object", "path": "local://lake/other", "destination": "single"})
     assert "uncommitted changes" in done["error"]["message"]
+
+
+@pytest.mark.parametrize("below", ["", "/data/", "-2/data/x"])
+def test_import_from_own_namespace_is_refused(lake: EmbeddedServer, below: str) -> None:
+    namespace = clients.call(lake, "GET", "/repositories/repo")[1]["storage_namespace"]
+    paths = [{"type": "common_prefix", "path": namespace + below, "destination": "x"}]
+    status, refusal = clients.call(lake, "POST", _IMPORT, {"paths": paths, "commit": {"message": "import"}})
+    assert status == 400
+    assert refusal["message"].endswith(f"in repository namespace ({namespace}) is prohibited: invalid import source")
+
+
+def test_import_of_prefix_around_own_namespace_is_refused(lake: EmbeddedServer) -> None:
+    namespace = clients.call(lake, "GET", "/repositories/repo")[1]["storage_namespace"]
+    paths = [{"type": "common_prefix", "path": namespace[:-1], "destination": "x"}]
+    status, refusal = clients.call(lake, "POST", _IMPORT, {"paths": paths, "commit": {"message": "import"}})
+    assert (status, "contains repository namespace" in refusal["message"]) == (400, True)
