@@ -231,7 +231,11 @@ def spelled(uri: str, key: str, spelling: int) -> str:
 
 @operation
 def import_objects(world: World, branch: int, number: int, spelling: int) -> Job:
-    """A commit on a hidden branch of its own, then merged: objects outside, and one of the repository's in full."""
+    """A commit on a hidden branch of its own, then merged: objects outside, and one of the repository's in full.
+
+    Servers refuse to import from their own namespace by now. Entries of full addresses in it are left from older
+    versions, which stored those of linked and staged objects (changed in 0.88.0, by lakeFS's CHANGELOG.md).
+    """
     found = branch_at(world, branch)
     if found.hidden:
         raise Refused("hidden")
