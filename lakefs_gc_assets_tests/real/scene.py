@@ -15,7 +15,7 @@ _TRIES = 300
 def play(server: Server) -> None:
     """Makes every call; answers are in `server.answers`."""
     play_changes(server)
-    for part in (_collection, _read_only, _pulls, _protected):
+    for part in (_collection, _imports, _read_only, _pulls, _protected):
         part(server)
 
 
@@ -276,6 +276,19 @@ def _collection(server: Server) -> None:
     ask("location of missing metarange", "GET", f"{_R}/metadata/meta_range/{_MISSING}")
 
 
+def _imports(server: Server) -> None:
+    own = server.send("GET", _R + "/refs/main/objects/stat", query={"path": "b"}).json()["physical_address"]
+    for name, kind, path in (
+        ("own object", "object", own),
+        ("own prefix", "common_prefix", "s3://lake/repo/data/"),
+        ("own namespace", "common_prefix", "s3://lake/repo"),
+        ("prefix around own namespace", "common_prefix", "s3://lake/"),
+        ("namespace that begins alike", "object", "s3://lake/repo-2/data/x"),
+    ):
+        body = {"paths": [{"type": kind, "path": path, "destination": "x"}], "commit": {"message": "imported"}}
+        server.ask(f"import {name}", "POST", _R + "/branches/dev-2/import", body)
+
+
 def _read_only(server: Server) -> None:
     ask, base = server.ask, "/repositories/frozen"
     new = {"name": "frozen", "storage_namespace": "s3://lake/frozen", "read_only": True}
@@ -322,6 +335,8 @@ def _pulls(server: Server) -> None:
 
 def _protected(server: Server) -> None:
     ask, protection, dev = server.ask, _R + "/settings/branch_protection", _R + "/branches/dev"
+    # Staged on both servers, however soon the real one knows of the rule.
+    server.send("POST", dev + "/objects", b"x", {"path": "x"})
     ask("no protection", "GET", protection)
     ask("protect branches", "PUT", protection, [{"pattern": "dev*"}])
     ask("protection", "GET", protection)
