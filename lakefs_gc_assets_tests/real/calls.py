@@ -50,6 +50,8 @@ _TIMES = frozenset(
     {"mtime", "creation_date", "closed_date", "update_time", "physical_address_expiry", "presigned_url_expiry"}
 )
 _TOLERANCE_SECONDS = 60
+_LONGEST_SCENE_SECONDS = 3600
+"""The collector is told times of all that was made since the scene began."""
 _LINKS = frozenset({"presigned_url", "gc_commits_presigned_url"})
 _WAIT_SECONDS = 30
 
@@ -63,6 +65,7 @@ class Server:
         answers: comparable form of each answer, by the name of the call.
         enforces_protection: True if a protected branch cannot be written.
         kept: answers, or parts of them, that lead to files.
+        tolerance_seconds: how old a time may be that counts as the present.
     """
 
     url: str
@@ -72,11 +75,12 @@ class Server:
     answers: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
+    tolerance_seconds: float = _TOLERANCE_SECONDS
 
     @cached_property
     def collector(self) -> "Server":
         """The same server with names and answers of the collector's calls alone; see `collectors_calls`."""
-        return replace(self, answers={}, names={}, kept={})
+        return replace(self, answers={}, names={}, kept={}, tolerance_seconds=_LONGEST_SCENE_SECONDS)
 
     @cached_property
     def api(self) -> LakeFSApi:
@@ -133,11 +137,17 @@ class Server:
         if isinstance(value, list):
             return [self.comparable(item, key, call=call) for item in value]
         if key in _TIMES and value:
-            return f"{type(value).__name__}: now" if _is_now(value, key) else value
+            return f"{type(value).__name__}: now" if self._is_now(value, key) else value
         if isinstance(value, str):
             text = _refusal(value) if key == "message" else value
             return "a link" if key in _LINKS and text.startswith("http") else self._named(text, call)
         return value
+
+    def _is_now(self, value: Any, key: str) -> bool:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", value)).timestamp()
+        ahead = 900 if key.endswith("_expiry") else 0
+        return abs(float(value) - time.time() - ahead) < self.tolerance_seconds
 
     def _named(self, text: str, call: str) -> str:
         """Tokens are named after the call that showed them first."""
@@ -155,13 +165,6 @@ class Server:
             for path in sorted(folder.rglob("*"))
             if path.is_file() and ".sgwtmp" not in path.parts
         }
-
-
-def _is_now(value: Any, key: str) -> bool:
-    if isinstance(value, str):
-        value = datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", value)).timestamp()
-    ahead = 900 if key.endswith("_expiry") else 0
-    return abs(float(value) - time.time() - ahead) < _TOLERANCE_SECONDS
 
 
 @contextmanager

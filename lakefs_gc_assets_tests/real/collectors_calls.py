@@ -5,7 +5,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from lakefs_gc_assets.errors import LakeFSError
-from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, ObjectStats
+from lakefs_gc_assets.lakefs.api.models import Commit, DiffEntry, LakeFSApi, ObjectStats
 from lakefs_gc_assets_tests.real import files
 from lakefs_gc_assets_tests.real.calls import Server
 
@@ -33,8 +33,8 @@ class _Look:
         self._ask("rules", api.retention_rules)
         branches, tags = self._ask("branches", api.branches), self._ask("tags", api.tags)
         for name in (*(branch.id for branch in branches), "none"):
-            self._ask(f"first change of {name}", lambda name=name: api.first_change(name))
-            self._ask(f"changes of {name}", lambda name=name: list(api.changes(name)))
+            self._ask(f"first change of {name}", api.first_change, name)
+            self._ask(f"changes of {name}", self._changes, name)
             objects = self._ask_objects(name, name)
             self._ask_stats(name, name, objects)
         heads = {branch.id: branch.commit_id for branch in branches} | {f"tag {tag.id}": tag.commit_id for tag in tags}
@@ -44,7 +44,7 @@ class _Look:
             self._ask_stats(f"commit {number}", id_, objects[:1])
             if commit.metarange_id:
                 self._keep(f"entries of commit {number}", files.tables(self._server, _NAMESPACE, commit.metarange_id))
-        self._ask("missing commit", lambda: api.commit(_MISSING))
+        self._ask("missing commit", api.commit, _MISSING)
         self._ask_objects("missing commit", _MISSING)
         self._ask_stats("missing commit", _MISSING, ())
         self._uncommitted()
@@ -57,7 +57,7 @@ class _Look:
         for name, id_ in heads.items():
             found.setdefault(id_, f"commit of {name}")
         for id_, name in (open_ := list(found.items())):
-            commit = self._ask(name, lambda id_=id_: self._api.commit(id_))
+            commit = self._ask(name, self._api.commit, id_)
             yield commit
             for number, parent in enumerate(commit.parents, 1):
                 if parent not in found:
@@ -65,13 +65,16 @@ class _Look:
                     open_.append((parent, found[parent]))
 
     def _ask_objects(self, name: str, reference: str) -> Sequence[ObjectStats]:
-        self._ask(f"objects of {name} below {_PREFIX}", lambda: self._listed(reference, _PREFIX))
-        listed: Sequence[ObjectStats] = self._ask(f"objects of {name}", lambda: self._listed(reference, ""))
+        self._ask(f"objects of {name} below {_PREFIX}", self._listed, reference, _PREFIX)
+        listed: Sequence[ObjectStats] = self._ask(f"objects of {name}", self._listed, reference, "")
         return listed
 
     def _ask_stats(self, name: str, reference: str, objects: Sequence[ObjectStats]) -> None:
         for path in (*(stats.path for stats in objects), "none"):
-            self._ask(f"stat {path} of {name}", lambda path=path: self._api.stat(reference, path))
+            self._ask(f"stat {path} of {name}", self._api.stat, reference, path)
+
+    def _changes(self, branch: str) -> list[DiffEntry]:
+        return list(self._api.changes(branch))
 
     def _listed(self, reference: str, prefix: str) -> list[ObjectStats]:
         listed: list[ObjectStats] = []
@@ -83,7 +86,7 @@ class _Look:
         return listed
 
     def _uncommitted(self) -> None:
-        page = self._ask("uncommitted", lambda: self._api.prepare_uncommitted(None))
+        page = self._ask("uncommitted", self._api.prepare_uncommitted, None)
         assert page.continuation_token is None, "the scene has one page"
         if page.location:
             self._keep("uncommitted file", files.uncommitted(self._server, page.location))
@@ -113,10 +116,10 @@ class _Look:
                 return answer
         raise AssertionError(f"a task does not end: {answer}")
 
-    def _ask(self, name: str, call: Callable[[], Any]) -> Any:
+    def _ask(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Keeps the answer, or the kind of refusal; returns the answer, or nothing."""
         try:
-            answer = call()
+            answer = call(*arguments)
         except LakeFSError as refusal:
             self._keep(name, f"raises {type(refusal).__name__}")
             return ()

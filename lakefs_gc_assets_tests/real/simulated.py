@@ -156,7 +156,7 @@ def _commit(world: World, branch: str, *, body: dict[str, Any]) -> dict[str, str
     else:
         # Half a second more than asked for: dates are cut to seconds.
         days = (body["date"] + 0.5 - world.time.now) / DAY if "date" in body else 0
-        _finish(versioning.commit(world, _branch(world, branch), versioning.dated(0) + days, 0))  # type: ignore[arg-type]
+        _finish(versioning.commit(world, _branch(world, branch), versioning.dated(0) + days, 0))
     return {"id": found.commit_id}
 
 
