@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
-from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.lakefs.api.models import Commit, RepositoryFacts, RetentionRules
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
