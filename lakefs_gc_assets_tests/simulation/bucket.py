@@ -1,4 +1,4 @@
-"""The object store of the simulated world: what lies in it, and the port through which a collector reaches it."""
+"""The object store of the simulated world: its content, and the port through which a collector reaches it."""
 
 import hashlib
 from bisect import bisect_left, insort
@@ -25,7 +25,7 @@ from lakefs_gc_assets.storage.signing import SignedStore, Signer
 from lakefs_gc_assets_tests.simulation.clocks import MachineClock, moment
 
 ETags = Literal["md5", "foreign", "none"]
-"""What the store gives for an object of lakeFS: the MD5, something that looks like one, or nothing."""
+"""ETag that the store gives for an object of lakeFS: the MD5, a value that looks like one, or none."""
 _AFTER_SLASH, _AFTER_ALL = chr(ord("/") + 1), chr(0x10FFFF)
 
 
@@ -43,7 +43,7 @@ def md5(data: bytes) -> str:
 
 
 def encrypted(key: str) -> bool:
-    """Whether a key of KMS encrypts an object in a bucket of foreign ETags: two objects of three, beside plain ones."""
+    """True if a KMS key encrypts an object in a bucket of foreign ETags: two objects of three, beside plain ones."""
     return crc32(key.encode()) % 3 > 0
 
 
@@ -52,9 +52,9 @@ class Bucket:
     """Objects by key, relative to the storage namespace.
 
     Attributes:
-        signer: signs what collectors leave, where they do.
-        sizes: of all that ever were there.
-        appeared: true time when each key was there for the first time.
+        signer: signs the files of collectors, if they sign.
+        sizes: sizes of all keys that ever existed.
+        appeared: true time when each key first existed.
     """
 
     clock: MachineClock
@@ -67,11 +67,11 @@ class Bucket:
     appeared: dict[str, float] = field(default_factory=dict)
 
     def opened(self, view: ObjectStore) -> ObjectStore:
-        """A view of this bucket as collectors open it: one that signs, where they do."""
+        """Returns a view of this bucket as collectors open it: a signing one if they sign."""
         return SignedStore(view, self.signer) if self.signer else view
 
     def put(self, key: str, data: bytes) -> str:
-        """Writes a file of lakeFS or of the collector; its ETag names this very version."""
+        """Writes a file of lakeFS or of the collector; its ETag is unique to this version."""
         self.versions += 1
         return self._store(key, Stored(data, f"version-{self.versions}", self.clock.seconds()))
 
@@ -79,8 +79,8 @@ class Bucket:
         """Writes an object of a user.
 
         Args:
-            parts: more than one for an upload in parts, whose ETag says so.
-            begun: LastModified, where it is not the present.
+            parts: more than one for a multipart upload, which the ETag then shows.
+            begun: LastModified, if it is not the present.
         """
         etag: str | None = md5(data)
         if parts > 1 and self.etags != "none":
@@ -88,7 +88,7 @@ class Bucket:
         elif self.etags == "foreign" and encrypted(key):
             etag = md5(b"encrypted" + data)
         elif self.etags == "none":
-            # Services without such ETags date what is uploaded in parts to its end.
+            # Services without MD5 ETags set LastModified of a multipart upload to its end.
             etag, begun = None, begun if parts == 1 else None
         self._store(key, Stored(data, etag, self.clock.seconds() if begun is None else begun))
 
@@ -105,21 +105,21 @@ class Bucket:
             del self.keys[bisect_left(self.keys, key)]
 
     def between(self, prefix: str, after: str = "") -> tuple[int, int]:
-        """Where the keys below a prefix begin and end, or those of them after one."""
+        """Index range of the keys below a prefix, or of those that follow the key `after`."""
         first = bisect_left(self.keys, max(prefix, after + "\0" if after else ""))
         return first, bisect_left(self.keys, prefix + _AFTER_ALL, first) if prefix else len(self.keys)
 
     def keys_below(self, prefix: str) -> list[str]:
-        """The keys below a prefix, in order."""
+        """Keys below a prefix, sorted."""
         first, end = self.between(prefix)
         return self.keys[first:end]
 
 
 @dataclass
 class DeleteFaults:
-    """What goes wrong with the next deletes: every nth key is refused, or the call breaks off after some keys.
+    """Faults of the next deletes: every nth key is refused, or the call breaks off after some keys.
 
-    The collector's own small files go without trouble: what they are removed by is no sweep.
+    Deletes of the collector's own small files succeed, since they are no sweep.
     """
 
     refuse_every: int = 0
@@ -128,10 +128,10 @@ class DeleteFaults:
 
 
 class BucketView:
-    """`ObjectStore` for one collector: each call is a point where the world may go on, fail it or end the collector.
+    """`ObjectStore` for one collector: at each call the world may go on, fail the call or end the collector.
 
     Attributes:
-        metadata_written: what the last listing of the metadata folder told of its files: name and LastModified.
+        metadata_written: name and LastModified of each file in the last listing of the metadata folder.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class BucketView:
         page: int,
         delete_limit: int,
     ) -> None:
-        """For a collector.
+        """Opens a view for a collector.
 
         Args:
-            point: is told the call; True when the answer is to be lost after the call had its effect.
-            deleted: is told each key that was accepted for deletion, and whether it is gone.
-            written: is told what was written.
-            page: keys of one page of a listing.
+            point: receives each call; returns True if its answer is to be lost after the call took effect.
+            deleted: receives each key that was accepted for deletion, and True if it is gone.
+            written: receives each key and content that was written.
+            page: keys per page of a listing.
         """
         self._bucket, self._point, self._deleted, self._written = bucket, point, deleted, written
         self._page = page
@@ -186,7 +186,7 @@ class BucketView:
             name, slash, _ = key[len(prefix) :].partition("/")
             if slash:
                 prefixes[f"{prefix}{name}/"] = None
-                # Past all that lies below it.
+                # Skip all keys below this prefix.
                 position = bisect_left(keys, f"{prefix}{name}{_AFTER_SLASH}", position, end)
                 continue
             if name:

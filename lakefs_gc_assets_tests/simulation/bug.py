@@ -1,4 +1,4 @@
-"""A seeded bug: functions of the product replaced by what a hurried collector does instead."""
+"""A seeded bug: product functions replaced by the mistakes of a hurried collector."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,22 +16,22 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 Replacement = tuple[object, str, object]
-"""A module or class of the product, the name of something in it, and what stands there instead."""
+"""A module or class of the product, the name of an attribute, and its replacement."""
 ArrowStep = Step[ArrowRows]
 _PRODUCT = lakefs_gc_assets.__name__
 UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed((), range_records([])))
-"""Takes ranges that no commit names for orphans."""
+"""Treats ranges that no commit names as orphans."""
 
 
 @dataclass(frozen=True)
 class Bug:
-    """A change of the code that ships, and of nothing else that decides what a run does.
+    """A change of the shipped code alone; nothing else in the world changes.
 
-    It takes one rule out, together with what would end the run, or make up for it by chance.
+    It removes one rule, together with checks that would end the run or hide the bug by chance.
 
     Attributes:
-        replacements: makes what is replaced, anew for each play: some of it remembers what happened.
-        changed: the functions that have the bug, where these are not what is replaced.
+        replacements: makes the replacements anew for each play, since some have state.
+        changed: the functions that have the bug, if they differ from those replaced.
     """
 
     replacements: Callable[[], Sequence[Replacement]]
@@ -39,7 +39,7 @@ class Bug:
 
     @contextmanager
     def patches(self) -> Iterator[None]:
-        """The product has the bug meanwhile. What watches a play wraps what stands there then."""
+        """Applies the bug to the product. Watchers of a play wrap the replaced functions."""
         with ExitStack() as stack:
             for owner, name, replacement in self.replacements():
                 stack.enter_context(mock.patch.object(owner, name, replacement))
@@ -47,7 +47,7 @@ class Bug:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What of the product the bug is in: the module, a colon, and the name in it."""
+        """Places in the product that have the bug, each as `module:name`."""
         if self.changed:
             return tuple(f"{function.__module__}:{function.__qualname__}" for function in self.changed)
         named = (_place(owner, name) for owner, name, _ in self.replacements())
@@ -56,7 +56,7 @@ class Bug:
 
 @dataclass(frozen=True)
 class TestedBug:
-    """A bug, and the test that fails with it."""
+    """A bug and the test that fails with it."""
 
     bug: Bug
     test: Callable[[], None]
@@ -65,21 +65,21 @@ class TestedBug:
 
 
 def replaced(*replacements: Replacement) -> Bug:
-    """A bug that remembers nothing."""
+    """A bug without state."""
     return Bug(lambda: replacements)
 
 
 def without_unnamed(bug: Bug) -> Bug:
-    """A bug of what is known to be committed: ranges that no known commit names, which would make up for it, go too."""
+    """A bug in the set of committed addresses. Ranges that no known commit names are dropped too; they would hide it."""
     return Bug(lambda: (*bug.replacements(), UNNAMED_LEFT_OUT), bug.changed)
 
 
 def without_call(owner: object, name: str, caller: Callable[..., object], answer: object = None) -> Bug:
-    """One call of a check is left out: the one in a function; others still make it.
+    """Leaves out the call of a check in one function; other functions still call it.
 
     Args:
         owner: the module or class in which that function looks the check up.
-        answer: what the function is told instead.
+        answer: the value that the function gets instead.
     """
     check: Callable[..., object] = getattr(owner, name)
     code = cast(FunctionType, caller).__code__
@@ -98,4 +98,4 @@ def _place(owner: object, name: str) -> str:
 
 
 def ignored(*arguments: object, **named: object) -> None:
-    """Stands in place of a check that raises where something is wrong."""
+    """Replaces a check that raises if it finds a fault."""

@@ -1,8 +1,9 @@
-"""Every seeded bug, and what finds it.
+"""Every seeded bug, and the test or history that finds it.
 
 `python -m lakefs_gc_assets_tests.simulation.bugs --list` prints one JSON object a line: the name of the bug (`bug`),
-the functions of the product that have it (`changes`, each `module:function`), and what finds it (`found_by`): histories
-of a kind, the enumeration of faults, or a test of the run alone. A test of the run that finds it is named (`test`).
+the functions of the product that have it (`changes`, each `module:function`), and how it is found (`found_by`): by
+histories of a kind, the enumeration of faults, or a test of the run alone. If a test of the run finds it, `test` names
+that test.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from lakefs_gc_assets_tests.simulation.kinds import KINDS
 
 @dataclass(frozen=True)
 class Seeded:
-    """A seeded bug and what finds it."""
+    """A seeded bug and how it is found."""
 
     name: str
     bug: Bug
@@ -29,13 +30,13 @@ class Seeded:
     test: str | None = None
 
     def to_json(self) -> str:
-        """One line."""
+        """The bug as one line of JSON."""
         reported = {"bug": self.name, "changes": ", ".join(self.bug.changes), "found_by": self.found_by}
         return json.dumps(reported | ({"test": self.test} if self.test else {}))
 
 
 def seeded() -> Iterator[Seeded]:
-    """All of them."""
+    """All seeded bugs."""
     tests = {name: f"{each.test.__module__}:{each.test.__qualname__}" for name, each in TESTED_BUGS.items()}
     in_histories: set[str] = set()
     for kind, histories in KINDS.items():
@@ -49,7 +50,7 @@ def seeded() -> Iterator[Seeded]:
 
 
 def main() -> None:
-    """Prints them."""
+    """Prints all seeded bugs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", required=True, help="print one JSON object a line")
     parser.parse_args()

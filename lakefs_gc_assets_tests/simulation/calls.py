@@ -1,9 +1,9 @@
-"""Kinds of calls before which a collector can be told to stop, or to fail."""
+"""Kinds of calls before which a test can stop or fail a collector."""
 
 import re
 
 SWEEPING = "sweeping: "
-"""Begins the pattern of a kind of which only calls of a run's last step are."""
+"""Prefix of patterns that match only calls of a run's last step."""
 CALLS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -18,14 +18,18 @@ CALLS = tuple(
         "put_if_absent",
         "retention_rules",
         "start_prepare_commits|prepare_commits_task|prepare_commits$",
-        # A listing and a mark ask this too. The first of a sweep comes before all that it does.
+        # Listing and mark read this file too. A sweep reads it first, before all its other work.
         f"{SWEEPING}get _lakefs/retention/gc/uncommitted/restored.json",
     )
 )
 CALLS_OF_ALL = 9
-"""So many of them are made by runs of every flow."""
+"""Number of leading patterns whose calls runs of every flow make."""
 
 
 def is_of(kind: re.Pattern[str], call: str, *, sweeping: bool) -> bool:
-    """Whether a call is of a kind. `sweeping`: whether the run is at its last step."""
+    """True if a call is of a kind.
+
+    Args:
+        sweeping: True if the run is at its last step.
+    """
     return bool(kind.match(call) or (sweeping and kind.match(SWEEPING + call)))

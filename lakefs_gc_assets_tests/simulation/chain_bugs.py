@@ -1,8 +1,8 @@
-"""Seeded bugs of optimized runs: what a hurried collector leaves from one run to the next.
+"""Seeded bugs of optimized runs: state that a hurried collector passes from one run to the next.
 
-None is impossible by construction, but three take more than one line: a checkpoint is part of the report, so to leave
-one without success takes another report; a run limited to some windows leaves none at all; and what is listed next,
-what is pending and what is committed elsewhere all come from one set of sealed slices.
+All can be built, but three take more than one line. A checkpoint is part of the report, so leaving one without success
+takes another report. A run limited to some windows leaves no checkpoint at all. Slices to list, pending objects and
+objects committed elsewhere all come from one set of sealed slices.
 """
 
 import hashlib
@@ -47,18 +47,18 @@ from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, i
 
 Frame = StoredFrame[Any]
 _UNCHECKED: Replacement = (CheckpointCounts, "contradiction", None)
-"""Nobody looks whether what is left contradicts itself."""
+"""Skips the check that the checkpoint does not contradict itself."""
 
 
 def reading_only(step: ArrowStep, found: Committed, metarange_ids: Collection[str], known: frozenset[str]) -> Committed:
-    """What of some metaranges was not read before, of this repository."""
+    """Treats only these metaranges of this repository as unread."""
     chosen = tuple(name for name in found.own.metarange_ids if name in metarange_ids)
     unread = find_unread(step, step.repository, replace(found.own, metarange_ids=chosen), known)
     return replace(found, unread=(unread, *found.unread[1:]))
 
 
 def _new_by_date(limit: Callable[[BaseCheckpoint, Mapping[str, float]], float]) -> Bug:
-    """Reads what commits hold that are dated after some moment of the run before."""
+    """Reads only commits that are dated after some moment of the base run."""
 
     def replacements() -> Sequence[Replacement]:
         dumps: list[Dump] = []
@@ -88,17 +88,17 @@ def _new_by_date(limit: Callable[[BaseCheckpoint, Mapping[str, float]], float]) 
 
 
 def _newest_commit(before: BaseCheckpoint, newest: Mapping[str, float]) -> float:
-    """The date of the newest commit known to the run before."""
+    """Date of the newest commit known to the base run."""
     return newest[before.run_id]
 
 
 def _start(before: BaseCheckpoint, newest: Mapping[str, float]) -> float:
-    """When the run before began."""
+    """When the base run began."""
     return before.report.started_at.timestamp()
 
 
 class _UpToLastSlice(BaseCheckpoint):
-    """Takes all slices for sealed but those that are newer than the newest one that the run before listed."""
+    """Treats every slice as sealed unless it is newer than the newest one that the base run listed."""
 
     @property
     def sealed(self) -> frozenset[str]:
@@ -112,7 +112,7 @@ def _open_at_last_slice(step: ArrowStep) -> BaseCheckpoint | None:
 
 
 def _young_pending() -> Sequence[Replacement]:
-    """Leaves all objects that are too young, also those that commits hold."""
+    """Carries all objects that are too young, including committed ones."""
     steps: dict[int, ArrowStep] = {}
 
     def leave_by_age(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
@@ -134,7 +134,7 @@ def _young_pending() -> Sequence[Replacement]:
 
 
 def _rechecked_as_read() -> Sequence[Replacement]:
-    """Notes the ranges that a recheck reads as known, and keeps none of their addresses."""
+    """Records the ranges that a recheck reads as known, but keeps none of their addresses."""
     rechecked: dict[str, frozenset[str]] = {}
 
     def ask(step: ArrowStep, until: datetime, known: frozenset[str], *more: Any) -> Committed:
@@ -154,14 +154,14 @@ def _rechecked_as_read() -> Sequence[Replacement]:
 
 
 def _sealed_anew(step: ArrowStep) -> frozenset[str]:
-    """Settles only slices that it lists itself."""
+    """Seals only slices that it lists itself."""
     plan = step.plan
     listed = checkpoints.read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
     return checkpoints.sealed(frozenset(), listed, plan.cutoff, plan.skew)
 
 
 def _dealt_with(*outcomes: Outcome) -> Replacement:
-    """Does not ask again about what has one of these outcomes."""
+    """Never retries candidates that have one of these outcomes."""
     return (
         checkpoint_writer,
         "receipts",
@@ -183,14 +183,14 @@ def _newest_of_all(
 
 
 def all_accepted(step: ArrowStep, candidates: Frame) -> Frame:
-    """The outcomes of a sweep that has not begun, as if all went well."""
+    """The outcomes of a sweep that has not begun, as if every deletion succeeded."""
     decide = vars(passes)["_decide"]
     written = step.write(DELETED_REPORT, decide(step, candidates.rows(step.engine), Outcome.ACCEPTED))
     return step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
 
 
 def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
-    """Leaves what the next run builds on before it deletes, as if all went well."""
+    """Writes the checkpoint of a fully successful sweep before it deletes."""
     left = vars(run)["write_checkpoint"](step, all_accepted(step, candidates))
     early = report.failed(step.plan, step.repository.clock.now(), "it has not ended")
     source = step.stored(COMMITTED_DF).figures.commit_source
@@ -200,7 +200,7 @@ def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
 
 
 def _first_row(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
-    """Lets the next run list what is newer than some row's slice, which it takes for the newest one."""
+    """Makes the next run list from the slice of an arbitrary row, mistaken for the newest one."""
     left = write_checkpoint(step, outcomes)
     if not isinstance(left, Checkpoint):
         return left
@@ -218,7 +218,7 @@ def _hash(row: Mapping[str, Any]) -> str:
 
 
 def _inside_alone(engine: LocalEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
-    """Leaves what lies in the windows of the run."""
+    """Carries only rows in the windows of the run."""
     inside = engine.where(rows, lambda batch: pc.not_equal(batch.column("slice_window"), OTHER_WINDOW))
     return select_pending(engine, inside, *more, **named)
 
@@ -229,7 +229,7 @@ def _everything(self: Committed) -> tuple[Unread, ...]:
 
 
 def _select_unsharded(engine: LocalEngine, rows: ArrowRows, sealed: Iterable[str]) -> ArrowRows:
-    """Takes for sealed what lies in shards."""
+    """Treats all rows in shards as sealed."""
     return engine.where(
         select_unsealed(engine, rows, sealed),
         lambda batch: pc.invert(pc.starts_with(batch.column("address"), "data/!")),
@@ -269,4 +269,4 @@ CHAIN_BUGS: dict[str, Bug] = {
         _UNCHECKED,
     ),
 }
-"""By name; a sentence of the list for optimized runs each."""
+"""Seeded bugs by name, one for each rule of optimized runs."""

@@ -1,4 +1,4 @@
-"""Histories in which one run builds on another: clean, optimized, optimized, …, with whatever may come in between."""
+"""Histories in which runs build on each other: clean, optimized, optimized, …, with other events in between."""
 
 import random
 from dataclasses import replace
@@ -15,7 +15,7 @@ _CLEAN, _OPTIMIZED = (FLOWS.index(flow) for flow in (Flow.CLEAN, Flow.OPTIMIZED)
 
 
 def generate(seed: int) -> History:
-    """The history of a seed."""
+    """Returns the history of a seed."""
     maker = ChainMaker(random.Random(f"chain {seed}"))
     setup = maker.setup(seed)
     while len(maker.steps) < LEAST_STEPS or maker.runs < LEAST_RUNS:
@@ -24,7 +24,7 @@ def generate(seed: int) -> History:
 
 
 class ChainMaker(Maker):
-    """Puts a history together: settings mostly stay, and most runs are asked to be optimized."""
+    """Makes a history in which settings mostly stay and most runs are requested as optimized."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__(chance)
@@ -41,7 +41,7 @@ class ChainMaker(Maker):
         return replace(setup, layout="sharded" if drawn < 0.1 else "switched" if drawn > 0.8 else "slice")
 
     def round(self) -> None:
-        """Some writing, time, perhaps a change of what the next run rests on, and a run."""
+        """Some writing, time, perhaps a change of the files that the next run builds on, and a run."""
         for _ in range(self.chance.randint(3, 8)):
             self.fill()
         if self.chance.random() < 0.2:
@@ -63,18 +63,18 @@ class ChainMaker(Maker):
         chosen("c0" if self.chance.random() < 0.9 else "c1")
 
     def end_commits(self) -> None:
-        """Somebody commits again where a commit failed, which keeps runs from deleting, and chains from growing."""
+        """Users retry failed commits, which keep runs from deleting and chains from growing."""
         for branch in range(len(BRANCHES)):
             self.steps.append(Step("w8", "upload_now", (branch, self.chance.randrange(10), 2, 0)))
             self.steps.append(Step("w8", "commit_now", (branch, 0, 0)))
 
     def set_clock(self) -> None:
-        """Somebody sets a clock."""
+        """Sets the clock of a machine."""
         skew = int(self.chance.choice(_SKEWS))
         self.steps.append(Step("time", "set_clock", (self.chance.randrange(4), skew)))
 
     def start(self, name: str) -> None:
-        """A run begins, mostly with the settings of the one before."""
+        """Starts a run, mostly with the settings of the previous one."""
         if self.chance.random() < 0.05:
             self.age = self.chance.randrange(len(MIN_AGES))
         if self.chance.random() < 0.05:
@@ -87,7 +87,7 @@ class ChainMaker(Maker):
         self.steps.append(Step(name, "start", numbers))
 
     def refused(self, name: str) -> None:
-        """Deletions fail; the next run asks again."""
+        """Deletions fail; the next run retries them."""
         self.wait(self.chance.uniform(2, 6) * HOUR)
         self.start(name)
         self.steps.append(Step(name, "refuse_deletes", (self.chance.randint(1, 2),)))
@@ -95,7 +95,7 @@ class ChainMaker(Maker):
         self.little_between(name)
 
     def little_between(self, name: str) -> None:
-        """Runs soon after each other, where little or nothing is new."""
+        """Runs in quick succession, with little or nothing new in between."""
         self.plain_run(name)
         for _ in range(self.chance.randint(1, 3)):
             for _ in range(self.chance.randint(0, 3)):

@@ -1,4 +1,4 @@
-"""Seeded bugs that histories of clean runs show: what a hurried collector does wrong."""
+"""Seeded bugs that histories of clean runs find: mistakes of a hurried collector."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,7 +64,7 @@ _mark, _read_uncommitted, _resume, _each = run.mark, run.read_uncommitted, passe
 
 
 def _committed_first() -> Sequence[Replacement]:
-    """Reads commits, then uncommitted data."""
+    """Reads commits before uncommitted data."""
     early: dict[tuple[str, str], Committed] = {}
 
     def prepare(step: ArrowStep, *more: Any) -> Any:
@@ -92,11 +92,11 @@ def subtracting(
     change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
     sighted: Callable[..., ArrowRows] | None = None,
 ) -> Callable[..., ArrowRows]:
-    """Subtracts what is live, but judges ages by other times.
+    """Subtracts live addresses, but judges ages by other times.
 
     Args:
-        change: of the rows that nothing references.
-        sighted: which of them were seen before; by default as the product says.
+        change: changes the unreferenced rows.
+        sighted: returns the addresses that were seen before; the product's own by default.
     """
 
     def subtract(step: ArrowStep, listed: Frame, not_committed: Frame, *more: Any) -> ArrowRows:
@@ -130,12 +130,12 @@ def _without_modification(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _all_sighted(step: ArrowStep, rows: ArrowRows) -> ArrowRows:
-    """Trusts the date of an object uploaded in parts at once."""
+    """Trusts the date of a multipart upload at first sight."""
     return step.engine.select(rows, "address")
 
 
 def _read_once(step: ArrowStep, listed: Frame) -> Frame:
-    """A new attempt takes what an earlier one read of uncommitted data."""
+    """Reuses uncommitted data that an earlier attempt read."""
     try:
         before = step.stored(UNCOMMITTED_DF)
     except OrderViolation:
@@ -150,7 +150,7 @@ def only_uncommitted(step: ArrowStep, samples: Samples) -> ArrowRows:
 
 
 def _checked_at_the_mark() -> Sequence[Replacement]:
-    """Rechecks when it marks, and deletes whenever the sweep comes."""
+    """Rechecks at the mark, and trusts that recheck however late the sweep comes."""
     live: dict[tuple[str, str], pa.Table] = {}
 
     def mark(step: ArrowStep, *frames: Frame) -> Frame:
@@ -167,7 +167,7 @@ def _checked_at_the_mark() -> Sequence[Replacement]:
 
 
 def _unchecked_once_resumed() -> Sequence[Replacement]:
-    """Goes on with a sweep without another recheck."""
+    """Resumes a sweep without another recheck."""
     resumed: set[LockToken] = set()
 
     def resume(step: ArrowStep, candidates: Frame) -> Any:
@@ -183,7 +183,7 @@ def _unchecked_once_resumed() -> Sequence[Replacement]:
 
 
 def _resumed_by_hash(step: ArrowStep, candidates: Frame) -> Any:
-    """Looks candidates up among receipts by a hash of a few bits."""
+    """Looks candidates up in receipts by a hash of a few bits."""
     remaining, left, written = _resume(step, candidates)
     if not written:
         return remaining, left, written
@@ -202,7 +202,7 @@ def _hash(address: str) -> int:
 
 
 def _committed_leniently(self: References[ArrowRows], ranges: Sequence[Any], *noted: object) -> ArrowRows:
-    """Goes on where a range cannot be read."""
+    """Skips ranges that cannot be read."""
 
     def read(record: Any) -> Iterator[pa.RecordBatch]:
         with suppress(StorageError):
@@ -212,12 +212,12 @@ def _committed_leniently(self: References[ArrowRows], ranges: Sequence[Any], *no
 
 
 def _succeeded(*arguments: Any) -> Any:
-    """Calls a run a success whose deletions failed in part."""
+    """Reports success for a run whose deletions failed in part."""
     return replace(make_report(*arguments), success=True, ended_well=True)
 
 
 def _earliest_clock(repository: OpenRepository) -> datetime:
-    """Takes a mark's age from the clock that is behind the others."""
+    """Takes a mark's age from the slowest clock."""
     own = repository.clock.now()
     return min(own, own + (repository.api.server_clocks.earliest or timedelta()))
 
@@ -254,7 +254,7 @@ def _cutoff(min_age: timedelta | None = None, skew: timedelta | None = None) -> 
 
 
 def _copies_first(self: Servers, *arguments: Any) -> UncommittedPage:
-    """A server that no collector can rely on, but for looking at some staged entries afterwards."""
+    """Makes the server read copies first, which a collector notices only by sampling staged entries afterwards."""
     self.misbehaviour.copies_first = True
     return _prepare(self, *arguments)
 
@@ -329,4 +329,4 @@ CLEAN_BUGS: dict[str, Bug] = {
     "receipts written before the delete": replaced((Sweep, "decide", _claim_first)),
     "success claimed on partial failure": replaced((run, "make_report", _succeeded)),
 }
-"""By name; a sentence of the issue's list each."""
+"""Seeded bugs by name, one for each rule of clean runs."""

@@ -1,4 +1,4 @@
-"""Time in the simulated world: it moves only when the world moves it; every machine's clock is off by a little."""
+"""Time in the simulated world. Only the world moves it; each machine's clock is off by a little."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ DAY = 86400.0
 
 
 def moment(seconds: float) -> datetime:
-    """Seconds since 1970 as a time, UTC."""
+    """Converts seconds since 1970 to a UTC time."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 @dataclass
 class TrueTime:
-    """The world's own time, in seconds since 1970; nobody in the world can see it."""
+    """The world's own time, in seconds since 1970. No machine in the world can read it."""
 
     now: float
 
 
 @dataclass
 class MachineClock:
-    """What one machine takes for the time; somebody may set it anew.
+    """The clock of one machine, which can be set anew.
 
     Attributes:
         skew: seconds ahead of the true time.
@@ -38,7 +38,7 @@ class MachineClock:
 
 @dataclass(frozen=True)
 class CollectorClock:
-    """The collector's `Clock`; sleeping hands over to the rest of the world."""
+    """The collector's `Clock`. While it sleeps, the rest of the world goes on."""
 
     machine: MachineClock
     wait: Callable[[float], None]

@@ -1,8 +1,8 @@
-"""The shipped run in the simulated world: one process of a collector, which makes its steps as Dagster does.
+"""The shipped run in the simulated world: one collector process that makes its steps as Dagster does.
 
-Everything that a run does is the product's own code: `collector.run` and `collector.step`, on the engine of plain Arrow
-tables. Here is only what Dagster does around a step: it hands frames from step to step, makes the blocking checks of
-the candidates, and remembers which steps are done.
+The run is the product's own code: `collector.run` and `collector.step`, on the engine of plain Arrow tables. This
+module adds Dagster's part only: it hands frames from step to step, runs the blocking checks of the candidates, and
+remembers finished steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,12 +39,12 @@ class Killed(BaseException):
 
 
 Reached = tuple[LakeFSApi, ObjectStore]
-"""How a collector reaches another repository."""
+"""API and store through which a collector reaches another repository."""
 
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens the simulated store again, in this process."""
+    """Reopens the simulated store in this process."""
 
     store: ObjectStore
     namespace_uri: str
@@ -55,15 +55,15 @@ class Opener:
 
 @dataclass(frozen=True)
 class Watch:
-    """Who is told what a run does; nothing of it changes the run.
+    """Observers of a run; none changes it.
 
     Attributes:
-        began_listing, marked, rechecking, rechecked: tell the oracle.
+        began_listing, marked, rechecking, rechecked: notify the oracle.
         exactness: compares optimized runs with clean ones.
-        retention: compares runs by retention rules with what must stay, where there are such runs.
-        reported: what servers told the collector last.
-        refusals: knows what keeps a run from deleting.
-        dump_refused: whether the last dump that was asked for was refused.
+        retention: compares runs by retention rules with the commits that must stay, if such runs occur.
+        reported: the servers' last answers to the collector.
+        refusals: knows the reasons for which a run refuses to delete.
+        dump_refused: True if the last requested dump was refused.
     """
 
     began_listing: Callable[[str], None]
@@ -92,7 +92,7 @@ def open_repository(
     run: "Run | None" = None,
     others: Sequence[Reached] = (),
 ) -> WatchedRepository:
-    """What `Collector.open` does: asks the server for the repository, and for those that count as well."""
+    """Does the work of `Collector.open`: asks the server for the repository and for those in `also_live`."""
     opened = tuple(open_repository(*other, settings, clock) for other in others)
     facts = api.repository()
     namespace = Namespace.parse(facts.storage_namespace)
@@ -102,16 +102,16 @@ def open_repository(
 
 @dataclass
 class Run:
-    """One run of one collector process; a resumed run is another object with the same run id and owner.
+    """One run of one collector process. A resumed run is another object with the same run id and owner.
 
     Attributes:
-        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all, and a negative
-            number for all but so many, `legacy` and the oldest.
-        windows: the windows that the run was opened for; all that it needs where nobody chose any.
+        only_windows: number of newest needed windows to collect, if limited; 0 for all. A negative number drops as many
+            of the oldest windows, beginning with `legacy`.
+        windows: the windows that the run was opened for; all needed ones unless limited.
         others: the repositories that `also_live` names.
-        completed: steps that Dagster takes for done; it outlives processes as Dagster's own storage does.
-        ended: is called when all is done, before Dagster knows.
-        this: the step under way.
+        completed: steps that Dagster considers done; outlives processes, as Dagster's storage does.
+        ended: called when all steps are done, before Dagster records the last one.
+        this: the current step.
     """
 
     api: LakeFSApi
@@ -136,13 +136,13 @@ class Run:
     _opened: bool = False
 
     def collect(self, done: Sequence[str] = ()) -> None:
-        """All steps but those that are done already."""
+        """Makes all steps that are not yet done."""
         for name in STEPS:
             if name not in done:
                 self.make(name)
 
     def make(self, name: str) -> None:
-        """One step with what Dagster does before and after it."""
+        """Makes one step, with Dagster's part before and after it."""
         self.at = name
         if name == STEPS[0]:
             self.completed.clear()
@@ -170,7 +170,7 @@ class Run:
 
     @contextmanager
     def _renewing(self, this: Step[ArrowRows]) -> Iterator[None]:
-        """As `lock.renewed`: the world may renew the lock meanwhile, and not while it is released."""
+        """As `lock.renewed`: the world may renew the lock meanwhile, but not while it is released."""
         self.this = this
         try:
             yield
@@ -178,19 +178,19 @@ class Run:
             self.this = None
 
     def _choose_windows(self) -> None:
-        """What `partitions.open_run` does: chooses the windows, which later attempts keep."""
+        """Chooses the windows as `partitions.open_run` does; later attempts keep them."""
         if not self.windows:
             needed, _ = planning.windows_to_collect(self.open(), self.flow)
             self.windows = needed[-self.only_windows :] or needed[-1:]
 
     def _load(self, name: str) -> StoredFrame[Any]:
-        """What the IO manager does before a step."""
+        """Loads an input frame as the IO manager does."""
         with self._between_steps(holds_lock=self._kept):
             repository = self.open()
             return StoredFrame.from_run(repository.store, repository.opener, self.run_id, FRAMES[name])
 
     def _check(self, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]]) -> None:
-        """The blocking checks of the candidates. A failed one ends the run."""
+        """Runs the blocking checks of the candidates. A failed one ends the run."""
         with self._between_steps(holds_lock=True):
             require_passed_checks(self.engine(self.open()), candidates, inputs, self.plan.cutoff)
 
@@ -206,7 +206,7 @@ class Run:
 
     @property
     def host(self) -> StepHost[ArrowRows]:
-        """This process as its steps see it."""
+        """The host that steps of this process run on."""
         return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
 
     def open(self) -> OpenRepository:

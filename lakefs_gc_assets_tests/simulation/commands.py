@@ -28,11 +28,11 @@ from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
 _CALL_SECONDS = 0.05
 _LOOK_SECONDS = 20 * MINUTE
-"""How long the first look of a purge takes: longer than it is believed."""
+"""Duration of a purge's first look, longer than its result stays valid."""
 
 
 def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
-    """Brings back what the last run moved."""
+    """Restores the objects that the last run moved."""
     assert scene.opened is not None
     world, run_id = scene.world, scene.opened.run_id
 
@@ -48,7 +48,7 @@ def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
 
 
 def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
-    """Empties the quarantine of all runs. While it looks for the first time, something becomes live again."""
+    """Empties the quarantine of all runs. During its first look an object becomes live again."""
     world = scene.world
 
     def removed(key: str, gone: bool) -> None:
@@ -77,13 +77,13 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
 
 
 def copies(scene: Scene) -> dict[str, str]:
-    """The address of each copy in quarantine, by its key."""
+    """Address of each copy in quarantine, by key."""
     keys = scene.world.bucket.keys_below(layout.QUARANTINE_PREFIX)
     return {key: moved[1] for key in keys if (moved := address_of(key)) is not None}
 
 
 def stage_moved(scene: Scene, path: str) -> None:
-    """Somebody stages an object by its address that nothing references, and that lies in quarantine alone."""
+    """Stages an unreferenced object by its address when only quarantine still holds it."""
     world = scene.world
     moved = sorted(
         (address, key)
@@ -98,7 +98,7 @@ def stage_moved(scene: Scene, path: str) -> None:
 
 
 class _PausedCheck(LiveCheck[ArrowRows]):
-    """The product's check, with something that happens between its first look and the second."""
+    """The product's check, with an event between its first look and the second."""
 
     def __init__(self, step: Step[ArrowRows], between: Callable[[], None]) -> None:
         super().__init__(step)
@@ -112,13 +112,13 @@ class _PausedCheck(LiveCheck[ArrowRows]):
 
 
 class _Command:
-    """A process that holds the lock for work that is no collection."""
+    """A process that holds the lock for a command other than collection."""
 
     def __init__(self, scene: Scene, faults: Faults, removed: Callable[[str, bool], None]) -> None:
-        """In a scene.
+        """Prepares the process in a scene.
 
         Args:
-            removed: is told each key that is about to be deleted.
+            removed: receives each key that is about to be deleted.
         """
         self.scene, self.faults, self.world = scene, faults, scene.world
         self.recheck = Recheck(self.world.time)
@@ -128,7 +128,7 @@ class _Command:
         self.api = CollectorsApi(self.world.servers, self._point, self.recheck.begins, self.machine, 1)
 
     def ended(self, options: CollectionSettings, work: Callable[[WatchedRepository], bool]) -> Ended:
-        """Does the work, which tells whether all went well."""
+        """Runs `work`, which returns True if all went well."""
         try:
             well = work(self._opened(options))
             self.faults.end()
@@ -140,7 +140,7 @@ class _Command:
         return Ended.WELL if well else Ended.FAILED
 
     def run(self, plan: Plan, options: CollectionSettings) -> Run:
-        """The run whose definition of what is live counts, for those who watch."""
+        """The run whose settings define liveness, for the watchers."""
         oracle, clock = self.world.oracle, CollectorClock(self.machine, self.world.pass_time)
         watch = Watch(oracle.listing, oracle.marked, self.recheck.opens, self.recheck.ends, self.scene.exactness)
         return Run(

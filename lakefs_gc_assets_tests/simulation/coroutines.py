@@ -1,11 +1,11 @@
-"""Code that can be stopped in the middle of any call and gone on with later: a thread that runs only when told to."""
+"""Code that can be suspended in the middle of any call: a thread that runs only when resumed."""
 
 import threading
 from collections.abc import Callable
 
 
 class Coroutine:
-    """Runs a function in a thread of its own, never at the same time as whoever resumes it."""
+    """Runs a function in its own thread, never at the same time as the thread that resumes it."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
@@ -27,7 +27,7 @@ class Coroutine:
         self._theirs.release()
 
     def resume(self) -> None:
-        """Lets it run until it suspends itself or ends."""
+        """Runs the function until it suspends itself or ends."""
         if not self._started:
             self._started = True
             self._thread.start()
@@ -37,11 +37,11 @@ class Coroutine:
             self._thread.join()
 
     def suspend(self) -> None:
-        """Called by the function itself: waits until it is resumed."""
+        """Waits until the function is resumed. Called by the function itself."""
         self._theirs.release()
         self._mine.acquire()
 
     @property
     def inside(self) -> bool:
-        """Whether the caller is the function itself."""
+        """True if the caller is the function itself."""
         return threading.current_thread() is self._thread

@@ -1,7 +1,7 @@
-"""Whole runs of each kind after one file that an earlier run left was damaged, and the runs that come after them.
+"""Whole runs of each kind after one file of an earlier run was damaged, and the runs that follow.
 
-Each is played in the small world of the kind (`fault_kinds`). Nothing that is live may be lost, and the work is done in
-the end: if the run itself cannot be made, a new one can.
+Each is played in the small world of the kind (`fault_kinds`). No live object may be lost, and the work must be done in
+the end: if the run itself cannot complete, a new one can.
 """
 
 import hashlib
@@ -38,15 +38,15 @@ from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene, require_well
 
 ROOT = "_lakefs/retention/gc/uncommitted/"
-"""Where runs keep their files."""
+"""Folder of the runs' files."""
 INDEX, RESTORED = f"{ROOT}runs.json", f"{ROOT}restored.json"
 
 _SEEN_SECONDS = 3 * HOUR
-"""Objects uploaded in parts must have been seen an hour before."""
+"""Multipart uploads must have been seen an hour before; this is longer."""
 
 
 class Damage(StrEnum):
-    """What became of a file."""
+    """How a file was damaged."""
 
     OTHER_BYTES = "holds other bytes"
     CUT = "is cut short"
@@ -56,9 +56,10 @@ class Damage(StrEnum):
 
 
 def damaged(key: str, data: bytes, damage: Damage) -> bytes | None:
-    """The content of a damaged file; None for one that is gone.
+    """Returns the content of a damaged file; None for a deleted one.
 
-    Raises ValueError where a file cannot be damaged so.
+    Raises:
+        ValueError: a file cannot be damaged in this way.
     """
     match damage:
         case Damage.OTHER_BYTES:
@@ -74,7 +75,7 @@ def damaged(key: str, data: bytes, damage: Damage) -> bytes | None:
 
 
 def _changed(key: str, data: bytes, *names: str) -> bytes:
-    """A JSON file with other values of some entries, and with the right digest."""
+    """A JSON file with other values of some entries, and with a correct digest."""
     content: dict[str, Any] = json.loads(data) if key.endswith(".json") else {}
     for name in names:
         if name not in content or "sha256" not in content:
@@ -93,9 +94,9 @@ def _newer_receipts(data: bytes) -> bytes:
 
 
 def left_by_runs(kind: str) -> list[str]:
-    """The files that runs left before a run of a kind, but for those of lakeFS and the lock.
+    """Files that runs left before a run of a kind, except those of lakeFS and the lock.
 
-    The record of a restoration is among them, although no world of a kind has one: a damaged one is put there.
+    The record of a restoration is included although no world of a kind has one: a damaged one is put there.
     """
     keys = scene_before(kind).world.bucket.keys_below(ROOT)
     own = [key for key in keys if not re.search(r"/uncommitted/[^/]+/uncommitted/|/preparations/|/lock.json$", key)]
@@ -103,19 +104,19 @@ def left_by_runs(kind: str) -> list[str]:
 
 
 def read_by(kind: str) -> frozenset[str]:
-    """The keys that a run of a kind asks for."""
+    """Keys that a run of a kind reads."""
     words = (call.split(" ") for call in whole(kind).calls)
     return frozenset(each[1] for each in words if each[0] in ("get", "get_part", "head"))
 
 
 def class_of(key: str) -> str:
-    """The name of a file without what differs from run to run."""
+    """The name of a file without the parts that differ from run to run."""
     return re.sub("[0-9a-v]{20}|[0-9a-f]{32,64}|window=[^/]+", "*", key.removeprefix(ROOT))
 
 
 @dataclass(frozen=True)
 class Damaged:
-    """What is played: a kind of run, which file is damaged before it and how, and whether the index of runs is gone."""
+    """A play: a kind of run, the file damaged before it, the damage, and whether the index of runs is gone."""
 
     kind: str
     key: str
@@ -127,7 +128,7 @@ class Damaged:
 
     @property
     def must_be_refused(self) -> bool:
-        """True if the run goes on with what another repository found, or may have been overtaken by a restoration."""
+        """True if the run continues one of another repository, or a restoration may have come after it."""
         return self.kind == "approved" and (
             self.key == RESTORED or (self.damage is Damage.FOREIGN and self.key == self._own_plan)
         )
@@ -139,17 +140,17 @@ class Damaged:
 
     @property
     def takes_sightings(self) -> bool:
-        """True if it is not known any more which objects uploaded in parts an earlier run has seen."""
+        """True if earlier sightings of multipart uploads are lost."""
         return re.search("/sightings/|/plan.json", self.key) is not None
 
     @property
     def may_be_refused(self) -> bool:
-        """True if the run depends on files that it or the run that it undoes has left: others can stand in for few."""
+        """True if the run depends on files of its own or of the run that it undoes, few of which can be replaced."""
         return self.kind in ("approved", "restore", "purge")
 
 
 def damages(kind: str) -> Iterator[Damaged]:
-    """Every way in which one file can be damaged that a run of a kind reads, or reads without the index of runs."""
+    """Every damage of one file that a run of a kind reads, or reads without the index of runs."""
     bucket, asked = scene_before(kind).world.bucket, read_by(kind)
     for key in left_by_runs(kind):
         stored = bucket.objects.get(key)
@@ -165,14 +166,18 @@ def damages(kind: str) -> Iterator[Damaged]:
 
 
 def play(played: Damaged) -> None:
-    """Damages a file, makes a run, and another one days later, and looks at what is there then. Raises Violation."""
+    """Damages a file, makes a run, makes another one days later, and checks the result.
+
+    Raises:
+        Violation: the result is wrong.
+    """
     kind, expected = KINDS[played.kind], whole(played.kind)
     with deterministic(2):
         scene = scene_before(played.kind)
         watch = kind.watch(scene, expected, kind.flow, kind.deletes)
         _apply(scene.world.bucket, played)
         moved = _copies_of_unreadable(scene, played)
-        # The watch knows by the call that sightings could not be read.
+        # The watch tells from the struck call that sightings could not be read.
         faults = Faults(Fault.TRUNCATED, struck="/sightings/" if played.takes_sightings else played.key)
         ended = kind.run(scene, faults)
         watch.look(ended, faults)
@@ -189,11 +194,12 @@ def play(played: Damaged) -> None:
         if kind.follow(scene, Faults()) is not Ended.WELL:
             if not (played.kind == "purge" and played.without_index and "guard gap" in scene.world.log[-1]):
                 raise NotFinished(f"{played}: the run days later fails: {scene.world.log[-1]}")
-            # What a branch on an expired commit lacks is not known to have been deleted: the guard names its setting.
+            # Objects missing on a branch at an expired commit are not known to be deleted by a run; the guard names its
+            # setting.
             watch.require_live()
             return
         if played.takes_sightings:
-            # What was uploaded in parts was seen again by that run only.
+            # Only that run has seen the multipart uploads again.
             scene.world.pass_time(_SEEN_SECONDS)
             require_well(kind.follow(scene, Faults()))
         watch.end()
@@ -202,7 +208,7 @@ def play(played: Damaged) -> None:
 
 
 def _require_way_out(scene: Scene, kind: Kind, played: Damaged, ended: Ended) -> None:
-    """Raises NotFinished where a run should not have failed, or where a new one fails in its place."""
+    """Raises NotFinished if a run should not have failed, or if a new one fails in its place."""
     reported = scene.world.log[-1] if scene.world.log else ""
     if not played.may_be_refused:
         raise NotFinished(f"{played}: the run ends {ended}: {reported}")
@@ -211,7 +217,7 @@ def _require_way_out(scene: Scene, kind: Kind, played: Damaged, ended: Ended) ->
 
 
 def _copies_of_unreadable(scene: Scene, played: Damaged) -> frozenset[str]:
-    """Copies in quarantine of the run whose plan was damaged: a purge keeps them all."""
+    """Copies in quarantine of the run whose plan was damaged; a purge keeps them all."""
     if played.kind != "purge" or not played.key.endswith("/plan.json"):
         return frozenset()
     run_id = played.key.split("/")[-2]
@@ -231,13 +237,13 @@ def _apply(bucket: Bucket, played: Damaged) -> None:
 
 @dataclass(frozen=True)
 class DamageBug:
-    """A bug, and where to look for it.
+    """A bug, and the damage that shows it.
 
     Attributes:
-        kind: of run.
-        key: pattern of the files, one of which must be damaged for it to show.
-        damage: how it must be damaged.
-        without_index: whether the index of runs must be gone as well.
+        kind: kind of run.
+        key: pattern of the files; damage to one shows the bug.
+        damage: the damage that shows it.
+        without_index: True if the index of runs must be gone as well.
     """
 
     kind: str
@@ -306,4 +312,4 @@ DAMAGE_BUGS = {
         replaced((across_runs, "replace_unreadable_restoration", ignored)),
     ),
 }
-"""By name."""
+"""Seeded bugs by name."""

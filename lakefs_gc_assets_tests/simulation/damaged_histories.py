@@ -1,6 +1,6 @@
-"""Histories in which files that runs left are damaged now and then.
+"""Histories in which files of runs are damaged now and then.
 
-They have seeds of their own, so that a history without damage is what it was before.
+They have their own seeds, so that a history without damage plays as before.
 """
 
 import random
@@ -13,18 +13,23 @@ from lakefs_gc_assets_tests.simulation.playing import History, Player, determini
 
 _DAMAGES = (Damage.OTHER_BYTES, Damage.CUT, Damage.GONE)
 _TIMES = 3
-"""So many files are damaged in a history."""
+"""Number of files damaged in a history."""
 _READ_BY_OTHERS = re.compile(
     r"/(plan|report|approval|runs|undeletable)\.json$|/(sealed|read|tracked)-"
     "|/(receipts|deleted_report|pending|checkpoint_committed|facts)/"
 )
-"""Files that a run reads of others. Without sightings objects are kept for longer than a history expects."""
+"""Files that a run reads of other runs. Sightings are excluded: without them objects stay longer than a history
+expects."""
 
 
 def play_damaged(history: History) -> list[str]:
-    """Plays a history with some damage in its later two thirds, and the quiet runs that it ends with.
+    """Plays a history with some damage in its later two thirds, and the quiet runs that end it.
 
-    Returns what was damaged. Raises Violation.
+    Returns:
+        Descriptions of the damage.
+
+    Raises:
+        Violation: the collector broke a rule.
     """
     chance = random.Random(history.setup.seed)
     steps = history.steps
@@ -44,7 +49,7 @@ def play_damaged(history: History) -> list[str]:
 
 
 def _damage_one(player: Player, chance: random.Random) -> list[str]:
-    """Damages a file of a run that is not under way; tells which, if there is one."""
+    """Damages a file of a run that is not in progress; returns its description, or nothing if there is no such file."""
     bucket = player.world.bucket
     under_way = [each.run.run_id for each in player.collectors.values() if each.run is not None and each.active]
     keys = [

@@ -1,6 +1,6 @@
-"""Decoding each content once in a history: the product's pure readers with a memory, for speed alone.
+"""Caches the product's pure readers, so that a history decodes each content once. It serves speed alone.
 
-Every call to the store is still made; only what is made of the same bytes is taken from memory.
+Every call to the store is still made; only the decoding of equal bytes is cached.
 """
 
 import json
@@ -32,7 +32,7 @@ _dumps = json.dumps
 
 
 class _Given:
-    """A store of one object, which was read already."""
+    """A store of one object that was already read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -53,7 +53,7 @@ class _Absent:
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Readers remember what they made of a content."""
+    """Caches decoded contents while the context is open."""
     memory: dict[Any, Any] = {}
     with ExitStack() as patches:
 
@@ -78,17 +78,17 @@ def remembering() -> Iterator[None]:
         patch(Manifest, "from_json", _of_manifest(memory, Manifest.from_json))
         for name, replacement in ParquetMemory().patches().items():
             patch(pq, name, replacement)
-        # Indented JSON is made in Python, the plain one in C.
+        # Python formats indented JSON slowly; plain JSON is written in C.
         patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
-        # No store of a simulation lists between two keys; a protocol takes long to find that out.
+        # No store of a simulation lists between two keys; checking the protocol is slow.
         patch(listing, "ListsInOrder", _Absent)
-        # Arrow asks for a variable whenever it makes an array.
+        # Arrow reads an environment variable whenever it makes an array.
         patch(os, "environ", dict(os.environ))
         yield
 
 
 class _Recorded:
-    """Keeps the facts about sizes that a reading records."""
+    """Keeps the size facts that a reading records."""
 
     def __init__(self) -> None:
         self.rows: pa.Table | None = None
@@ -159,7 +159,7 @@ def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable
             data = store.get(file.key)
         except ObjectNotFound:
             return read(_Absent(), file, schema)
-        # A schema takes long to hash; of one content, one read by the same names is the same.
+        # A schema is slow to hash; equal content with equal column names reads the same.
         key = (read, data, file, *schema.names)
         if key not in memory:
             memory[key] = read(_Given(data), file, schema, added=added)
@@ -189,7 +189,7 @@ def _addresses(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[...
 
 
 def _of_names(read: Callable[..., NameColumns]) -> Callable[..., NameColumns]:
-    """Each address is read once; the columns are put together from what is known of each."""
+    """Parses each address once and builds the columns from cached parts."""
     known: dict[tuple[str, str], tuple[Any, ...]] = {}
     whole: dict[tuple[str, ...], NameColumns] = {}
 

@@ -1,23 +1,23 @@
-"""That a run that builds on another one marks what one would have marked at that moment that lists everything.
+"""Oracle: an optimized run marks the objects that a full run would have marked at that moment.
 
-The one is an optimized run and the other a clean one, or both go by retention rules; of the first alike is said here. A
-clean run lists everything and reads every range. Here is what one would have had that listed the store at the moment
-when the optimized run began to list: of the parts that the optimized run lists as well, the very same answers; of all
-others, what lies in the bucket then. It is given the same uncommitted data, the same commits with all of their ranges,
-the same cutoff and sightings, and every window. Each object that nothing references must then be kept for the same
-reason by both, or be a candidate of both. Staged entries that the server does not list are asked for afterwards, of
-candidates alone, and so alike.
+Either the runs are an optimized and a clean one, or both go by retention rules; the text speaks of the first pair. A
+clean run lists everything and reads every range. The clean run simulated here lists the store at the moment when the
+optimized run begins to list. For the parts that the optimized run lists too, it gets the very same answers; for all
+others, the bucket's content then. It gets the same uncommitted data, the same commits with all of their ranges, the
+same cutoff and sightings, and every window. Both must then keep each unreferenced object for the same reason, or both
+take it for a candidate. Staged entries that the server does not list are looked up afterwards, for candidates alone,
+and so alike.
 
 Documented differences, and no others:
 
-- A *late arrival* is found by clean runs only: it came into a slice, more than 26 hours after the slice was begun, or
-  to where no slice is, after the run that sealed that place had begun to list it.
-- What a store called deleted and did not delete waits for a clean run, too.
-- What somebody else deleted since it was carried is deleted once more, which does nothing.
-- A run limited to some windows keeps what lies in others, and no run builds on it.
-- What expired is known from its entries, as in runs that list nothing: it is as old as its name says, and need not have
-  been seen twice where it was uploaded in parts. Where an entry names it by an address that may mean several keys, it
-  waits for a run that lists everything.
+- Only clean runs find a *late arrival*. It came into a slice more than 26 hours after the slice was begun, or outside
+  of slices after the run that sealed that place had begun to list it.
+- An object that a store reported as deleted and did not delete waits for a clean run, too.
+- A carried object that somebody else deleted since is deleted once more, which does nothing.
+- A run limited to some windows keeps the objects of others, and no run builds on it.
+- Expired objects are known from their entries, as in runs that list nothing. Such an object is as old as its name says,
+  and need not have been seen twice if it was a multipart upload. If an entry names it by an address that may mean
+  several keys, it waits for a run that lists everything.
 """
 
 import re
@@ -42,24 +42,24 @@ from lakefs_gc_assets_tests.simulation.stored_results import Row
 LATE_SECONDS = 26 * HOUR
 """A slice is not sealed before it is older than minimum age, an hour of use and the skews together."""
 _BY_LISTING_ALONE = (Kept.YOUNG, Kept.MULTIPART)
-"""Reasons to keep an object that only its listing tells."""
+"""Reasons to keep an object that only its listing shows."""
 _NO_SLICE = ""
 _SLICE_FOLDER = re.compile(r"^data/(?:![0-9A-Za-z_-]{2}/[0-9A-Za-z_-]/)?([0-9a-v]{19}[0g])/")
 Marked = dict[str, Kept | None]
-"""What becomes of each object that nothing references: why it is kept, None for a candidate."""
+"""Fate of each unreferenced object: the reason to keep it, or None for a candidate."""
 
 
 @dataclass
 class Exactness:
-    """Compares runs, and notes since when each slice is sealed by the run that a later one builds on.
+    """Compares runs, and records since when each slice is sealed for later runs.
 
     Attributes:
-        sealed_since: by run id and slice, true time; slices are sealed for all runs that build on the run.
+        sealed_since: true time by run id and slice; slices are sealed for all runs that build on the run.
         listed_now: by run id, the addresses that the run listed itself.
-        expired: addresses that some run looked at since ranges expired that held them.
-        compared: how many optimized marks were compared with objects that nothing references.
-        late: how many objects only a clean run marks.
-        went: how many candidates runs by rules found that they had not listed.
+        expired: addresses in expired ranges that some run examined.
+        compared: optimized marks compared that had unreferenced objects.
+        late: objects that only a clean run marks.
+        went: candidates of runs by rules that they had not listed.
     """
 
     bucket: Bucket
@@ -81,11 +81,11 @@ class Exactness:
 
     @property
     def store(self) -> ObjectStore:
-        """The store at this very moment: no call goes on to another."""
+        """The store at this moment; its calls let no time pass."""
         return _seen(self.bucket)
 
     def listing(self, plan: Plan, listing: Listing) -> None:
-        """An optimized run begins to list: what a clean one would list beside that."""
+        """An optimized run begins to list: records the rows that a clean one would list besides."""
         store, sealed = self.store, (None, *(listing.sealed or ()))
         self.elsewhere[plan.run_id] = [
             row
@@ -96,17 +96,17 @@ class Exactness:
         ]
 
     def commits(self, run_id: str, held: set[str]) -> None:
-        """An optimized run knows the commits, and this is all that they hold."""
+        """An optimized run knows the commits: records all addresses that they hold."""
         self.committed[run_id] = held
 
     def marked(
         self, plan: Plan, listed: Iterable[Row], staged: frozenset[str], sighted: set[str], mine: Marked
     ) -> None:
-        """An optimized run marks.
+        """An optimized run marks: compares the result with a clean run's.
 
         Args:
-            listed: what it listed itself.
-            mine: what it makes of its whole universe.
+            listed: the rows that the run listed itself.
+            mine: the run's result for its whole universe.
         """
         everything = [*listed, *self.elsewhere[plan.run_id]]
         windows = {row["slice_window"] for row in everything}
@@ -132,7 +132,7 @@ class Exactness:
     def _mark_clean(
         self, plan: Plan, rows: list[Row], windows: set[str], staged: frozenset[str], sighted: set[str]
     ) -> Marked:
-        """What a clean run makes of objects, by the plain reference engine."""
+        """Marks objects as a clean run does, by the plain reference engine."""
         engine = ReferenceEngine()
 
         def named(addresses: Iterable[str]) -> Rows:
@@ -150,14 +150,14 @@ class Exactness:
             raise Violation(f"run {plan.run_id} does not find {address}, which a clean run would find")
 
     def named_oddly(self, address: str) -> bool:
-        """Whether some commit names an object by an address that may mean several keys."""
+        """True if some commit names an object by an address that may mean several keys."""
         repository = self.oracle.repository
         plain = address, repository.uri + address
         entries = (entry for record in repository.commits.values() for entry in record.entries.values())
         return any(self.oracle.key_of(entry) == address and entry.address not in plain for entry in entries)
 
     def found_late(self, run_id: str, base_run: str, addresses: Iterable[str]) -> None:
-        """A clean run reports candidates that no run building on an earlier one would have found."""
+        """A clean run reports candidates that no run with a base run would have found."""
         for address in addresses:
             self.late += 1
             if not self._late(base_run, address):
@@ -174,14 +174,14 @@ class Exactness:
         return place in since and appeared >= since[place]
 
     def left(self, plan: Plan, sealed: Iterable[str]) -> None:
-        """A run leaves something to build on."""
+        """A run leaves a checkpoint for later runs."""
         before: Mapping[str, float] = self.sealed_since.get(plan.base_run or "", {})
         began = self.oracle.runs[plan.run_id].listing_began
         self.sealed_since[plan.run_id] = {place: before.get(place, began) for place in (_NO_SLICE, *sealed)}
 
 
 def _slice_folder(address: str) -> str | None:
-    """The slice whose folder an address lies in, None for addresses in no slice."""
+    """The slice whose folder contains an address, or None."""
     found = _SLICE_FOLDER.match(address)
     return found[1] if found else None
 

@@ -1,4 +1,4 @@
-"""A server and a store whose call number k goes wrong, once, in one of several ways."""
+"""A server and a store whose call number k fails once, in one of several ways."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +29,8 @@ Answer = TypeVar("Answer")
 class Fault(StrEnum):
     """How a call goes wrong.
 
-    A process that dies after a call took effect is one that dies before the next call: nothing outlives it. For the
-    last call there is a call more, which nobody makes.
+    A process that dies after a call took effect equals one that dies before its next call, since nothing outlives it.
+    An extra call after the last one stands for death at the end.
     """
 
     FAILS = "fails"
@@ -61,7 +61,7 @@ class Faults:
     reported: list[str] = field(default_factory=list)
 
     def next(self, call: str) -> Fault | None:
-        """What becomes of the next call. Raises Killed where the process is dead."""
+        """Returns the fault of the next call, or None. Raises Killed if the process is dead."""
         if self.dead:
             raise Killed
         self.calls += 1
@@ -76,12 +76,12 @@ class Faults:
         return self.fault
 
     def die(self) -> NoReturn:
-        """The process ends, and no call of it reaches anything any more."""
+        """Ends the process; none of its calls has an effect any more."""
         self.dead = True
         raise Killed
 
     def end(self) -> None:
-        """The process made its last call. Raises Killed where it dies then."""
+        """Ends the process after its last call. Raises Killed if it dies at this point."""
         if self.next("the end"):
             self.struck = None
 
@@ -90,22 +90,22 @@ _WITHOUT_EFFECT = (Fault.FAILS, Fault.FORBIDDEN, Fault.TIMES_OUT, Fault.THROTTLE
 
 
 class FailingStore:
-    """`ObjectStore` of one collector, which can copy."""
+    """`ObjectStore` of one collector, with copy."""
 
     def __init__(self, view: BucketView, faults: Faults, denied: Callable[[str], object] = lambda key: None) -> None:
-        """For a collector.
+        """Opens the store for a collector.
 
         Args:
-            denied: is told each key that was deleted and said to be there still.
+            denied: receives each key that was deleted but reported as still there.
         """
         self._view, self._faults, self._denied = view, faults, denied
         self.delete_limit = view.delete_limit
 
     def _do(self, call: str, action: Callable[[], Answer], lost: type[StorageError] = StorageError) -> Answer:
-        """One call.
+        """Makes one call.
 
         Args:
-            lost: how a repeat after a lost answer fails.
+            lost: error of a client's retry after a lost answer.
         """
         fault = self._faults.next(call)
         if fault in _WITHOUT_EFFECT:
@@ -172,7 +172,7 @@ class FailingStore:
 
 
 class FailingApi:
-    """`LakeFSApi` of one collector, as far as the simulated servers have it."""
+    """`LakeFSApi` of one collector, as far as the simulated servers implement it."""
 
     def __init__(self, api: CollectorsApi, faults: Faults) -> None:
         self._api, self._faults = api, faults
@@ -198,7 +198,7 @@ class FailingApi:
 
 
 def distinct(call: str) -> tuple[Fault, ...]:
-    """Faults of a call, but for those that leave the same behind and look the same to a collector as one named here."""
+    """Faults of a call, without those that have the same effect and look the same to a collector as one returned."""
     match call.split(" ")[0]:
         case "the":
             return (Fault.DIES,)

@@ -1,4 +1,4 @@
-"""Seeded bugs in what is done when a call goes wrong, each of which the enumeration of faults must notice."""
+"""Seeded bugs in the handling of failed calls, each found by the enumeration of faults."""
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -41,11 +41,12 @@ from lakefs_gc_assets_tests.simulation.failing_calls import Fault
 
 @dataclass(frozen=True)
 class FaultBug:
-    """A bug, and where to look for it.
+    """A bug, and the calls whose faults show it.
 
     Attributes:
-        kind: of run.
-        calls: pattern of the calls, one of which must go wrong for it to show, and how.
+        kind: kind of run.
+        calls: pattern of the calls; a fault of one shows the bug.
+        fault: the fault that shows it.
     """
 
     kind: str
@@ -97,13 +98,13 @@ def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any
 
 
 def _unchecked_once_begun(step: ArrowStep, samples: Samples) -> ArrowRows:
-    """Goes on with what was found live before."""
+    """Resumes with the live addresses found before."""
     begun = receipts.keys(step.repository.store, step.plan.run_id)
     return step.engine.table(LIVE.empty_table()) if begun else find_live_again(step, samples)
 
 
 def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
-    """Reports only what it deleted itself."""
+    """Reports only its own deletions, not those of earlier attempts."""
     remaining, left, _ = _resume(step, candidates)
     return remaining, left, ()
 
@@ -117,7 +118,7 @@ def _uncopied(self: Quarantine, address: str) -> str | None:
 def _removed_first(store: ObjectStore, run_id: str, address: str, size: int, copy_etag: str | None = None) -> Restored:
     copy = passes.key(run_id, address)
     if copy_etag is not None:
-        # The same calls as without the bug: faults are counted by calls.
+        # Make the same calls as without the bug: faults are counted by calls.
         head_if_there(store, copy)
     with suppress(StorageError):
         store.copy_if_absent(copy, address)
@@ -148,7 +149,7 @@ def _never(self: object, written_at: datetime) -> datetime:
     return written_at.replace(year=3000)
 
 
-# One staged entry of each branch is looked for in what was listed, which makes up for it in a small world.
+# Run reads one staged entry per branch as a sample, which would hide the bug in a small world.
 _AS_FAR_AS_IT_WENT = (
     (uncommitted, "_written", _as_far_as_it_went),
     (uncommitted, "missing_samples", lambda *about: ()),
@@ -212,4 +213,4 @@ FAULT_BUGS = {
         "purge", "put .*/restored.json", Fault.FAILS, replaced((across_runs, "write_restoration", ignored))
     ),
 }
-"""By name."""
+"""Seeded bugs by name."""

@@ -1,4 +1,4 @@
-"""What must be so after a run in which a call went wrong, and in the end."""
+"""Conditions after a run in which a call went wrong, and at the end."""
 
 import re
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ _MEANWHILE_SECONDS = 20 * MINUTE
 
 @dataclass(frozen=True)
 class Whole:
-    """A run in which nothing goes wrong: its calls, and the garbage that is gone afterwards, or back."""
+    """A run without faults: its calls, and the garbage that is gone or restored afterwards."""
 
     calls: tuple[str, ...]
     gone: frozenset[str]
@@ -35,14 +35,14 @@ class Whole:
 
 
 class Watch:
-    """Looks at runs that delete, or that bring back what they deleted."""
+    """Checks runs that delete, or that restore deleted objects."""
 
     def __init__(self, scene: Scene, expected: Whole, flow: Flow | None, deletes: bool) -> None:
-        """Right before the run.
+        """Records the state right before the run.
 
         Args:
-            flow: that its report names; None where there is none.
-            deletes: whether it deletes.
+            flow: flow that its report names; None if it writes no report.
+            deletes: True if it deletes.
         """
         self.scene, self.expected, self._flow, self._deletes = scene, expected, flow, deletes
         bucket = scene.world.bucket
@@ -52,13 +52,13 @@ class Watch:
 
     @staticmethod
     def garbage(scene: Scene) -> Iterable[str]:
-        """What such a run is to do away with."""
+        """Garbage that such a run must remove."""
         return scene.world.garbage()
 
     def look(self, ended: Ended, faults: Faults) -> None:
-        """Nothing claims what did not happen. Raises Violation.
+        """Raises Violation if the run claims work that it did not do.
 
-        Where damaged sightings were left out, objects uploaded in parts wait for a later run.
+        If damaged sightings were left out, multipart uploads wait for a later run.
         """
         if faults.fault is Fault.TRUNCATED and "/sightings/" in (faults.struck or ""):
             parts = [key for key, stored in self._garbage.items() if re.fullmatch(MULTIPART_ETAG, stored.etag or "")]
@@ -74,13 +74,13 @@ class Watch:
             self._require_gone()
 
     def meanwhile(self) -> None:
-        """What users do before somebody goes on: what was garbage is staged again, what is staged is committed."""
+        """Changes made by users before the run goes on: garbage is staged again, staged entries are committed."""
         self.stage_again()
         self.scene.do((("commit_now", (1, 2, 0)), ("upload_now", (1, 0, 2, 0))))
         self.scene.world.pass_time(_MEANWHILE_SECONDS)
 
     def stage_again(self) -> None:
-        """One object that was garbage is staged again."""
+        """Stages one object again that was garbage."""
         world, expected = self.scene.world, self.expected
         left = sorted((expected.gone | expected.back).intersection(world.garbage()))
         if left:
@@ -90,11 +90,11 @@ class Watch:
 
     @property
     def all_done(self) -> bool:
-        """Whether a run that ended well has nothing left to do: what could not be deleted waits for the next run."""
+        """True if a run that ended well has nothing left to do. Failed deletions wait for the next run."""
         return self._flow is None or self.scene.reported.success
 
     def finish(self) -> None:
-        """The work is done, and nobody is kept from the next. Raises Violation."""
+        """Raises Violation if the work is not done, or if the next run is blocked."""
         self.require_live()
         scene = self.scene
         if holder := lock.holder(scene.store):
@@ -109,7 +109,7 @@ class Watch:
             self._require_gone()
 
     def end(self) -> None:
-        """Nothing was lost, and nothing is left; runs build on each other again. Raises Violation."""
+        """Raises Violation if an object is lost, garbage is left, or runs do not build on each other again."""
         self.require_live()
         if self._flow is Flow.OPTIMIZED and self.scene.reported.why_clean is not None:
             raise NotFinished(f"the last run is a clean one: {self.scene.reported.why_clean}")
@@ -117,7 +117,7 @@ class Watch:
             raise NotFinished(f"{len(left)} objects stay although nothing reaches them: {left[0]}")
 
     def require_live(self) -> None:
-        """Raises Violation where something is lost."""
+        """Raises Violation if a reachable object is lost."""
         bucket, oracle = self.scene.world.bucket, self.scene.world.oracle
         for key, stored in self._there.items():
             if oracle.reachable(key) and bucket.objects.get(key) != stored:
@@ -136,7 +136,7 @@ class Watch:
 
 
 class PurgeWatch(Watch):
-    """Looks at what empties the quarantine."""
+    """Checks a command that empties the quarantine."""
 
     _RECEIPTED: ClassVar = (Outcome.PURGED.value, Outcome.RESTORED.value)
 
@@ -156,7 +156,7 @@ class PurgeWatch(Watch):
         store, denied = self.scene.store, self.scene.denied
         bucket = self.scene.world.bucket
         kept = bucket.keys_below(layout.QUARANTINE_PREFIX)
-        # A copy stays for the next purge where its object is back.
+        # A copy stays for the next purge if its object is back.
         if left := [key for key in kept if address_of(key) is None or not is_back(bucket, key)]:
             raise NotFinished(f"{len(left)} copies or notes are still in quarantine: {left[0]}")
         back = False
@@ -168,7 +168,7 @@ class PurgeWatch(Watch):
             }
             there = address in self.scene.world.bucket.objects
             back |= there
-            # Where an object is back and the answer to the deletion of its copy is lost, nothing tells of it.
+            # If an object is back and the answer to its copy's deletion is lost, no receipt names it.
             if (not there and reported != {"purged"}) or (key in kept and "purged" in reported):
                 raise Violation(f"receipts of run {run_id} tell of {address}: {reported}")
         if back and across_runs.read_restoration(store) is None:

@@ -1,4 +1,4 @@
-"""The kinds of run of which every call is broken: the small world of each, how it begins, and how people go on."""
+"""The kinds of run in which every call is broken: the small world of each, its beginning, and how people go on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ from lakefs_gc_assets_tests.simulation.world import Setup
 SWEEP, DRY = settings(True, 24.0, "month"), settings(False, 24.0, "month")
 MOVE = SWEEP.model_copy(update={"sweep_mode": "quarantine"})
 FOLLOWING = SWEEP.model_copy(update={"full_listing_days": 60.0})
-"""A sweep by retention rules builds on the one before."""
+"""A sweep by retention rules builds on the previous one."""
 OPTIMIZED = Asked(Flow.OPTIMIZED)
 _SETUP = Setup(rules="seed", listing_page=8, delete_limit=2, old_objects=5)
 _BY_RULES = replace(_SETUP, retention=True)
 RULES = RetentionRules(default_days=5, branches={"alpha": 6})
 BEFORE: tuple[tuple[str, tuple[int, ...]], ...] = (
-    # Two commits of main, the first alone holds an object that was replaced; a tag holds the second.
+    # Two commits of main: only the first holds an object that was replaced; a tag holds the second.
     ("upload_now", (0, 0, 1, 0)),
     ("upload_now", (0, 1, 2, 1)),
     ("upload_now", (0, 2, 3, 0)),
@@ -34,7 +34,7 @@ BEFORE: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("delete", (0, 1)),
     ("commit_now", (0, 2, 0)),
     ("create_tag", (0, 0)),
-    # Another branch with a commit of its own, and one that only a tag holds.
+    # Another branch with a commit of its own; and a commit held only by a tag.
     ("create_branch", (1, 0)),
     ("upload_now", (0, 3, 5, 0)),
     ("commit_now", (0, 3, 1)),
@@ -43,7 +43,7 @@ BEFORE: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("commit_now", (1, 0, 0)),
     ("create_tag", (1, 1)),
     ("delete_branch", (1,)),
-    # Garbage: replaced before a commit, deleted, reset; one of it was uploaded in parts.
+    # Garbage: replaced before a commit, deleted, reset; one object was a multipart upload.
     ("upload_now", (1, 5, 1, 0)),
     ("upload_now", (1, 5, 2, 1)),
     ("upload_now", (1, 6, 3, 0)),
@@ -82,15 +82,15 @@ class Kind:
     """A kind of run.
 
     Attributes:
-        prepare: what happened before it.
+        prepare: events before it.
         run: makes it.
-        resume: goes on with it.
+        resume: continues it.
         repeat: makes another one in its place.
-        follow: what comes after it days later, and deletes what became old enough.
-        flow: that the report of the run and of its repetition names; None where there is none.
-        deletes: whether it deletes.
-        setup: of its world.
-        watch: what must be so afterwards.
+        follow: makes a run days later, which deletes the objects that became old enough.
+        flow: flow that the report of the run and of its repetition names; None without a report.
+        deletes: True if it deletes.
+        setup: setup of its world.
+        watch: conditions afterwards.
     """
 
     prepare: Callable[[Scene], object]
@@ -105,7 +105,7 @@ class Kind:
 
 
 def _begin(scene: Scene) -> None:
-    """Objects of some days, seen by a dry run some hours ago."""
+    """Objects a few days old, seen by a dry run some hours ago."""
     scene.do(BEFORE)
     scene.world.pass_time(60 * HOUR)
     require_well(scene.start(DRY, Faults()))
@@ -127,7 +127,7 @@ def _after_clean(scene: Scene) -> None:
 
 
 def _expired(scene: Scene) -> None:
-    """Commits of two weeks ago, which others took the place of a few days later, with rules that keep a few days."""
+    """Commits of two weeks ago that were replaced a few days later, with rules that keep a few days."""
     scene.do(tuple((name, _on_time(name, numbers)) for name, numbers in BEFORE))
     scene.world.pass_time(3 * DAY)
     scene.do((*LATER, ("commit_now", (0, 0, 0)), ("commit_now", (1, 0, 0))))
@@ -139,7 +139,7 @@ def _expired(scene: Scene) -> None:
 
 
 def _expired_since(scene: Scene) -> None:
-    """A run by rules that listed everything, of commits that have expired since."""
+    """A run by rules that listed everything, whose commits have expired since."""
     scene.do(tuple((name, _on_time(name, numbers)) for name, numbers in BEFORE))
     scene.world.repository.rules = RULES
     scene.world.pass_time(30 * HOUR)
@@ -150,7 +150,7 @@ def _expired_since(scene: Scene) -> None:
 
 
 def _on_time(name: str, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Commits are dated to when they are made."""
+    """Sets the date of commits to the time when they are made."""
     return (numbers[0], 0, 0) if name == "commit_now" else numbers
 
 
@@ -173,7 +173,7 @@ def _approve(scene: Scene, faults: Faults) -> Ended:
 
 
 def _due(scene: Scene) -> None:
-    """What two runs moved lies in quarantine for long enough; of both something became live again."""
+    """Two runs moved objects to quarantine long enough ago; one object of each is live again."""
     _expired(scene)
     require_well(scene.start(MOVE, Faults(), _COMMITTED))
     require_well(scene.start(MOVE, Faults()))

@@ -1,6 +1,7 @@
-"""Whole runs of each kind in which one call goes wrong, and what people do then: resume the run, or begin a new one.
+"""Whole runs of each kind in which one call goes wrong, and the recovery: resume the run, or begin a new one.
 
-Each is played in the same small world. A play is a kind of run, a fault, the number of the call, and the recovery.
+All runs of a kind are played in the same small world. A play is a kind of run, a fault, the number of the call, and the
+recovery.
 """
 
 import pickle
@@ -21,11 +22,11 @@ from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene, 
 from lakefs_gc_assets_tests.simulation.world import World
 
 QUIET_SECONDS = 4 * DAY
-"""Then all that was young is old, and copies are forgotten."""
+"""After this time all young objects are old, and copies are forgotten."""
 
 
 class Recovery(StrEnum):
-    """What people do when a run did not end well."""
+    """Recovery from a run that did not end well."""
 
     RESUMED = "resumed"
     REPEATED = "a new run"
@@ -33,7 +34,7 @@ class Recovery(StrEnum):
 
 @cache
 def _prepared(name: str) -> bytes:
-    """A scene right before the run."""
+    """A scene right before the run, pickled."""
     with deterministic(1):
         scene = Scene(World.from_setup(KINDS[name].setup))
         KINDS[name].prepare(scene)
@@ -45,14 +46,14 @@ def _prepared(name: str) -> bytes:
 
 
 def scene_before(name: str) -> Scene:
-    """A scene right before the run of a kind, to be used up."""
+    """A scene right before the run of a kind, for one use."""
     scene: Scene = pickle.loads(_prepared(name))
     return scene
 
 
 @cache
 def whole(name: str) -> Whole:
-    """Makes a run of a kind as nothing goes wrong."""
+    """Makes a run of a kind without faults."""
     with deterministic(2):
         scene = scene_before(name)
         garbage = KINDS[name].watch.garbage
@@ -65,7 +66,7 @@ def whole(name: str) -> Whole:
 
 @dataclass(frozen=True)
 class Play:
-    """What is played."""
+    """A play: a kind of run with one fault and a recovery."""
 
     kind: str
     fault: Fault
@@ -86,12 +87,13 @@ def plays(kind: str) -> Iterator[Play]:
 
 
 def play(played: Play, *, follow: bool = True) -> None:
-    """Makes a run in which one call goes wrong, recovers, and looks at what is there then.
+    """Makes a run in which one call goes wrong, recovers, and checks the result.
 
     Args:
-        follow: whether another run comes days later.
+        follow: if True, another run comes days later.
 
-    Raises Violation.
+    Raises:
+        Violation: the result is wrong.
     """
     kind, expected = KINDS[played.kind], whole(played.kind)
     with deterministic(2):
@@ -113,11 +115,13 @@ def play(played: Play, *, follow: bool = True) -> None:
 
 
 def recover(scene: Scene, kind: Kind, recovery: Recovery, faults: Faults) -> None:
-    """Resumes or repeats a run, at once; only the lock of a process that died, or could not write it, is waited for.
+    """Resumes or repeats a run at once.
 
-    Where a resumed run asks for a new one, it is opened.
+    It waits only for the lock of a process that died or could not write it. If a resumed run asks for a new one, it
+    opens that.
 
-    Raises NotFinished.
+    Raises:
+        NotFinished: the run cannot go on.
     """
     again = kind.resume if recovery is Recovery.RESUMED else kind.repeat
     scene.world.log.clear()

@@ -21,7 +21,7 @@ _BATCH = 200
 
 
 def broken(chosen: tuple[Play | Damaged, ...]) -> list[str]:
-    """What went wrong in some plays."""
+    """Messages of the plays that fail."""
     logging.disable(logging.WARNING)
     found = []
     with remembering():
@@ -37,7 +37,7 @@ def broken(chosen: tuple[Play | Damaged, ...]) -> list[str]:
 
 
 def main() -> int:
-    """Exit status 0 where nothing goes wrong."""
+    """Returns exit status 0 if no play fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=(*KINDS, "all"), default="all")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)

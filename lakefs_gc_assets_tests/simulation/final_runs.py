@@ -1,4 +1,4 @@
-"""The end of a history: users stop, time passes, and a few runs must leave nothing that nothing keeps."""
+"""The end of a history: users stop, time passes, and a few runs must leave no unreferenced object."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -15,7 +15,7 @@ from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 
 Kind = Literal["clean", "optimized", "retention", "unified", "committed"]
-"""Which runs a history is about."""
+"""Kind of runs that a history is about."""
 _QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
 _BEFORE_TIME_PASSES: dict[Kind, tuple[Flow, ...]] = {
     "clean": (),
@@ -45,9 +45,9 @@ class Quiet:
         self._world, self._collectors, self._figures = world, collectors, figures
 
     def end(self, kind: Kind) -> None:
-        """Writers stop, time passes, two runs that list: then nothing is left that nothing reaches.
+        """Stops writers, lets time pass and makes two runs that list; raises Left if garbage stays.
 
-        Of runs by retention rules one that lists nothing comes first, and leaves nothing of what it looked at.
+        With retention rules a run without a listing comes first, and must leave no garbage that it examined.
         """
         world = self._world
         self.calm(kind)
@@ -67,7 +67,7 @@ class Quiet:
         raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
 
     def calm(self, kind: Kind) -> None:
-        """Collectors come to their end, writers stop, and servers do nothing wrong any more."""
+        """Ends collectors, writers and server faults."""
         world = self._world
         for process in self._collectors.values():
             process.go_on(None)
@@ -84,7 +84,7 @@ class Quiet:
         assert last.run is not None
         setup = self._world.setup
         if not (setup.around.only_young_count and setup.dumps):
-            # What nothing names counts however old, as another repository may have it.
+            # Unnamed ranges count at any age, as another repository may have them.
             kept = self._world.repository.compacted_keys
             garbage = [key for key in garbage if key not in kept]
         if last.run.plan.follows_expiry:
@@ -95,10 +95,10 @@ class Quiet:
         return [key for key in garbage if key in listed]
 
     def _run_alone(self, flow: Flow, full_listing_days: float = 0) -> bool:
-        """A run while nobody else does anything; whether it deleted what it was to.
+        """Makes a run while nothing else happens. Returns True if it did its deletions.
 
         Args:
-            full_listing_days: for how long a run by retention rules builds on one that listed everything.
+            full_listing_days: how long a run by retention rules builds on one that listed everything.
         """
         world, last, failed = self._world, self._collectors["c0"], self._figures.failed
         around = world.setup.around.lenient
@@ -108,7 +108,7 @@ class Quiet:
             if world.oracle.commits_hold_nothing and "empty live set" in world.log[-1]:
                 return False
             if "guard address form: the server gives s3://elsewhere/" in world.log[-1]:
-                # Imports are staged over all objects by which the spelling of addresses could be compared.
+                # Imports replaced all objects by which the spelling of addresses could be compared.
                 return False
             raise Left(f"a run in quiet times failed: {world.log[-1]}")
         assert last.run is not None
@@ -119,12 +119,13 @@ class Quiet:
         return True
 
     def _end_commits(self, kind: Kind) -> None:
-        """Where a commit failed, somebody commits again, or resets the branch.
+        """Retries failed commits, or resets their branches.
 
-        By retention rules, they also commit what uncommitted data cannot hold: no run comes to its end before.
+        With retention rules it also commits entries that uncommitted data cannot hold, since no run could complete
+        before.
         """
         world = self._world
-        # The lock of a collector that was killed expires, too.
+        # The lock of a killed collector expires, too.
         world.pass_time(max(versioning.longest_commit_seconds(world), LOCK_EXPIRY + 5 * MINUTE))
         for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
             compacted = branch.compacted is not None
@@ -132,7 +133,7 @@ class Quiet:
             if len(branch.tokens) > 1 or by_rules or compacted:
                 world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
                 branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
-                # What is staged over a compacted base, and was never shown again, would be kept with it for ever.
+                # Entries staged over a compacted base that is never listed again would be kept with it forever.
                 branch.compacted, branch.base_id = None, ""
         world.oracle.look()
 

@@ -1,7 +1,7 @@
-"""That a forecast says of every policy what a dry run with that policy marks at that moment, in simulated worlds.
+"""Oracle: a forecast says of every policy which objects a dry run with that policy marks at that moment.
 
-A history is played, collectors and writers come to their end, and time passes. From then on each forecast and each run
-has a copy of the world, so that none of them sees what another one left.
+A history is played, collectors and writers end, and time passes. After that each forecast and each run has its own copy
+of the world, so that none sees files of another.
 """
 
 import json
@@ -43,14 +43,14 @@ Objects = dict[str, int]
 
 @dataclass
 class Compared:
-    """What came of the comparisons of a history.
+    """Results of the comparisons of a history.
 
     Attributes:
-        scenarios: how many were compared with a dry run.
-        marked: how many objects these runs marked.
-        unasked: how many of them had more to ask for than they may.
-        kept: why unreferenced objects stayed, by reason.
-        refused: what ended runs that a forecast does not know of.
+        scenarios: scenarios compared with a dry run, counted by kind.
+        marked: objects that these runs marked.
+        unasked: runs that had more paths to look up than their limit.
+        kept: unreferenced objects that stayed, counted by reason.
+        refused: errors of runs that a forecast does not know.
     """
 
     scenarios: Counter[ScenarioKind] = field(default_factory=Counter)
@@ -64,9 +64,10 @@ def compare(seed: int, folder: Path) -> Compared:
     """Plays the history of a seed and compares the forecast with runs.
 
     Args:
-        folder: where policies are written.
+        folder: folder for policy files.
+
     Raises:
-        Violation: a run marks something else than the forecast says.
+        Violation: a run marks other objects than the forecast says.
     """
     chance = random.Random(f"forecast {seed}")
     history = KINDS["retention"].generate(seed)
@@ -76,7 +77,7 @@ def compare(seed: int, folder: Path) -> Compared:
         if world.jobs:
             return compared
         world.background.clear()
-        # Which servers answer is chance: where their clocks differ, ages would count back from moments that differ.
+        # The server that answers is random; if clocks differed, ages would count back from different moments.
         slowest = min(server.clock.skew for server in world.servers.servers)
         for server in world.servers.servers:
             server.clock.skew = slowest
@@ -86,7 +87,7 @@ def compare(seed: int, folder: Path) -> Compared:
         )
         policies = {f"{name}.yaml": _draw_policy(world, chance, folder / f"{name}.yaml") for name in ("one", "two")}
         before = pickle.dumps(world)
-        # Some have more scenarios than bits of a word.
+        # Some forecasts have more scenarios than a word has bits.
         further = range(6, chance.choice((6, 6, 6, 80)))
         said, undecided, failure = _forecast(pickle.loads(before), options, policies, (*AGES, *further))
         for scenario, marks in said:
@@ -121,7 +122,7 @@ def _compare_run(
 ) -> None:
     process = _process(world)
     with ExitStack() as patches:
-        # The oracle knows the rules of the server only.
+        # The oracle knows only the rules of the server.
         replace(patches, type(world.oracle), "marked", lambda oracle, run_id, candidates: None)
         process.start(options, None, Asked(Flow.COMMITTED))
     assert process.run is not None
@@ -137,7 +138,8 @@ def _compare_run(
     compared.unasked += bool(figures.paths_unasked)
     missing, more = found.items() - said.items(), said.items() - found.items()
     if scenario.kind is ScenarioKind.BRANCH:
-        # Of what only such a deletion lets go, nobody asks whether it is staged with the content of a committed object.
+        # For objects freed only by such a deletion, the forecast does not check whether they are staged with the
+        # content of a committed object.
         asked = (Kept.HIDDEN_STAGED, Kept.UNCERTAIN, Kept.UNASKABLE)
         if len(more) <= sum(figures.kept.get(why.value, 0) for why in asked):
             more = set()
@@ -155,7 +157,8 @@ def _staged(world: World, branch: str) -> bool:
 def _forecast(
     world: World, options: CollectionSettings, policies: Mapping[str, Policy], ages: Sequence[int | None]
 ) -> tuple[list[tuple[Scenario, Objects]], bool, str]:
-    """What each scenario would mark, whether deletions are undecided, and what ended the forecast."""
+    """Returns the objects that each scenario marks, True if deletions are undecided, and the error that ended the
+    forecast."""
     said: list[tuple[Scenario, Objects]] = []
     undecided: list[bool] = []
 
@@ -184,7 +187,7 @@ def _process(world: World) -> Process:
 
 
 def _draw_policy(world: World, chance: random.Random, file: Path) -> Policy:
-    """A policy that means something in a world; it is written to a file as well."""
+    """Draws a policy that matters in a world, and writes it to a file."""
     lines = [f"replace: {str(chance.random() < 0.7).lower()}", f"default: {chance.choice((0, 1, 2, 4))}d"]
     lines += ["branches:", *(f"  {name}: {chance.choice((0, 12, 36, 60))}h" for name in chance.sample(BRANCHES, 2))]
     pattern = {"retention": "12h", "keep_last": 2, "keep": {"daily": 2, "weekly": 2}, "follow": "all-parents"}

@@ -1,7 +1,7 @@
-"""Seeded bugs: each call of the shipped run that may refuse left out, and each figure that such a call goes by.
+"""Seeded bugs: each guard call of the shipped run left out, and each figure changed that such a call uses.
 
-Where the small worlds of histories cannot show one, or several checks stand behind each other, a test of the run shows
-it: with the bug that very test fails.
+If the small worlds of histories cannot show a bug, or several checks back each other up, a test of the run shows it:
+with the bug that test fails.
 """
 
 from collections.abc import Callable
@@ -92,7 +92,7 @@ _NO_GAP = CandidateFigures({}, (), missing=0, expected=0, lost=0, named_again=0)
 
 
 def _describing(**changes: Any) -> Bug:
-    """The third step tells less than it knows."""
+    """Drops facts from the figures of the third step."""
 
     def describe(*arguments: Any) -> CommittedFigures:
         return replace(_describe(*arguments), **changes)
@@ -109,19 +109,19 @@ def _all_known(**figures: Any) -> StoredFigures:
 
 
 def _of_the_listing(figures: Callable[..., StoredFigures]) -> Bug:
-    """The first step tells something else, and no recheck makes up for it."""
+    """Changes figures of the first step, without the recheck that would hide it."""
     return Bug(
         lambda: ((run, "StoredFigures", figures), (guards, "require_own_namespace", ignored)), (run.list_stored,)
     )
 
 
 def _commits_stay(*arguments: Any, commits_expire: bool, **named: Any) -> tuple[StagedSample, ...]:
-    """Takes what a commit holds for seen, though that commit may expire."""
+    """Treats entries that a commit holds as seen, though that commit may expire."""
     return _staged_samples(*arguments, commits_expire=False, **named)
 
 
 def _unnamed_at_the_mark_alone() -> tuple[Replacement, ...]:
-    """Takes what no commit names for orphans when it asks again."""
+    """Treats ranges that no commit names as orphans in the recheck."""
 
     def ask(step: ArrowStep, *more: Any) -> Committed:
         return replace(ask_committed(step, *more), unnamed=None)
@@ -130,18 +130,18 @@ def _unnamed_at_the_mark_alone() -> tuple[Replacement, ...]:
 
 
 def _dump_at_once(repository: OpenRepository, *more: Any, **named: Any) -> commits.Dump:
-    """Asks for a dump right after uncommitted data."""
+    """Requests a dump right after uncommitted data."""
     settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0.0})
     return _dump(replace(repository, settings=settings), *more, **named)
 
 
 def _valid_from_now(step: ArrowStep, valid: Validity, tasks: int | None) -> Any:
-    """Believes a recheck from when it has ended, however long it took."""
+    """Trusts a recheck from its end on, however long it took."""
     return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span), tasks)
 
 
 def _reasons_read_late(asking: object) -> tuple[Replacement, ...]:
-    """A module that looks again reads what keeps commits after uncommitted data."""
+    """A module that rechecks reads the reasons that keep commits after uncommitted data."""
 
     def ask(step: ArrowStep, until: datetime, known: Any, before: Any = None, **named: Any) -> Committed:
         return ask_committed(step, until, known, read_reasons(step), **named)
@@ -150,7 +150,7 @@ def _reasons_read_late(asking: object) -> tuple[Replacement, ...]:
 
 
 def _reasons_without(**parts: Any) -> Bug:
-    """The mark forgets some of what kept commits before uncommitted data was asked for."""
+    """The mark forgets some reasons that kept commits before uncommitted data was requested."""
 
     def read(step: ArrowStep) -> ReasonsToStay | None:
         reasons = read_reasons(step)
@@ -160,18 +160,18 @@ def _reasons_without(**parts: Any) -> Bug:
 
 
 def _any_version(kind: FactKind, *where: Any) -> list[FactFile]:
-    """Takes facts of other versions for those of this one."""
+    """Accepts facts of other versions."""
     versions = (kind.version - 1, kind.version, kind.version + 1)
     return [file for version in versions for file in _files_of(replace(kind, version=version), *where)]
 
 
 def _own_files(step: ArrowStep, kind: FactKind, **about: bool) -> list[FactFile]:
-    """Knows what this run has recorded alone."""
+    """Uses only facts that this run recorded."""
     return _files_of(kind, facts.list_files(step.repository.store, references.facts_folder(step, kind).key))
 
 
 def _track_named(step: ArrowStep, found: Committed) -> str | None:
-    """Tracks the ranges that commits name alone."""
+    """Tracks only ranges that commits name."""
     return _track(step, replace(found, unnamed=None))
 
 
@@ -184,7 +184,7 @@ def _asks_for_ever(step: ArrowStep, *more: Any) -> StoredFrame[DeletedFigures]:
 def _newest_of_any_flow(
     store: ObjectStore, before: str | None = None, among: int | None = None, *, committed: bool = False
 ) -> Plan | None:
-    """Builds on a run that listed nothing. The ids of newer runs come first."""
+    """Builds on a run that listed nothing. Ids of newer runs sort first."""
     newest = (_newest_sweep(store, before, among, committed=each) for each in (False, True))
     return min(filter(None, newest), key=lambda each: each.run_id, default=None)
 
@@ -202,17 +202,17 @@ def _any_content(self: BaseCheckpoint, step: ArrowStep, kind: Any, digest: str) 
 
 
 def _nothing_staged(step: ArrowStep, found: Committed, asked: Any, *more: Any) -> KnownLive[Any]:
-    """Looks up what the run looks at, and not what is uncommitted."""
+    """Looks up only the examined addresses, not the uncommitted ones."""
     return find_known_live(step, found, [frame for frame in asked if frame.name != UNCOMMITTED_DF.name], *more)
 
 
 def _any_attempt(step: ArrowStep) -> BaseCheckpoint | None:
-    """Builds on whatever attempt an earlier run is at."""
+    """Builds on an earlier run whatever its attempt is."""
     return None if step.plan.base_run is None else BaseCheckpoint(step.repository.store, step.plan.base_run)
 
 
 def _approve_any(step: ArrowStep, candidates: Any) -> bool:
-    """Takes an approval for one of whatever candidates there are."""
+    """Accepts an approval for any candidates."""
     _approve(step, candidates)
     return plan.read_approval(step.repository.store, step.plan.run_id) is not None
 
@@ -237,7 +237,7 @@ def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCo
 
 
 def _unsigned_believed(store: SignedStore, key: str, stored: bytes) -> bytes:
-    """Refuses a wrong signature, and not that there is none."""
+    """Rejects a wrong signature, but accepts a missing one."""
     try:
         return _verified(store, key, stored)
     except CorruptFile as refusal:
@@ -247,7 +247,7 @@ def _unsigned_believed(store: SignedStore, key: str, stored: bytes) -> bytes:
 
 
 def _sign_anywhere(self: Signer, secret: bytes, key: str, data: bytes | bytearray) -> str:
-    """Signs a content, whatever run or repository it is of."""
+    """Signs a content regardless of its run and repository."""
     return _sign(replace(self, namespace=""), secret, "", data)
 
 
@@ -274,7 +274,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         without_unnamed(without_call(Committed, "provisional_addresses", find_live_again, [])),
         test_compaction.test_what_is_compacted_while_the_server_lists_it_again_is_live_at_the_recheck,
     ),
-    # The thirteen of which the run that was simulated before knew nothing.
+    # Guards that the earlier simulated run lacked.
     "brought back since: not asked": _guarding(
         across_runs, "require_not_restored_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since
     ),
@@ -447,7 +447,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((earlier_runs, "MULTIPART_SIGHTING_SECONDS", 0)),
         tests.test_what_was_uploaded_in_parts_was_seen_long_before_the_listing,
     ),
-    # Waits, and how long a recheck is believed.
+    # Waits, and how long a recheck stays valid.
     "recheck right after the listing": _guarding(
         passes,
         "wait_for_recheck",
@@ -473,7 +473,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "lock not looked at before deleting": TestedBug(
         replaced(*_UNLOCKED), _RECHECK.test_nothing_is_deleted_when_somebody_else_has_taken_the_lock
     ),
-    # What an optimized run builds on.
+    # Checks of an optimized run's base run.
     "source of commits of the run before not compared": _guarding(
         run, "require_source_of_base_run", run.read_committed, _OPTIMIZED.test_commits_come_from_the_same_source
     ),
@@ -495,7 +495,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "approved run left in the index of runs": _guarding(
         earlier_runs, "forget", run.sweep, _OPTIMIZED.test_an_approved_sweep_that_died_is_not_passed_over
     ),
-    # What a run by retention rules builds on.
+    # Checks of the base run of a run by retention rules.
     "run without a listing built on": TestedBug(
         replaced((planning, "newest_sweep", _newest_of_any_flow)),
         _FOLLOWING.test_no_run_of_another_flow_builds_on_one_without_a_listing,
@@ -550,7 +550,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((run, "find_known_live", _nothing_staged)),
         _FOLLOWING.test_what_is_unstaged_and_held_by_ranges_that_are_known_is_not_lost,
     ),
-    # The check of a purge.
+    # Checks of a purge.
     "purge: clocks may disagree": _guarding(
         guards, "require_clocks_agree", plan_purge, _PURGE.test_clocks_that_disagree
     ),
@@ -590,7 +590,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     **TESTED_RETENTION_BUGS,
     **TESTED_CHAIN_BUGS,
 }
-"""Those that a test of the run shows, by name."""
+"""Seeded bugs that a test of the run finds, by name."""
 
 _IN_HISTORIES: dict[Kind, tuple[str, ...]] = {
     "clean": (
@@ -618,11 +618,11 @@ _IN_HISTORIES: dict[Kind, tuple[str, ...]] = {
     ),
     "unified": (),
 }
-"""Those of them that histories show as well."""
+"""Names of those bugs that histories find as well."""
 HISTORY_BUGS: dict[Kind, dict[str, Bug]] = {
     kind: {name: TESTED_BUGS[name].bug for name in names} for kind, names in _IN_HISTORIES.items()
 }
-"""Those that histories show, by kind and name."""
+"""Seeded bugs that histories find, by kind and name."""
 HISTORY_BUGS["clean"] |= {
     "mark never too old": without_call(guards, "require_fresh_mark", sweep_candidates),
     "dump right after uncommitted data": without_unnamed(replaced((commits, "complete_dump", _dump_at_once))),

@@ -1,6 +1,6 @@
-"""Every call of the run that may refuse, and what finds that it is missing.
+"""Every guard call of the run, and the seeded bug that proves that it is tested.
 
-`python -m lakefs_gc_assets_tests.simulation.guard_table` prints the table that docs/evidence/mutants.md has.
+`python -m lakefs_gc_assets_tests.simulation.guard_table` prints the table in docs/evidence/mutants.md.
 """
 
 import ast
@@ -20,7 +20,7 @@ _PACKAGE = Path(lakefs_gc_assets.__file__).parent
 
 @dataclass(frozen=True, order=True, slots=True)
 class Call:
-    """A call of something that may refuse: the function that makes it, as `module:function`, and what it calls."""
+    """A call of a guard: the calling function, as `module:function`, and the name of the guard."""
 
     caller: str
     callee: str
@@ -60,14 +60,14 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.retention.rules:edit_server_rules", "require_settable"): _UPLOADED,
     Call(f"{_COLLECTOR}.retention.rules:require_settable", "require_sane"): _UPLOADED,
 }
-"""Calls without a seeded bug, and why."""
+"""Calls without a seeded bug, and the reason."""
 _FOLDERS = ("collector", *(f"extensions/{name}" for name in ("branches", "check", "erasure", "forecast")))
 NO_PART_OF_A_RUN = ("diagnosis.py", "definitions.py", "*_command.py")
 """Modules whose refusals concern a command, a launch, or a report about a future run."""
 
 
 def calls() -> Iterator[Call]:
-    """Every call of the run and of what belongs to it whose name says that it may refuse."""
+    """Every call in the run and its extensions whose name marks a guard."""
     for file in sorted(path for folder in _FOLDERS for path in (_PACKAGE / folder).rglob("*.py")):
         if any(map(file.match, NO_PART_OF_A_RUN)):
             continue
@@ -88,7 +88,7 @@ def _calls(node: ast.AST, module: str, name: str) -> Iterator[Call]:
 
 
 def found_by() -> dict[Call, list[Seeded]]:
-    """The seeded bugs that take each call out, and nothing beside it."""
+    """Seeded bugs that remove each call and nothing else."""
     found: dict[Call, list[Seeded]] = defaultdict(list)
     everywhere = {*calls()}
     for each in seeded():
@@ -100,7 +100,7 @@ def found_by() -> dict[Call, list[Seeded]]:
 
 
 def rows() -> Iterator[str]:
-    """The lines of the table."""
+    """Lines of the table."""
     found = found_by()
     yield "| call | seeded bug | found by |"
     yield "|---|---|---|"
@@ -114,7 +114,7 @@ def rows() -> Iterator[str]:
 
 
 def reported(seeded_bug: Seeded) -> str:
-    """What finds it: a history, or the test that fails."""
+    """How a bug is found: by a history, or by the test that fails."""
     seeds = {str(kind): bugs for kind, bugs in FOUND_BY.items()}.get(seeded_bug.found_by, {})
     by = [f"{seeded_bug.found_by} history {seeds[seeded_bug.name]}"] if seeds else []
     by += [f"`{seeded_bug.test.rpartition(':')[2]}`"] if seeded_bug.test else []

@@ -1,10 +1,10 @@
-"""Which commit was the head of what, and until when: the world's own log, by which retention is judged.
+"""Which commit was the head of which branch, and until when: the world's own log, by which retention is judged.
 
-It looks at no parent and at no graph. Branches are watched: where one shows a commit that nobody has seen before, this
-commit replaced the head of that branch, and its line of work goes on. A branch that is made on a commit, or set back to
-one, takes over that commit's line so far. A line that nobody continues (its branch was deleted, or set back) goes by
-the default rule, as if something had replaced its last commit the moment it was made. Who asks says when each commit
-was made: the world knows the true time, which commits need not tell.
+The log uses no parents and no commit graph. It watches branches: if one shows a commit never seen before, this commit
+replaced the branch's head, and its line of work goes on. A branch that is made on a commit, or set back to one, takes
+over that commit's line so far. A line that no branch continues (its branch was deleted, or set back) goes by the
+default rule, as if its last commit was replaced the moment it was made. The caller says when each commit was made: the
+world knows the true time, which commits may misstate.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 Window = Callable[[str | None], float]
-"""For how many seconds a replaced head of a branch stays; of None, of a line that nobody continues."""
+"""Seconds that a replaced head of a branch stays. None stands for a line that no branch continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Head:
 
 @dataclass
 class HeadsLog:
-    """The line of work that led to each commit, itself the last.
+    """The line of work that led to each commit, ending with the commit itself.
 
     Attributes:
         shown: the head that each branch shows.
@@ -35,7 +35,7 @@ class HeadsLog:
     shown: dict[str, str] = field(default_factory=dict)
 
     def look(self, heads: Mapping[str, str]) -> None:
-        """Notes what branches show now; of one branch two changes at once would be one."""
+        """Records the heads that branches show now. Two changes of one branch between two looks count as one."""
         for branch, commit in heads.items():
             if commit not in self.lines:
                 before = self.shown.get(branch)
@@ -50,8 +50,8 @@ class HeadsLog:
 
         Args:
             heads: the branches that count.
-            commits: what is known; a line that goes on in an unknown commit is one that nobody continues.
-            date: when a commit was made.
+            commits: the known commits; a line that goes on in an unknown commit counts as not continued.
+            date: returns when a commit was made.
         """
         until = dict.fromkeys(heads.values(), math.inf)
 
