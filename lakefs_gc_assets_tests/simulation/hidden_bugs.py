@@ -1,6 +1,6 @@
 """Seeded bugs of the search for staged objects that the server does not list, each with the test that fails with it.
 
-Histories hardly show them: their worlds are so small that samples hold every object, and every path is asked for.
+Histories hardly show them: their worlds are so small that samples hold every object, and every path is looked up.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _select_ranges = references.select_ranges_by_size
 def _in_a_world(
     test: Callable[[World], None], choose_sizes: Callable[..., ContentSample] = contents.choose_sizes
 ) -> Callable[[], None]:
-    """The test in a world of its own."""
+    """Runs the test in its own world."""
 
     @wraps(test)
     def alone() -> None:
@@ -48,7 +48,7 @@ def _looking(test: Callable[[World], None]) -> Callable[[], None]:
 
 
 def _etag_as_md5(store: ObjectStore, key: str, size: int, wanted: bool) -> tuple[bool, str | None, bool]:
-    """Takes whatever the ETag is for the MD5."""
+    """Takes any ETag for the MD5."""
     try:
         return True, store.head(key).etag if wanted else None, wanted
     except ObjectNotFound:
@@ -68,35 +68,35 @@ def _believing(step: object, entries: Any, *more: object) -> Iterator[Any]:
 
 
 def _listing_believed(objects: Any, trusted: bool, bytes_left: int) -> contents._Learned[Any]:
-    """Takes the ETags that a listing has for MD5s on every store."""
+    """Takes ETags of a listing for MD5s on every store."""
     return _Learned(objects, True, bytes_left)
 
 
 def _only_known(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Takes what is not known of a candidate for another content than any."""
+    """Takes a candidate of unknown content for one that matches nothing."""
     for batch in _contents(batches):
         yield batch.filter(pc.is_valid(batch.column("etag")))
 
 
 def _with_etags_of_linked(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Takes what a client named for what the server computed."""
+    """Takes checksums that clients named for the server's."""
     for batch in batches:
         yield pa.record_batch([batch.column("address"), batch.column("etag")], schema=contents._TRUE_CHECKSUMS)
 
 
 def _nothing_left_out(limit: int, counted: pa.Table) -> tuple[frozenset[hidden.Content] | None, int]:
-    """Takes what there was too much of to ask for not staged."""
+    """Takes contents above the lookup limit for not staged."""
     return _within(limit, counted)[0], 0
 
 
 def _complete(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[Mapping[str, ObjectStats], int]:
-    """Takes a path that a listing lacks for one that is gone."""
+    """Takes a path missing from a listing for deleted."""
     found, pages = _listed(api, branch, paths)
     return {path: ObjectStats(path, "", None) for path in paths} | found, pages
 
 
 def _only_recorded(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
-    """Takes a range whose sizes are not recorded for one without entries."""
+    """Takes a range whose sizes are not recorded for empty."""
     known = {
         range_id
         for file in references.find_fact_files(step, SIZES)
@@ -144,4 +144,4 @@ HIDDEN_BUGS: dict[str, TestedBug] = {
         TestListing().test_a_path_that_a_listing_lacks_is_asked_for_by_itself,
     ),
 }
-"""By name."""
+"""Seeded bugs by name."""

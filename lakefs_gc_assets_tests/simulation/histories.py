@@ -1,7 +1,8 @@
 """Histories at random: the same seed gives the same setup and steps.
 
-A history goes in rounds: users fill the repository, time passes until much of it is about old enough, and a collector
-runs while users go on. Most steps are drawn one by one; some come as episodes, short sequences known to be delicate.
+A history goes in rounds: users fill the repository, time passes until many objects are about old enough, and a
+collector runs while users go on. Most steps are drawn one by one. Some come as episodes: short sequences known to be
+delicate.
 """
 
 import random
@@ -95,7 +96,7 @@ _MEANWHILE = {
 
 
 def generate(seed: int) -> History:
-    """The history of a seed."""
+    """Returns the history of a seed."""
     maker = Maker(random.Random(seed))
     setup = maker.setup(seed)
     while len(maker.steps) < LEAST_STEPS:
@@ -104,12 +105,12 @@ def generate(seed: int) -> History:
 
 
 class Maker:
-    """Puts a history together.
+    """Makes a history.
 
     Attributes:
-        arguments: how many numbers each operation takes.
-        meanwhile: what users do while a collector works, with weights.
-        calls: at how many kinds of calls a collector may be stopped.
+        arguments: count of numbers that each operation takes.
+        meanwhile: operations of users while a collector works, with weights.
+        calls: number of kinds of calls at which a collector may be stopped.
     """
 
     arguments = ARGUMENTS
@@ -132,10 +133,10 @@ class Maker:
         )
 
     def stay_with(self, age: int, window: int) -> None:
-        """Runs are to have this minimum age and slice window, where one run's are those of the next."""
+        """Sets minimum age and slice window, in histories whose runs share them."""
 
     def setup(self, seed: int) -> Setup:
-        """What the world is like."""
+        """Draws the setup of the world."""
         chance = self.chance
         skews = tuple(chance.choice((0.0, 60.0, -14 * MINUTE, 14 * MINUTE)) for _ in range(chance.randint(1, 3)))
         return Setup(
@@ -159,7 +160,7 @@ class Maker:
         )
 
     def round(self) -> None:
-        """Fill, wait, collect."""
+        """Fills the repository, waits and collects."""
         for _ in range(self.chance.randint(5, 16)):
             self.fill()
         if self.chance.random() < 0.3:
@@ -180,7 +181,7 @@ class Maker:
         self.do(self.chance.choices(tuple(weights), tuple(weights.values()))[0])
 
     def do(self, what: str) -> None:
-        """An operation with random arguments."""
+        """Adds an operation with random arguments."""
         numbers = tuple(self.chance.randrange(_NUMBERS) for _ in range(self.arguments[what]))
         self.steps.append(Step(self.chance.choice(_WRITERS), what, numbers))
 
@@ -188,12 +189,12 @@ class Maker:
         self.steps.append(Step("time", "seconds", (int(seconds),)))
 
     def near(self) -> None:
-        """To a moment shortly before or after an address stops being linkable."""
+        """Passes time to shortly before or after an address stops being linkable."""
         numbers = (self.chance.randrange(20), self.chance.randrange(-int(HOUR), int(2 * HOUR)))
         self.steps.append(Step("time", "near", numbers))
 
     def misbehave(self) -> None:
-        """The servers get into trouble."""
+        """Adds a fault of the servers."""
         what = self.chance.choices(
             ("page_rows", "stuck_pages", "lost_branches", "failed_dumps", "missing_commits"),
             (4, 1, 1, 1, 5),
@@ -202,17 +203,17 @@ class Maker:
         self.steps.append(Step("servers", what, (number,)))
 
     def start(self, name: str) -> None:
-        """A run begins."""
+        """Starts a run."""
         sweep = int(self.chance.random() < 0.85)
         numbers = (sweep, self.chance.randrange(6), self.chance.randrange(3), self.budget())
         self.steps.append(Step(name, "start", numbers))
 
     def budget(self) -> int:
-        """How many calls a collector makes before something else happens."""
+        """Draws the number of calls that a collector makes before other steps follow."""
         return self.chance.choice((1, 2, 4, 8, 15, 25, 40))
 
     def going_on(self, name: str, times: int) -> None:
-        """The collector makes some calls, users do something, again and again."""
+        """Alternates between calls of the collector and operations of users."""
         for _ in range(times):
             for _ in range(self.chance.choice((1, 1, 2))):
                 self.write(self.meanwhile)
@@ -221,7 +222,7 @@ class Maker:
             self.go_on(name)
 
     def go_on(self, name: str) -> None:
-        """Some more calls, or up to a call of some kind."""
+        """Makes some more calls, or goes on up to a call of some kind."""
         if self.chance.random() < 0.6:
             self.steps.append(
                 Step(name, "until", (self.chance.randrange(self.calls), self.chance.choice((1, 1, 2, 3))))
@@ -260,7 +261,7 @@ class Maker:
         self.finish(name)
 
     def renamed(self, name: str) -> None:
-        """While the server writes its uncommitted data, page by page, staged objects change their places."""
+        """Staged objects are renamed while the server writes its uncommitted data, page by page."""
         self.steps.append(Step("servers", "page_rows", (1,)))
         self.start(name)
         for _ in range(self.chance.randint(2, 5)):
@@ -270,7 +271,8 @@ class Maker:
         self.finish(name)
 
     def young_commit(self, name: str) -> None:
-        """Old staged data is committed right before a run whose dump lacks that commit, which is named soon."""
+        """Old staged entries are committed right before a run whose dump lacks that commit; a branch or tag soon shows
+        it."""
         self.steps.append(Step("servers", "missing_commits", (1,)))
         branch = self.chance.randrange(_NUMBERS)
         self.steps.append(Step("w8", "commit_now", (branch, 0, 0)))
@@ -287,11 +289,11 @@ class Maker:
         self.finish(name)
 
     def killed(self, name: str) -> None:
-        """A collector dies and is resumed later, perhaps much later, or wholly anew."""
+        """A collector dies and is resumed later, perhaps much later, or restarted from the first step."""
         self.start(name)
         self.going_on(name, self.chance.randint(2, 8))
         if len(self.steps) % 2:
-            # One batch of a sweep is gone by then.
+            # One batch of a sweep is done by then.
             self.steps.append(Step(name, "until", (7, 2)))
         self.steps.append(Step(name, "kill"))
         for _ in range(self.chance.randint(0, 4)):
@@ -345,7 +347,7 @@ class Maker:
             self.steps.append(Step(name, "approve", (1000,)))
 
     def troubled(self, name: str) -> None:
-        """Calls fail, deletes are refused in part."""
+        """Some calls fail, and some deletes are refused."""
         self.start(name)
         for _ in range(self.chance.randint(2, 6)):
             if self.chance.random() < 0.3:

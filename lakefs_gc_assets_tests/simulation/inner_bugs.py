@@ -1,4 +1,4 @@
-"""Seeded bugs of checks inside of other checks and of readers, each with the unit test that fails with it."""
+"""Seeded bugs in readers and in checks inside of other checks, each with the unit test that fails with it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced, without_c
 
 
 def _with_repository(test: Callable[..., None], *values: object) -> Callable[[], None]:
-    """The test with an empty repository in a folder of its own, and some of the values that it is repeated for."""
+    """Runs the test with an empty repository in its own folder, and with some of its parameters."""
 
     @wraps(test)
     def once() -> None:
@@ -46,7 +46,7 @@ def _with_repository(test: Callable[..., None], *values: object) -> Callable[[],
 
 
 def _with_store(test: Callable[..., None], *values: object) -> Callable[[], None]:
-    """The test with an empty store, and some of the values that it is repeated for."""
+    """Runs the test with an empty store, and with some of its parameters."""
 
     @wraps(test)
     def once() -> None:
@@ -57,7 +57,7 @@ def _with_store(test: Callable[..., None], *values: object) -> Callable[[], None
 
 
 def _with(test: Callable[..., None], *values: object) -> Callable[[], None]:
-    """The test with some of the values that it is repeated for."""
+    """Runs the test with some of its parameters."""
 
     @wraps(test)
     def once() -> None:
@@ -70,7 +70,7 @@ _missing_samples = uncommitted.missing_samples
 
 
 def _never_by_access_points(*arguments: Any) -> tuple[StagedSample, ...]:
-    """Takes whatever is staged by an access point for an object of another bucket."""
+    """Takes every object staged by an access point for one of another bucket."""
     return tuple(sample for sample in _missing_samples(*arguments) if not sample.elsewhere)
 
 
@@ -154,4 +154,4 @@ INNER_BUGS: dict[str, TestedBug] = {
         _with_repository(test_planning_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
     ),
 }
-"""By name."""
+"""Seeded bugs by name."""

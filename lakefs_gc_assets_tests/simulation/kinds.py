@@ -1,4 +1,4 @@
-"""The kinds of histories, and the bugs that each of them shows."""
+"""The kinds of histories, and the bugs that each kind shows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

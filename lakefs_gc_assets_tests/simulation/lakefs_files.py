@@ -1,4 +1,4 @@
-"""Files as lakeFS writes them into the simulated bucket; each content is encoded once in a process."""
+"""Files as lakeFS writes them into the simulated bucket. A process encodes each content once."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ Record = tuple[bytes, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a path stands for.
+    """The entry of a path.
 
     Attributes:
         address_type: 1 relative to the namespace, 2 in full.
@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def identity(self) -> tuple[int, str, int]:
-        """Equal for equal content, wherever it lies."""
+        """Equal for equal content at any address."""
         return self.size, self.etag, self.metadata
 
 
@@ -112,11 +112,11 @@ def _record(path: str, entry: Entry) -> Record:
 
 
 def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry], *, anew: bool = True) -> str:
-    """The metarange of a commit with these entries; commits share ranges of the same content.
+    """Writes the metarange of a commit with these entries; commits share ranges of the same content.
 
     Args:
-        anew: write a metarange that is there already once more, as servers do with what they have put together
-            (`pkg/pyramid/tier_fs.go` of lakeFS stores without a look at what is there).
+        anew: rewrites an existing metarange, as servers do when they write one (`pkg/pyramid/tier_fs.go` of lakeFS
+            stores without checking for it).
     """
     parts: list[TableFile] = []
     records: list[Record] = []
@@ -131,7 +131,7 @@ def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry], *, anew: bo
 
 
 def embedded_commit(commit: Commit) -> EmbeddedCommit:
-    """A commit as the embedded server keeps it."""
+    """A commit as the embedded server stores it."""
     return EmbeddedCommit(
         commit.id,
         "",
@@ -146,7 +146,7 @@ def embedded_commit(commit: Commit) -> EmbeddedCommit:
 
 
 def put_dumped_commits(bucket: Bucket, commits: Sequence[Commit]) -> str:
-    """The table of commits of a refs dump; returns its metarange."""
+    """Writes the table of commits of a refs dump; returns its metarange."""
     return _put_dumped(
         bucket,
         "commit",
@@ -155,7 +155,7 @@ def put_dumped_commits(bucket: Bucket, commits: Sequence[Commit]) -> str:
 
 
 class DumpedBranch(Protocol):
-    """What a dump says of a branch."""
+    """A branch in a dump."""
 
     name: str
     commit_id: str
@@ -163,7 +163,7 @@ class DumpedBranch(Protocol):
 
 
 def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str:
-    """The table of branches; see `put_dumped_commits`."""
+    """Writes the table of branches; see `put_dumped_commits`."""
     rows = [
         (
             branch.name,
@@ -175,7 +175,7 @@ def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str
 
 
 def put_dumped_tags(bucket: Bucket, tags: Sequence[Branch]) -> str:
-    """The table of tags; see `put_dumped_commits`."""
+    """Writes the table of tags; see `put_dumped_commits`."""
     return _put_dumped(bucket, "tag", [(tag.id, formats.tag_data(tag.id, tag.commit_id)) for tag in tags])
 
 

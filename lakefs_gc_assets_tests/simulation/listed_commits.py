@@ -1,4 +1,4 @@
-"""The servers' own list of the commits that retention keeps, made as real ones make it, their known hole included."""
+"""The servers' own list of commits that retention keeps, made as real servers make it, with their known gap."""
 
 import csv
 import io
@@ -16,13 +16,13 @@ from lakefs_gc_assets_tests.simulation.repository import Branch, Repository
 
 @dataclass
 class ListedCommits:
-    """Makes such lists, each in the background.
+    """Makes such lists in the background.
 
     Attributes:
-        vanished: which commits the server does not know of.
-        made: the ids in each list, by its run id.
-        asked: how many questions were asked about each task.
-        answers: of tasks that have ended.
+        vanished: returns the commits that the server does not know.
+        made: the commit ids in each list, by its run id.
+        asked: number of status requests for each task.
+        answers: results of ended tasks.
     """
 
     repository: Repository
@@ -32,14 +32,14 @@ class ListedCommits:
     answers: dict[str, PrepareCommitsTask] = field(default_factory=dict)
 
     def start(self) -> str:
-        """Begins a list."""
+        """Begins a list; returns its task."""
         self.asked.append(0)
         return str(len(self.asked) - 1)
 
     def state(
         self, task: str, now: float, run_id: str, branches: Mapping[str, Branch], *, fails: bool, old: bool
     ) -> PrepareCommitsTask:
-        """A task is at work at the first question, and ends at the second."""
+        """Returns the state of a task: running at the first request, ended at the second."""
         self.asked[int(task)] += 1
         if self.asked[int(task)] == 1:
             return PrepareCommitsTask(False)
@@ -52,11 +52,14 @@ class ListedCommits:
         return self.answers[task]
 
     def write(self, now: float, run_id: str, branches: Mapping[str, Branch], *, old: bool) -> PreparedCommits:
-        """Writes a list by a server's clock. Raises NotFound where there are no rules.
+        """Writes a list by a server's clock.
 
         Args:
-            branches: that the server knows of.
+            branches: the branches that the server knows.
             old: as servers before v0.101: expired commits too, and no metaranges.
+
+        Raises:
+            NotFound: there are no rules.
         """
         repository = self.repository
         if repository.rules is None:

@@ -1,6 +1,6 @@
-"""Watching the shipped run: its functions are wrapped for the time of a play, and what they do is told, never changed.
+"""Watches the shipped run: wraps its functions during a play to report their work without changing it.
 
-Which run a call belongs to is known by the repository that it works on.
+The repository that a call works on tells which run it belongs to.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ _WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])
 
 @contextmanager
 def observing() -> Iterator[None]:
-    """Tells what every run does meanwhile; once, when a play prepares its world by another one."""
+    """Reports the work of every run while the context is open. Nested contexts wrap nothing more."""
     if run.find_other_repositories.__module__ == __name__:
         yield
         return
@@ -100,7 +100,7 @@ def _has_listed(list_stored: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _held_elsewhere: dict[int, list[Any]] = {}
-"""The live commits of other repositories that a third step under way has asked for, by the id of its engine."""
+"""Live commits of other repositories that the current third step has requested, by the id of its engine."""
 
 
 def _knows_what_holds(find_unread: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
         if step.plan.base_run is not None:
             namespace, window_size = step.repository.namespace, step.plan.slice_window
             files = LiveFiles(watch.exactness.store, namespace, window_size)
-            # Files that were read once lie there for ever, named by a commit or not: a clean run would find them, too.
+            # Files that were read once stay in the bucket, named by a commit or not: a clean run would find them, too.
             read = known | found.ids if found.unnamed else frozenset()
             own = frozenset(name for name in read if METADATA_PREFIX + name in watch.exactness.bucket.objects)
             held = _all_committed(files, found.own, own)
@@ -136,7 +136,7 @@ def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _all_committed(files: LiveFiles, live: Any, ids: frozenset[str]) -> set[str]:
-    """All that commits hold, and ranges among the ids that no commit names, read anew."""
+    """Reads all addresses that commits hold, and those in unnamed ranges among the ids."""
     rows = [row for metarange_id in live.metarange_ids for row in files.metarange(metarange_id).to_pylist()]
     records = dict.fromkeys(RangeRecord(**row) for row in rows)
     named = {*live.metarange_ids, *(record.id for record in records)}
@@ -156,7 +156,7 @@ def _defines(define_live: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _sighted: dict[int, set[str]] = {}
-"""What the mark under way knows to be sighted, by the id of its engine."""
+"""Addresses that the current mark has seen before, by the id of its engine."""
 
 
 def _sights(select_old_enough: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,7 +178,7 @@ def _sights(select_old_enough: Callable[..., Any]) -> Callable[..., Any]:
 def _subtracts(subtract_live: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, listed: Any, uncommitted: Any, *more: Any) -> Any:
         own = _run_of(step)
-        # A mark that failed leaves its own behind, and engines that are gone lend their ids to new ones.
+        # A failed mark leaves its entry behind, and a new engine may reuse the id of a freed one.
         _sighted.pop(id(step.engine), None)
         rows = subtract_live(step, listed, uncommitted, *more)
         if step.plan.base_run is None or step.plan.flow is Flow.COMMITTED:

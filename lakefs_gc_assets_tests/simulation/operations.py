@@ -1,6 +1,6 @@
-"""Operations by name, and how their plain numbers choose among what there is.
+"""Operations by name, and the choice of their targets by plain numbers.
 
-A history can so be replayed with steps left out: whatever is there then is chosen from.
+A history can thus be replayed with steps left out: the numbers choose among the targets that exist then.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Operation = Callable[..., Job]
 
 
 def registering(operations: dict[str, Operation]) -> Callable[[Operation], Operation]:
-    """A decorator that notes operations under the names of their functions."""
+    """Returns a decorator that registers operations under the names of their functions."""
 
     def register(function: Operation) -> Operation:
         operations[function.__name__] = function
@@ -41,7 +41,7 @@ def commit_id_at(world: World, number: int) -> str:
 
 
 def some_path(world: World, branch: Branch, number: int) -> tuple[str, Entry]:
-    """A path that the branch shows."""
+    """A path that the branch shows, with its entry."""
     visible = world.repository.visible(branch)
     if not visible:
         raise Refused("nothing there")

@@ -1,13 +1,14 @@
-"""What must not go: the world's own account of who can reach an object, and of what the collector claims.
+"""The world's own account of who can reach an object, and of the collector's claims.
 
-It shares nothing with the collector: it looks at the repository's state after each change, and notes for every object
-since when something reaches it. Three kinds of reference count:
+It shares no code with the collector. It looks at the repository's state after each change, and records for every object
+since when it is referenced. Three kinds of reference count:
 
 - *firm*: a commit, a visible staged entry, a remembered copy. The object may neither be marked nor deleted.
-- *pending*: an upload between object and staging, a commit under way, an address that may still be linked.
-- *soft*: what lakeFS does not promise, an old object staged by StageObject. It is protected where it was staged before
-  the last recheck began, or longer ago than a recheck is valid, and the server lists it. So is an object whose size a
-  client named wrongly, once the server does not list it: what it is committed beside cannot be found by its size.
+- *pending*: an upload between object and staging, a commit in progress, an address that may still be linked.
+- *soft*: a reference that lakeFS does not promise, such as an old object staged by StageObject. It is protected if it
+  was staged before the last recheck began, or longer ago than a recheck is valid, and if the server lists it. An object
+  whose size a client misstated is soft, too, once the server does not list it: the search for equal committed content
+  goes by size and cannot find it.
 """
 
 import json
@@ -30,7 +31,7 @@ _TOLERANCE = 1 * MINUTE
 
 
 class Violation(AssertionError):
-    """The collector did what it must never do."""
+    """The collector broke a rule of safety."""
 
 
 def refuse_change(key: str, what: object) -> None:
@@ -40,11 +41,11 @@ def refuse_change(key: str, what: object) -> None:
 
 @dataclass
 class Recheck:
-    """When one collector checked last what is live; true times.
+    """Times of a collector's last checks for live objects; true times.
 
     Attributes:
-        asked_at: when it asked for what it does now, which may take its time: a batch that is under way.
-        complete_began, complete_ended: of the last check that came to its end.
+        asked_at: when it sent its current request, which may take long, such as a batch of deletions.
+        complete_began, complete_ended: times of the last completed check.
     """
 
     time: TrueTime
@@ -54,21 +55,21 @@ class Recheck:
     complete_ended: float = 0.0
 
     def opens(self) -> None:
-        """A check is about to begin, and has not asked for anything yet."""
+        """A check is about to begin, and has not sent any request yet."""
         self.began = None
 
     def begins(self) -> None:
-        """A preparation of uncommitted data is asked for."""
+        """The check requests a preparation of uncommitted data."""
         self.began = self.time.now
 
     def ends(self) -> None:
-        """The check is complete; it counts from where it asked, and not at all where it did not."""
+        """The check is complete. It counts from its first request, and not at all without one."""
         if self.began is not None:
             self.complete_began, self.complete_ended = self.began, self.time.now
 
     @property
     def limit(self) -> float:
-        """What happened before this moment must be known to the collector; what happened later may be."""
+        """The collector must know of events before this moment; it may know of later ones."""
         limit = self.asked_at - RECHECK_VALID - _TOLERANCE
         if self.complete_began is not None and self.complete_ended >= limit:
             return self.complete_began
@@ -77,13 +78,13 @@ class Recheck:
 
 @dataclass
 class Watched:
-    """What one collector did in one run.
+    """The actions of one collector in one run.
 
     Attributes:
         accepted: deletions that the store accepted, with sizes.
-        receipted: those of them that a receipt names.
-        receipted_at: when the first receipt of each of these was stored.
-        forgotten: those that none did when the run was gone on with: no attempt after that can know of them.
+        receipted: the accepted deletions that a receipt names.
+        receipted_at: when the first receipt of each address was stored.
+        forgotten: accepted deletions without a receipt when the run was resumed; no later attempt can know of them.
         process_began: when the last process of the run began.
     """
 
@@ -99,7 +100,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Committing:
-    """A commit under way: what it will hold, as long as nobody changes its branch."""
+    """A commit in progress: the keys that it will hold, as long as its branch does not change."""
 
     keys: frozenset[str]
     can_succeed: Callable[[], bool]
@@ -107,14 +108,14 @@ class Committing:
 
 @dataclass
 class Oracle:
-    """The account.
+    """The account of references and claims.
 
     Attributes:
         other: another repository that holds objects of this one.
-        lost_objects: live ones that somebody deleted past lakeFS.
+        lost_objects: live objects that were deleted past lakeFS.
         aliased_since: since when the servers spell addresses in another way.
-        misleading: who keeps from collectors what is staged; a mark may miss it then, no sweep may.
-        misled_until: until when somebody did.
+        misleading: causes that hide staged entries from collectors; meanwhile a mark may miss them, a sweep may not.
+        misled_until: when the last such cause ended.
     """
 
     time: TrueTime
@@ -142,7 +143,7 @@ class Oracle:
     misled_until: float = -math.inf
 
     def mislead(self, who: str, does: bool) -> None:
-        """Somebody begins to keep from collectors what is staged, or does so no more."""
+        """A cause begins or ceases to hide staged entries from collectors."""
         if does:
             self.misleading.add(who)
         elif who in self.misleading:
@@ -150,11 +151,11 @@ class Oracle:
             self.misled_until = self.time.now
 
     def misled_since(self, began: float) -> bool:
-        """Whether anybody has kept something from collectors since then."""
+        """True if entries were hidden from collectors at any time since then."""
         return bool(self.misleading) or self.misled_until >= began
 
     def key_of(self, entry: Entry) -> str | None:
-        """The object that lakeFS reads for an entry; None outside of the repository."""
+        """The object that lakeFS reads for an entry; None for one outside of the repository."""
         if entry.address_type == 1:
             return entry.address
         scheme, _, rest = entry.address.partition("://")
@@ -165,7 +166,7 @@ class Oracle:
         return "/".join(parts[len(own) :])
 
     def note_commit(self, entries: Iterable[Entry]) -> None:
-        """What a commit holds stays: lakeFS never forgets a commit."""
+        """Records the objects of a commit for good: lakeFS never forgets a commit."""
         for entry in entries:
             key = self.key_of(entry)
             if key is None or (key in self.in_commits and self.in_commits[key] is None):
@@ -176,7 +177,7 @@ class Oracle:
                 self.in_commits[key] = None
 
     def look(self) -> None:
-        """Notes who reaches what, after a change."""
+        """Records all references after a change."""
         firm, soft, unlisted = self.staged()
         if shown := self.unlisted - unlisted:
             self.listed_again |= dict.fromkeys(shown, self.time.now)
@@ -194,9 +195,10 @@ class Oracle:
         self.unlisted = unlisted
 
     def staged(self) -> tuple[set[str], dict[str, float], set[str]]:
-        """What is staged or a remembered copy: firm, and soft with since when; and what of it the server does not list.
+        """Returns firm staged objects and remembered copies, soft ones with since when, and those that the server does
+        not list.
 
-        It does not list what is staged with the content of the committed object.
+        It does not list entries staged with the content of the committed object.
         """
         firm: set[str] = set()
         soft: dict[str, float] = {}
@@ -214,7 +216,7 @@ class Oracle:
                 if since is None and not (hidden and self.is_misstated(staged, entry)):
                     firm.add(staged)
                 else:
-                    # A recheck does not ask for what is hidden.
+                    # A recheck does not look for hidden entries.
                     at = math.inf if hidden or since is None else since
                     soft[staged] = min(at, soft.get(staged, at))
         firm.update(address for address, _ in self.repository.copies)
@@ -223,21 +225,21 @@ class Oracle:
         return firm, soft, unlisted
 
     def seen_since(self, key: str, entry: Entry) -> float | None:
-        """Since when a recheck can see an object that was staged again; None where it was staged as lakeFS promises."""
+        """Since when a recheck can see an object that was staged again; None if it was staged as lakeFS promises."""
         if entry.soft_at is not None:
             return max(entry.soft_at, self.listed_again.get(key, entry.soft_at))
         return self.listed_again.get(key) if self.is_misstated(key, entry) else None
 
     def is_misstated(self, key: str, entry: Entry) -> bool:
-        """Whether an entry has another size than its object, which a client named."""
+        """True if a client misstated the size of an entry's object."""
         return self.bucket.sizes.get(key, entry.size) != entry.size
 
     def is_promised(self, key: str) -> bool:
-        """Whether an object is referenced as lakeFS promises, so that what refers to it anew finds it."""
+        """True if an object is referenced as lakeFS promises, so that a new reference to it finds it."""
         return key in self.firm_since
 
     def protects(self, key: str) -> str | None:
-        """Why an object may not be deleted now; None where it may."""
+        """The reason why an object may not be deleted now, or None."""
         if self.strange(key):
             return "it is no object of lakeFS"
         if key in self.firm_since:
@@ -245,18 +247,18 @@ class Oracle:
         return self._pending(key)
 
     def strange(self, key: str) -> bool:
-        """Whether lakeFS never made an object of this name."""
+        """True if lakeFS never made an object of this name."""
         return key in self.foreign or not (key.startswith("data/") or len(key) == 32)
 
     def _pending(self, key: str) -> str | None:
         return "a commit under way will hold it" if self.being_committed(key) else self.arriving(key)
 
     def being_committed(self, key: str) -> bool:
-        """Whether a commit under way will hold an object."""
+        """True if a commit in progress will hold an object."""
         return any(key in commit.keys and commit.can_succeed() for commit in self.committing.values())
 
     def arriving(self, key: str) -> str | None:
-        """Why nothing can reference an object yet; None where nothing is about to."""
+        """The reason why a reference to an object may be about to appear, or None."""
         if key in self.uploading:
             return "its upload is about to stage it"
         if self.linkable_until.get(key, 0.0) >= self.time.now:
@@ -264,12 +266,12 @@ class Oracle:
         return None
 
     def reachable(self, key: str) -> bool:
-        """Whether an object must still be there in the end."""
+        """True if an object must still exist in the end."""
         return self.protects(key) is not None or key in self.soft
 
     @property
     def commits_hold_nothing(self) -> bool:
-        """Whether live commits hold nothing of the repository's own, which a guard cannot tell from reading nothing."""
+        """True if live commits hold no objects of the repository. A guard cannot tell this from a failed reading."""
         return not self.in_commits
 
     def listing(self, run_id: str) -> None:
@@ -277,14 +279,15 @@ class Oracle:
         self.runs.setdefault(run_id, Watched(run_id)).listing_began = self.time.now
 
     def moved_unseen(self, key: str) -> None:
-        """What the server did not list is referenced in another way now: a mark under way may miss it, no sweep may.
+        """An object that the server did not list is now referenced in another way: a running mark may miss it, a sweep
+        may not.
 
-        So it is when such a staged entry is renamed, or goes when something else has come to hold its object.
+        This happens if such a staged entry is renamed, or removed after another reference to its object appeared.
         """
         self.moved_hidden[key] = self.time.now
 
     def marked(self, run_id: str, candidates: Iterable[str]) -> None:
-        """A run stored its candidates. Nothing reachable since before its listing may be among them."""
+        """A run stored its candidates. No object that was reachable since before its listing may be among them."""
         began = self.runs[run_id].listing_began
         if self.misled_since(began):
             return
@@ -321,9 +324,9 @@ class Oracle:
         self.accepted(run_id, key)
 
     def deleted_elsewhere(self, run_id: str, key: str) -> str | None:
-        """The other run that deleted a key after this one listed it; None where this run cannot know of one.
+        """Another run that deleted a key after this one listed it; None if this run cannot know of one.
 
-        It knows of receipts that were stored before its process began: later ones are of a run that lost its lock.
+        A run knows receipts that were stored before its process began. Later ones are from a run that lost its lock.
         """
         watched = self.runs[run_id]
         for other in self.runs.values():
@@ -333,17 +336,17 @@ class Oracle:
         return None
 
     def begins(self, run_id: str) -> None:
-        """A process begins to make a run, or goes on with it where another one ended."""
+        """A process begins a run, or resumes one of another process."""
         watched = self.runs.setdefault(run_id, Watched(run_id))
         watched.process_began = self.time.now
         watched.forgotten = watched.accepted.keys() - watched.receipted
 
     def accepted(self, run_id: str, key: str) -> None:
-        """A store accepts to delete an object."""
+        """A store accepts the deletion of an object."""
         self.runs.setdefault(run_id, Watched(run_id)).accepted[key] = self.bucket.sizes.get(key, 0)
 
     def receipts(self, run_id: str, data: bytes) -> None:
-        """Receipts are being stored: what they call accepted was accepted."""
+        """Checks receipts that are being stored: deletions that they call accepted were accepted."""
         watched = self.runs.setdefault(run_id, Watched(run_id))
         accepted = watched.accepted
         for row in pq.read_table(BufferReader(data)).to_pylist():
@@ -366,11 +369,11 @@ class Oracle:
                 raise Violation(f"run {run_id} has a receipt {outcome} for {address}, which was deleted")
 
     def most_bytes(self, watched: Watched) -> int:
-        """How many bytes the report of a run may claim to have deleted."""
+        """Maximum bytes that the report of a run may claim as deleted."""
         return sum(watched.accepted.values())
 
     def report(self, run_id: str, data: bytes, candidates: frozenset[str]) -> None:
-        """A report is being stored: it claims what happened, no more and no less."""
+        """Checks a report that is being stored: it must claim exactly the deletions that happened."""
         report = json.loads(data)
         watched = self.runs.setdefault(run_id, Watched(run_id))
         if report["ending"] == "failed":
@@ -381,7 +384,7 @@ class Oracle:
         deleted, deleted_bytes = counts["deleted"] + counts["quarantined"], sizes["deleted"] + sizes["quarantined"]
         if report["dry_run"] and watched.accepted:
             raise Violation(f"the dry run {run_id} deleted {len(watched.accepted)} objects")
-        # Where a collector was killed between a deletion and its receipts, it knows of less than happened.
+        # A collector killed between a deletion and its receipts knows of fewer deletions than happened.
         least = sum(watched.accepted[key] for key in watched.receipted)
         most = self.most_bytes(watched)
         if not len(watched.receipted) <= deleted <= len(watched.accepted):
@@ -391,7 +394,7 @@ class Oracle:
         if not least <= deleted_bytes <= most:
             raise Violation(f"the report of run {run_id} claims {deleted_bytes} bytes, {most} were deleted")
         open_ = candidates - watched.accepted.keys()
-        # What became live, or was refused, after the run was gone on with counts as there, though it may be forgotten.
+        # Forgotten candidates that were live or refused after a resumption count as open, though they are deleted.
         unknown = len(watched.forgotten - watched.receipted)
         elsewhere = [key for key in candidates if self.deleted_elsewhere(run_id, key)]
         if not report["dry_run"] and counts["deleted_by_another_run"] < len(elsewhere):

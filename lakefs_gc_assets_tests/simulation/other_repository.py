@@ -1,4 +1,4 @@
-"""Another repository, whose references lead into ours: of its own namespace, or a twin on the very same one."""
+"""Another repository whose references lead into ours: one with its own namespace, or a twin on ours."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +14,10 @@ from lakefs_gc_assets_tests.simulation.servers import Server, Servers
 from lakefs_gc_assets_tests.simulation.setup_options import OTHER, Around
 
 KeyOf = Callable[[Entry], str | None]
-"""The object of ours that lakeFS reads for an entry; None for one outside of our repository."""
+"""Our object that lakeFS reads for an entry; None for one outside of our repository."""
 _BRANCH = "main"
 _SERVER_NUMBER = 99
-"""Of the twin's own server: it issues names that no server of ours does."""
+"""Number of the twin's own server: it issues names that no server of ours does."""
 
 
 @dataclass
@@ -25,10 +25,10 @@ class OtherRepository:
     """The other repository and its servers.
 
     Attributes:
-        around: what it is.
+        around: the settings that describe it.
         own_uri: our storage namespace.
-        firm, soft: our objects that its commits hold, the latter with since when: nobody promised that they are there.
-        is_there: whether it still is; its ranges lie in the namespace for ever.
+        firm, soft: our objects that its commits hold. Soft ones come with since when; nothing promises that they exist.
+        is_there: True if it still exists; its ranges stay in the namespace forever.
     """
 
     around: Around
@@ -47,7 +47,7 @@ class OtherRepository:
 
     @classmethod
     def from_scene(cls, around: Around, time: TrueTime, own: Repository, servers: Servers) -> "OtherRepository":
-        """An empty one, of a twin's server or of ours."""
+        """An empty repository of a twin's server or of ours."""
         importer = around.other == "importer"
         bucket = Bucket(own.bucket.clock, own.bucket.etags) if importer else own.bucket
         repository = Repository(f"s3://bucket/{OTHER}/" if importer else own.uri, bucket)
@@ -65,7 +65,7 @@ class OtherRepository:
 
     @property
     def stages_unseen(self) -> bool:
-        """Whether it may have staged what no collection of ours can know of."""
+        """True if it may have staged entries that no collection of ours can know."""
         return self.is_there and self.around.other == "staging twin"
 
     def commit(self, entries: dict[str, Entry], key_of: KeyOf, lag: float = 0.0) -> None:
@@ -75,7 +75,7 @@ class OtherRepository:
         _add(entries.values(), self.firm, self.soft, key_of)
 
     def add_held(self, firm: set[str], soft: dict[str, float], key_of: KeyOf) -> None:
-        """Adds what it holds of our objects, committed or staged."""
+        """Adds our objects that it holds, committed or staged."""
         firm |= self.firm
         for key, since in self.soft.items():
             soft[key] = min(since, soft.get(key, since))
@@ -83,7 +83,7 @@ class OtherRepository:
             _add(self._staged(), firm, soft, key_of)
 
     def _staged(self) -> Iterator[Entry]:
-        """What is staged; what nothing promises and servers do not list, no recheck can know."""
+        """Staged entries. A recheck cannot know those that nothing promises and servers do not list."""
         head = self.repository.head(self.branch)
         for path, entry in self.branch.staged().items():
             if entry is not None:
@@ -91,13 +91,13 @@ class OtherRepository:
                 yield replace(entry, soft_at=math.inf) if unknown else entry
 
     def leave(self) -> None:
-        """It is given up; nobody takes its files away."""
+        """Abandons the repository; its files stay."""
         self.is_there = False
         self.branch.tokens = [self.repository.new_token()]
 
 
 def _add(entries: Iterable[Entry], firm: set[str], soft: dict[str, float], key_of: KeyOf) -> None:
-    """Adds the objects of ours that entries hold."""
+    """Adds our objects that entries hold."""
     for entry in entries:
         key = key_of(entry)
         if key is None:
@@ -109,7 +109,7 @@ def _add(entries: Iterable[Entry], firm: set[str], soft: dict[str, float], key_o
 
 
 def listed(around: Around, other: OtherRepository | None) -> tuple[RepositoryFacts, ...]:
-    """What our servers say of other repositories. Raises AccessDenied."""
+    """Other repositories that our servers list. Raises AccessDenied."""
     staging = other is not None and other.stages_unseen
     if around.repositories == "refused" and (staging or around.unknown_allowed):
         raise AccessDenied("GET /repositories: 403")

@@ -1,4 +1,4 @@
-"""Seeded bugs that show where something is around a repository: other repositories, and a quarantine."""
+"""Seeded bugs that need surroundings of a repository: other repositories, or a quarantine."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +16,14 @@ from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, repla
 
 
 def _own_commits_alone(step: ArrowStep, repository: Any, live: Any, known: frozenset[str]) -> Unread:
-    """Reads nothing of what other repositories have committed."""
+    """Skips the commits of other repositories."""
     if repository is step.repository:
         return find_unread(step, repository, live, known)
     return Unread(repository, live.source, (), range_records([]), ())
 
 
 def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """Asks this repository alone."""
+    """Requests data of this repository alone."""
 
     def asked(step: ArrowStep, *more: Any, **named: Any) -> Any:
         samples = {name: given[:1] for name, given in named.items()}
@@ -33,7 +33,7 @@ def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nothing_is_live(self: LiveCheck[Any], moved: object) -> PurgeVerdict:
-    """Takes what has lain in quarantine long enough for garbage."""
+    """Takes everything that has been in quarantine long enough for garbage."""
     return PurgeVerdict(frozenset(), frozenset(), Moment.now(self._step.repository.clock))
 
 
@@ -53,4 +53,4 @@ AROUND_BUGS: dict[str, Bug] = {
     "purge: nothing looked for": replaced((LiveCheck, "__call__", _nothing_is_live)),
     "restoration not written down": replaced((across_runs, "write_restoration", ignored)),
 }
-"""By name; histories of clean runs show them."""
+"""Seeded bugs by name, found by histories of clean runs."""

@@ -1,4 +1,4 @@
-"""What users of another repository do to our objects, and what somebody does to them past lakeFS: each a job."""
+"""Operations of another repository's users on our objects, and changes past lakeFS: each a job."""
 
 from dataclasses import replace
 
@@ -26,9 +26,9 @@ def _other(world: World, *, importer: bool) -> OtherRepository:
 
 @operation
 def other_import(world: World, path: int, number: int, spelling: int) -> Job:
-    """Stages one of our objects by its full address, which a commit or branch holds.
+    """Stages one of our objects, which a commit or branch holds, by its full address.
 
-    Where all such commits have expired, nothing promises that it is still there.
+    If all such commits have expired, nothing promises that it still exists.
     """
     other = _other(world, importer=True)
     reached = sorted(key for key in world.oracle.firm_since if key in world.bucket.objects)
@@ -44,7 +44,7 @@ def other_import(world: World, path: int, number: int, spelling: int) -> Job:
 
 @operation
 def other_import_old(world: World, path: int, number: int) -> Job:
-    """Stages one of our objects that nothing references: nothing promises that it is still there."""
+    """Stages one of our unreferenced objects: nothing promises that it still exists."""
     other = _other(world, importer=True)
     key = _garbage_at(world, number)
     data = world.bucket.objects[key].data
@@ -62,7 +62,7 @@ def _garbage_at(world: World, number: int) -> str:
 
 @operation
 def other_commit(world: World, lag: int) -> Job:
-    """Commits what the other repository has staged."""
+    """Commits the staged entries of the other repository."""
     other = _other(world, importer=True)
     entries = applied(other.repository.head(other.branch), other.branch.staged())
     other.commit(entries, world.oracle.key_of, float(lag % 20))
@@ -72,7 +72,7 @@ def other_commit(world: World, lag: int) -> Job:
 
 @operation
 def other_delete(world: World, path: int) -> Job:
-    """Removes a path of the other repository; what it has committed stays."""
+    """Removes a path of the other repository; its commits stay."""
     other = _other(world, importer=True)
     other.repository.remove(other.branch, path_at(path))
     yield from ()
@@ -80,14 +80,14 @@ def other_delete(world: World, path: int) -> Job:
 
 @operation
 def other_reset(world: World) -> Job:
-    """Drops what the other repository has staged."""
+    """Drops the staged entries of the other repository."""
     other = _other(world, importer=True)
     other.branch.tokens = [other.repository.new_token()]
     yield from ()
 
 
 def _uploaded(world: World, other: OtherRepository, content: int) -> Entry:
-    """An object that the twin's own server has named."""
+    """Uploads an object under a name of the twin's own server."""
     data = CONTENTS[content % len(CONTENTS)]
     key, _ = other.server.issue_name()
     world.oracle.issued[key] = world.time.now
@@ -98,7 +98,7 @@ def _uploaded(world: World, other: OtherRepository, content: int) -> Entry:
 
 @operation
 def twin_commit(world: World, content: int, branch: int) -> Job:
-    """The twin uploads and commits at once, on top of what it has or of what was restored from a branch of ours."""
+    """The twin uploads and commits at once, on top of its head or of one restored from a branch of ours."""
     other = _other(world, importer=False)
     entry = _uploaded(world, other, content)
     base = other.repository.head(other.branch)
@@ -111,7 +111,7 @@ def twin_commit(world: World, content: int, branch: int) -> Job:
 
 @operation
 def twin_commit_old(world: World, number: int) -> Job:
-    """The twin commits any object by its address: nothing promises that it is still there."""
+    """The twin commits an unreferenced object by its address: nothing promises that it still exists."""
     other = _other(world, importer=False)
     key = _garbage_at(world, number)
     data = world.bucket.objects[key].data
@@ -134,7 +134,7 @@ def twin_stage(world: World, content: int) -> Job:
 
 @operation
 def twin_leaves(world: World) -> Job:
-    """The twin is given up."""
+    """The twin is abandoned."""
     if not _other(world, importer=False).stages_unseen:
         raise Refused("nobody knows of it")
     world.dismiss_twin()
@@ -142,13 +142,13 @@ def twin_leaves(world: World) -> Job:
 
 
 def _has_neighbours(world: World, key: str) -> bool:
-    """Whether more lies in its slice: a slice that is empty is not listed."""
+    """True if its slice holds other objects: an empty slice is not listed."""
     return key.startswith("data/") and len(world.bucket.keys_below(key.rpartition("/")[0] + "/")) > 1
 
 
 @operation
 def lose_object(world: World, number: int) -> Job:
-    """Somebody deletes an object past lakeFS that a branch holds."""
+    """Deletes an object past lakeFS that a branch holds."""
     repository = world.repository
     held = {
         entry.address
@@ -167,7 +167,7 @@ def lose_object(world: World, number: int) -> Job:
 
 @operation
 def stage_spelled(world: World, branch: int, number: int) -> Job:
-    """Stages what a commit holds by another spelling of its address, which uncommitted data leaves out."""
+    """Stages a committed object by another spelling of its address, which uncommitted data leaves out."""
     held = sorted(
         key for key, since in world.oracle.in_commits.items() if since is None and key in world.bucket.objects
     )
@@ -176,14 +176,14 @@ def stage_spelled(world: World, branch: int, number: int) -> Job:
     key = held[number % len(held)]
     uri = world.repository.uri.replace("s3://", "s3a://")
     entry = Entry(uri + key, 2, len(world.bucket.objects[key].data), f"{number:032x}")
-    # Among the first changes of its branch, where a run looks.
+    # One of the first changes of its branch, which a run examines.
     world.repository.stage(branch_at(world, branch), path_at(number % 2), entry)
     yield from ()
 
 
 @operation
 def renew_files(world: World, number: int) -> Job:
-    """Somebody copies lakeFS's files away and back: they are as of now, or of later by a clock that is ahead."""
+    """Copies lakeFS's files away and back: their times become the present, or later by a clock that is ahead."""
     bucket = world.bucket
     moment = bucket.clock.seconds() + (0.0, 0.0, HOUR, DAY)[number % 4]
     for key in bucket.keys_below(METADATA_PREFIX):
@@ -193,11 +193,11 @@ def renew_files(world: World, number: int) -> Job:
 
 @operation
 def set_files_back(world: World, days: int, any_claim: int = 0) -> Job:
-    """Somebody brings metaranges back under times of long ago.
+    """Restores metaranges with times of long ago.
 
     Args:
-        any_claim: 0 leaves those alone that a commit names which claims to be older than it is: where time and claim
-            are false, nothing is left to go by. See `test_limits`.
+        any_claim: 0 skips metaranges named by a commit that claims to be older than it is: if both time and claim are
+            false, no date is left to rely on. See `test_limits`.
     """
     if world.setup.around.only_young_count:
         raise Refused("what nothing names is told by its time alone")
@@ -213,7 +213,7 @@ def set_files_back(world: World, days: int, any_claim: int = 0) -> Job:
 
 @operation
 def delete_branches(world: World) -> Job:
-    """Somebody deletes all branches but the default one."""
+    """Deletes all branches but the default one."""
     for branch in [branch for branch in world.repository.branches.values() if branch.name != "main"]:
         if not branch.hidden:
             del world.repository.branches[branch.name]
@@ -222,7 +222,7 @@ def delete_branches(world: World) -> Job:
 
 @operation
 def stage_moved(world: World, branch: int, path: int, number: int) -> Job:
-    """Stages an object by its address that lies in quarantine alone: nothing promises that it comes back."""
+    """Stages an object by its address when only quarantine holds it: nothing promises that it comes back."""
     moved = sorted(address for _, address in in_quarantine(world.bucket) if address not in world.bucket.objects)
     if not moved:
         raise Refused("nothing in quarantine")

@@ -1,7 +1,7 @@
-"""Parquet in a simulation, for speed alone: files are encoded plainly, and what was written is known without decoding.
+"""Parquet in a simulation, for speed alone: files are encoded plainly, and written rows are reused without decoding.
 
-The first file of each schema is decoded all the same, and must hold what was written. What nobody wrote here, such as a
-damaged file, is decoded by Arrow.
+The first file of each schema is decoded to check that it keeps its rows. Arrow decodes all other bytes, such as a
+damaged file.
 """
 
 import io
@@ -15,18 +15,18 @@ import pyarrow.parquet as pq
 _Writer, _File = pq.ParquetWriter, pq.ParquetFile
 _PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 _proven: set[pa.Schema] = set()
-"""Schemas whose rows were found to be read as they were written."""
+"""Schemas proven to keep their rows when written and read."""
 
 
 @dataclass
 class ParquetMemory:
-    """What files hold, by their bytes."""
+    """Contents of files, by their bytes."""
 
     tables: dict[bytes, pa.Table] = field(default_factory=dict)
     files: dict[tuple[Any, ...], bytes] = field(default_factory=dict)
 
     def patches(self) -> dict[str, Callable[..., object]]:
-        """What stands in for functions and classes of `pyarrow.parquet`, by name."""
+        """Replacements for functions and classes of `pyarrow.parquet`, by name."""
         return {
             "ParquetWriter": self._writer,
             "ParquetFile": self._file,
@@ -36,7 +36,7 @@ class ParquetMemory:
 
     def _writer(self, where: BinaryIO, schema: pa.Schema, **options: Any) -> Any:
         if "store_schema" in options:
-            # Who writes facts asks where each row group ends.
+            # Writers of facts need the end of each row group.
             return _Writer(where, schema, **options)
         return _RememberingWriter(self, where, schema)
 
@@ -47,7 +47,7 @@ class ParquetMemory:
         return _File(pa.BufferReader(data), **options)
 
     def encode(self, table: pa.Table) -> bytes:
-        """A table as a file."""
+        """Encodes a table as a file."""
         table = table.combine_chunks()
         content = (*table.schema.names, *(batch.serialize().to_pybytes() for batch in table.to_batches()))
         if content not in self.files:
@@ -67,14 +67,14 @@ class ParquetMemory:
         return data
 
     def decode(self, data: bytes, options: dict[str, Any]) -> pa.Table:
-        """What a file holds. Raises what Arrow raises where it cannot be read."""
+        """Decodes a file. Raises Arrow's errors if it cannot be read."""
         if data not in self.tables:
             self.tables[data] = _File(pa.BufferReader(data), **options).read(use_threads=False)
         return self.tables[data]
 
 
 class _RememberingWriter:
-    """Stands in for `pq.ParquetWriter`; the file is written when it is closed."""
+    """Replaces `pq.ParquetWriter`; writes the file when it is closed."""
 
     def __init__(self, memory: ParquetMemory, where: BinaryIO, schema: pa.Schema) -> None:
         self._memory, self._where, self._schema = memory, where, schema
@@ -89,13 +89,13 @@ class _RememberingWriter:
 
 @dataclass(frozen=True)
 class _Metadata:
-    """What a footer says."""
+    """Facts of a footer."""
 
     num_rows: int
 
 
 class _RememberedFile:
-    """Stands in for `pq.ParquetFile`, with all rows in one row group."""
+    """Replaces `pq.ParquetFile`, with all rows in one row group."""
 
     num_row_groups = 1
 

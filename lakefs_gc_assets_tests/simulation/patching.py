@@ -1,9 +1,9 @@
-"""Setting attributes of modules and classes for a while, in less time than `mock.patch.object` takes for it."""
+"""Sets attributes of modules and classes temporarily, faster than `mock.patch.object`."""
 
 from contextlib import ExitStack
 
 
 def replace(until: ExitStack, owner: object, name: str, replacement: object) -> None:
-    """Sets an attribute that the module or class itself has, until the stack is closed."""
+    """Replaces an attribute of the module or class itself until the stack is closed."""
     until.callback(setattr, owner, name, vars(owner)[name])
     setattr(owner, name, replacement)

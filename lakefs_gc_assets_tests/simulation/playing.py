@@ -43,15 +43,21 @@ OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | ruling.OPERATIONS | ot
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
 DRY_RUN, DELETE, MOVE = range(3)
-"""What a run is to do with its candidates."""
+"""What a run does with its candidates."""
 FLOWS = (Flow.CLEAN, Flow.OPTIMIZED, Flow.COMMITTED, Flow.UNIFIED)
 FULL_LISTING_DAYS = (0, 7, 60)
-"""For how long runs by retention rules build on one that listed everything: histories that do not say so mean 0."""
+"""Days for which runs by retention rules build on one that listed everything; histories without such a number mean 0.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something happens. `actor` is a writer, time, servers or a collector; `numbers` choose among what there is."""
+    """One step of a history.
+
+    Attributes:
+        actor: a writer, time, servers or a collector.
+        numbers: choose among the targets that exist.
+    """
 
     actor: str
     what: str
@@ -63,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """What is played; of its kind are the runs that it ends with."""
+    """A history to play; its kind decides the runs that end it."""
 
     setup: Setup
     steps: tuple[Step, ...]
@@ -72,15 +78,15 @@ class History:
 
 @dataclass
 class Result:
-    """What came of a history that broke no rule.
+    """Result of a history that broke no rule.
 
     Attributes:
         compared: optimized runs that were compared with clean ones.
         late: objects that clean runs reported as late arrivals.
-        went: candidates that runs by retention rules found by what expired, and did not list.
-        defined: marks by retention rules that were compared with what must stay.
+        went: candidates of runs by retention rules that had expired and were not listed.
+        defined: marks by retention rules that were compared with the commits that must stay.
         expired: deleted objects that commits had held.
-        too_late: of these, objects that were brought back into use after the last recheck.
+        too_late: expired objects that were used again after the last recheck.
     """
 
     steps: int
@@ -98,9 +104,10 @@ class Result:
 
 
 def play(history: History, *, quiet: bool = True) -> Result:
-    """Plays a history to its end, then, in quiet times, two more runs.
+    """Plays a history to its end, then a few more runs in quiet times.
 
-    Raises Violation as soon as something happens that must not.
+    Raises:
+        Violation: a rule is broken; raised at once.
     """
     with uncollected(), deterministic(history.setup.seed), remembering():
         player = Player(history.setup)
@@ -116,7 +123,7 @@ def play(history: History, *, quiet: bool = True) -> Result:
 
 @contextmanager
 def played(history: History) -> Iterator[World]:
-    """The world at the end of a history and of what was under way then; its time is simulated until the exit."""
+    """The world at the end of a history, after all jobs in progress. Its time is simulated until the exit."""
     with uncollected(), deterministic(history.setup.seed), remembering():
         player = Player(history.setup)
         try:
@@ -130,7 +137,7 @@ def played(history: History) -> Iterator[World]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Python's collector of cycles rests meanwhile: it would go through all modules again and again."""
+    """Suspends Python's garbage collector, which would scan all modules again and again."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -142,7 +149,7 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def deterministic(seed: int) -> Iterator[None]:
-    """Random names and threads of the code under test depend on the seed alone."""
+    """Makes random names and threads of the tested code depend on the seed alone."""
     chance = random.Random(seed)
     with ExitStack() as patches:
 
@@ -153,10 +160,10 @@ def deterministic(seed: int) -> Iterator[None]:
         replace(patches, os, "urandom", chance.randbytes)
         for module in _with_threads():
             replace(patches, module, "ThreadPoolExecutor", _OneByOne)
-        # Some worlds are so large that servers are asked for many paths at once.
+        # Some worlds are treated as large, so that servers are asked for many paths at once.
         if seed % 8 == 7:
             replace(patches, hidden, "_WORTH_LISTING", 1)
-        # In some so much expires that it is looked up in parts, after that is left out which live ranges hold.
+        # Some look expired entries up in parts, without those that live ranges hold.
         if seed % 3 == 1:
             replace(patches, checkpoint, "_MANY_ENTRIES", 0)
             replace(patches, current, "_ASKED_AT_ONCE", 3)
@@ -177,7 +184,7 @@ def _with_threads() -> tuple[ModuleType, ...]:
 
 
 class _OneByOne:
-    """A pool of threads without threads: calls happen in order."""
+    """A thread pool without threads: calls happen in order."""
 
     def __init__(self, workers: int) -> None:
         pass
@@ -199,13 +206,13 @@ class _OneByOne:
         try:
             done.set_result(function(*arguments))
         except Exception as error:
-            # What is none, such as the end of the process, ends everything at once.
+            # Other exceptions, such as the end of the process, end everything at once.
             done.set_exception(error)
         return done
 
 
 class Player:
-    """Does one step after the other."""
+    """Plays steps one after the other."""
 
     def __init__(self, setup: Setup) -> None:
         self.world = World.from_setup(setup)
@@ -217,7 +224,7 @@ class Player:
         self.collectors = {name: Process(self.world, name, *watching) for name in ("c0", "c1")}
 
     def do(self, step: Step) -> None:
-        """Does one step; what is impossible now does nothing."""
+        """Plays one step; one that is impossible now has no effect."""
         if step.actor in self.collectors:
             self._collect(self.collectors[step.actor], step.what, step.numbers)
         elif step.actor == "time":
@@ -259,7 +266,7 @@ class Player:
             self.world.pass_time(max(0.0, target - self.world.time.now))
 
     def _until_age(self, commit: int, rule: int, more: int) -> None:
-        """To the moment when one of the newest commits is exactly as old as a rule says, or some seconds more."""
+        """Passes time until one of the newest commits is exactly as old as a rule says, or some seconds older."""
         world, rules = self.world, self.world.repository.rules
         if rules is None:
             return
@@ -274,10 +281,10 @@ class Player:
         at_work = [process for process in self.collectors.values() if process.active]
         match what:
             case "lost_branches_but_one" if not numbers[0] and at_work:
-                # Within one look the servers do not contradict themselves.
+                # Servers do not contradict themselves while a collector works.
                 return
             case "refuse_dumps" if numbers[0] and not all(process.is_sweeping for process in at_work):
-                # A run that knows nothing of dumps from its beginning has histories of its own.
+                # Other histories cover runs without any dumps.
                 return
         self.world.misbehave(what, numbers[0])
 
@@ -328,7 +335,7 @@ class Player:
                 raise ValueError(f"no such step: {what}")
 
     def stop(self) -> None:
-        """Ends what is still running."""
+        """Ends all active processes."""
         for process in self.collectors.values():
             if process.coroutine is not None:
                 process.dead = True

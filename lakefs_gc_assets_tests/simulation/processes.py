@@ -1,4 +1,4 @@
-"""Collector processes: each is stopped and gone on with between any two of its calls, fails or dies when told to."""
+"""Collector processes: tests stop and resume each between any two calls, make it fail or kill it."""
 
 import json
 import re
@@ -37,27 +37,27 @@ from lakefs_gc_assets_tests.simulation.world import World
 _CALL_SECONDS = 0.05
 _YEAR_4000 = 64_060_588_800
 _BRANCHES_THAT_SHOW = 2
-"""Where a run knew of so many, it notices that one is left."""
+"""Minimum of branches known to a run for it to notice that one is left."""
 
 
 class Crash(Violation):
-    """The collector ended with something that is none of its own errors."""
+    """The collector ended with an exception other than its own errors."""
 
 
 def is_own(key: str) -> bool:
-    """Whether a key is that of a collector's own file, copies in quarantine included."""
+    """True if a key is a collector's own file, copies in quarantine included."""
     return key.startswith((layout.RUNS_PREFIX, layout.QUARANTINE_PREFIX))
 
 
 @dataclass
 class Figures:
-    """What collectors did in a history.
+    """Figures of the collectors in a history.
 
     Attributes:
-        optimized: optimized runs that came to their end.
-        instead: clean ones that did in place of an optimized one.
-        by_rules: runs by retention rules that came to their end.
-        chains: how many optimized runs, one built on the other, each run id stands at the end of.
+        optimized: completed optimized runs.
+        instead: completed clean runs in place of an optimized one.
+        by_rules: completed runs by retention rules.
+        chains: number of runs built on each other that end with each run id.
     """
 
     runs: int = 0
@@ -72,21 +72,21 @@ class Figures:
 
     @property
     def longest_chain(self) -> int:
-        """Optimized runs that built on each other."""
+        """Maximum number of runs that built on each other."""
         return max(self.chains.values(), default=0)
 
 
 @dataclass
 class Process:
-    """A place where one collector process at a time runs.
+    """Runs one collector process at a time.
 
     Attributes:
-        budget: how many more calls it makes before it stops; None for as many as it likes.
+        budget: calls left before it stops; None for no limit.
         stop_before: stops at the nth call from now of a kind.
-        fail_in: after how many more calls one fails.
+        fail_in: calls left before one fails.
         fail_at: the nth call from now of a kind fails.
-        frozen: whether its background thread stands still as well.
-        completed: steps that Dagster takes for done, by run.
+        frozen: True if its background thread stands still as well.
+        completed: steps that Dagster considers done, by run.
     """
 
     world: World
@@ -126,11 +126,11 @@ class Process:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether a run is at its last step."""
+        """True if a run is at its last step."""
         return self.active and self.run is not None and self.run.at == STEPS[4]
 
     def start(self, options: CollectionSettings, budget: int | None, asked: Asked = ASKED) -> None:
-        """A new run."""
+        """Starts a new run."""
         if self.active:
             return
         seconds = int(self.world.time.now + self.world.collector_skew)
@@ -145,7 +145,7 @@ class Process:
         self._launch(run_id, f"owner of {run_id}", (), (), budget)
 
     def resume(self, budget: int | None, *, whole: bool) -> None:
-        """The last run goes on from its first step that is not done, or wholly anew; on another machine, so to say."""
+        """Resumes the last run from its first unfinished step, or from the start, as if on another machine."""
         if self.active or self.run is None or self.options is None:
             return
         run_id = self.run.run_id
@@ -155,7 +155,7 @@ class Process:
         self._launch(run_id, self.run.owner, self.run.windows, done, budget)
 
     def approve(self, budget: int | None) -> None:
-        """The last run was a dry one, and somebody wants its candidates to go after all."""
+        """Approves the candidates of the last run, if it was a dry run."""
         if self.active or self.run is None or self.options is None or self.options.sweep:
             return
         if exists(self.exactness.store, self.run.run_id, STEPS[3]):
@@ -163,14 +163,14 @@ class Process:
             self._launch(self.run.run_id, self.run.owner, self.run.windows, STEPS[:4], budget)
 
     def put_back(self) -> None:
-        """What the last run moved to quarantine comes back."""
+        """Restores the objects that the last run moved to quarantine."""
         if not self.active and self.run is not None and self.options is not None:
             came_back = put_back(self.world, self.run.run_id, self.options)
             if came_back and self.refusals is not None:
                 self.refusals.restored_at = self.world.time.now
 
     def purge(self) -> None:
-        """What was moved to quarantine long enough ago goes for good."""
+        """Purges objects that were moved to quarantine long enough ago."""
         if not self.active and self.options is not None:
             purge(self.world, self.exactness, self.retention, self.options)
 
@@ -259,7 +259,7 @@ class Process:
         self.world.oracle.deletion(run_id, key, self.recheck)
 
     def _must_miss_branches(self) -> bool:
-        """Whether the run can know that branches are gone, of which servers tell nothing any more."""
+        """True if the run can notice branches that servers no longer list."""
         run = self.run
         if run is None or not self.world.setup.around.branches_stay:
             return False
@@ -268,7 +268,7 @@ class Process:
         return self.world.branches_before(run.run_id) >= _BRANCHES_THAT_SHOW
 
     def ended(self) -> None:
-        """All is done, and Dagster is about to know."""
+        """Called when all steps are done, before Dagster records the last one."""
 
     def reached_api(self, api: CollectorsApi) -> LakeFSApi:
         """The server as the collector sees it."""
@@ -279,7 +279,7 @@ class Process:
         return self.world.bucket.opened(view)
 
     def go_on(self, budget: int | None) -> None:
-        """Makes some more calls, or all."""
+        """Makes up to `budget` more calls; None for all."""
         if self.coroutine is None:
             return
         self.budget, self.frozen = budget, False
@@ -301,7 +301,7 @@ class Process:
         self.stop_before = None
 
     def fail_on(self, kind: int, count: int) -> None:
-        """The nth call of a kind will fail."""
+        """Makes the nth call of a kind fail."""
         self.fail_at = CALLS[kind % len(CALLS)], count
 
     def kill(self) -> None:
@@ -319,7 +319,7 @@ class Process:
                 self.budget -= 1
 
     def _point(self, call: str) -> bool | None:
-        """What happens at a call: True to lose its answer, None to fail it."""
+        """Handles a call: returns True to lose its answer, None to fail it."""
         if self.in_background:
             return False
         if self.dead:
@@ -395,7 +395,7 @@ class Process:
             figures.chains[report["run_id"] or ""] = 1 + figures.chains.get(before, 0) if before else 0
 
     def _require_fenced(self, call: str) -> None:
-        """One batch may be under way when the lock is lost; a second one is a violation."""
+        """Allows one batch in progress when the lock is lost; a second one is a violation."""
         stored = self.world.bucket.objects.get(lock.KEY)
         record = json.loads(stored.data) if stored else {}
         this = self.run.this if self.run is not None else None
@@ -405,7 +405,7 @@ class Process:
             raise Violation(f"{self.name} goes on with deletes although the lock belongs to {record.get('owner')}")
 
     def _require_fresh_mark(self) -> None:
-        """A mark that is too old by any clock that the collector sees is not swept."""
+        """Raises Violation if the mark is too old by any clock that the collector sees."""
         run, own = self.run, self.machine.skew
         assert run is not None
         began = run.started_at.timestamp() - own
@@ -416,7 +416,7 @@ class Process:
             raise Violation(f"{self.name} sweeps by a mark that is {age / HOUR:.1f} hours old")
 
     def keep_lock(self) -> None:
-        """What the thread in the background does: renews the lock in time, as long as it is held."""
+        """Does the work of the background thread: renews a held lock in time."""
         run = self.run
         if (
             self.coroutine is None
@@ -433,7 +433,7 @@ class Process:
         try:
             run.this.lock.renew(run.clock.now())
         except (LockLost, StorageError):
-            # Found out by the next batch.
+            # The next batch notices.
             self.last_renewed = self.world.time.now
         finally:
             self.in_background = False

@@ -1,4 +1,4 @@
-"""Somebody empties the quarantine: the product's own command, in a world that goes on meanwhile."""
+"""Empties the quarantine with the product's own command, in a world that goes on meanwhile."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ _QUARANTINE_DAYS = 1.0
 def purge(
     world: World, exactness: Exactness, retention: RetentionExactness | None, options: CollectionSettings
 ) -> None:
-    """Empties the quarantine of all runs, of what has lain there for a day; what is refused is only told."""
+    """Purges objects of all runs that were in quarantine for a day; refusals are only logged."""
     settings = options.model_copy(update={"quarantine_days": _QUARANTINE_DAYS})
     machine, recheck = MachineClock(world.time, world.collector_skew), Recheck(world.time)
     clock = CollectorClock(machine, world.pass_time)

@@ -1,4 +1,4 @@
-"""What lies in quarantine."""
+"""Contents of the quarantine."""
 
 from collections.abc import Iterator
 
@@ -7,14 +7,14 @@ from lakefs_gc_assets_tests.simulation.bucket import Bucket
 
 
 def address_of(key: str) -> tuple[str, str] | None:
-    """The run that moved a copy in quarantine, and the address it was at; None where the key is no such copy."""
+    """The run that moved a copy to quarantine, and the object's address; None if the key is no such copy."""
     run_id, _, address = key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")
     lies_there = key.startswith(layout.QUARANTINE_PREFIX) and layout.is_xid(run_id)
     return (run_id, address) if lies_there and not address.startswith("purging/") else None
 
 
 def in_quarantine(bucket: Bucket) -> Iterator[tuple[str, str]]:
-    """The run that moved each copy, and the address it was at."""
+    """The run that moved each copy, and the object's address."""
     for key in bucket.keys_below(layout.QUARANTINE_PREFIX):
         moved = address_of(key)
         if moved is not None:
@@ -22,7 +22,7 @@ def in_quarantine(bucket: Bucket) -> Iterator[tuple[str, str]]:
 
 
 def is_back(bucket: Bucket, key: str) -> bool:
-    """Whether the object that a copy in quarantine was made of is at its address; so it is of keys that are no copy."""
+    """True if the object of a copy in quarantine is back at its address, or if the key is no copy."""
     moved = address_of(key)
     if moved is None or key not in bucket.objects:
         return True

@@ -1,8 +1,8 @@
-"""What keeps a run from deleting anything: worked out from the world and from what the servers told the run.
+"""Reasons for which a run must not delete, derived from the world and from the servers' answers to the run.
 
-Some guards stand where nothing is lost yet, or not in these small worlds: a branch fewer, a gap in the listing, a rule
-for a branch that does not exist. Where the settings of a run ask for such a guard, a deletion that it had to refuse is
-a violation, whatever is deleted.
+Some guards trip before any object is lost, or when none is in these small worlds: a branch fewer, a gap in the listing,
+a rule for a branch that does not exist. If the settings of a run enable such a guard, any deletion that it had to
+refuse is a violation.
 """
 
 import math
@@ -21,21 +21,21 @@ from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import World
 
 _ASKED_OF_A_HEAD = 10
-"""So many entries of a branch a run asks for, to see how the server spells addresses."""
+"""Entries of a branch that a run requests to see how the server spells addresses."""
 
 
 @dataclass
 class Refusals:
-    """Why runs must not delete, by run id.
+    """Reasons for which runs must not delete, by run id.
 
     Attributes:
         marked_at: when each run stored its candidates, true time.
-        by_mark, by_recheck: reasons that the mark gave, and the last recheck.
-        missing: live objects that the listing of each run lacked, in slices that it listed.
-        staged: what was uncommitted at the mark, and held by nothing else.
-        loose: what of that nothing held any more when the last recheck began.
+        by_mark, by_recheck: reasons of the mark and of the last recheck.
+        missing: live objects missing from each run's listing, in slices that it listed.
+        staged: objects that were uncommitted at the mark and not committed anywhere.
+        loose: staged objects without any reference when the last recheck began.
         aliased: runs at whose mark the servers spelled addresses in another way than the namespace.
-        restored_at: when objects came back from quarantine for the last time.
+        restored_at: when objects last came back from quarantine.
     """
 
     world: World
@@ -56,7 +56,7 @@ class Refusals:
             self.missing[plan.run_id] = frozenset(key for key in lost if self._must_be_listed(plan, key))
 
     def _must_be_listed(self, plan: Plan, key: str) -> bool:
-        """Whether a key lies in a slice that the run lists, and was named before its cutoff."""
+        """True if a key is in a slice that the run lists, and was named before its cutoff."""
         parsed, cutoff = layout.parse(key), plan.cutoff.timestamp()
         folder = key.rpartition("/")[0] + "/"
         slice_id = folder.split("/")[-2]
@@ -93,12 +93,12 @@ class Refusals:
     def _is_gone(self, key: str) -> bool:
         oracle = self.world.oracle
         held = key in oracle.firm_since or key in oracle.soft or key in oracle.in_commits
-        # A compacted base holds what was deleted or replaced over it since, and its files stay: that counts as live.
+        # A compacted base keeps entries deleted or replaced since, and its files stay: they count as live.
         held = held or key in self.world.repository.compacted_keys
         return not held and not oracle.being_committed(key)
 
     def rechecking(self, plan: Plan) -> None:
-        """A run begins to ask again what is live."""
+        """A run begins a recheck."""
         self.loose[plan.run_id] = frozenset(key for key in self.staged.get(plan.run_id, ()) if self._is_gone(key))
 
     def rechecked(
@@ -110,7 +110,7 @@ class Refusals:
         *,
         dump_refused: bool,
     ) -> None:
-        """A run has asked again, and goes on to delete."""
+        """A run has rechecked, and goes on to delete."""
         run_id = plan.run_id
         self.by_recheck.pop(run_id, None)
         marked = read_manifest(store, run_id, COMMITTED_DF).figures
@@ -125,7 +125,7 @@ class Refusals:
     def _why_reported(
         self, plan: Plan, settings: CollectionSettings, reported: ServerAnswers, branches: int
     ) -> str | None:
-        """What the servers told of branches and rules that a run must not go by."""
+        """The reason why a run must not act on the branches and rules that the servers reported, or None."""
         if settings.max_branch_loss_share == 0 and reported.branches:
             heads = [reported.commits.get(commit_id) for commit_id in reported.branches.values()]
             count = sum(head is None or head.metarange_id != "" for head in heads)
@@ -138,7 +138,7 @@ class Refusals:
         return None
 
     def _lacking(self, run_id: str, reported: ServerAnswers, store: ObjectStore) -> frozenset[str]:
-        """What the listing of a run lacked, although a branch holds it and no run has deleted it."""
+        """Objects missing from a run's listing although a branch holds them and no run has deleted them."""
         missing = self.missing.get(run_id)
         if not missing:
             return frozenset()
@@ -148,7 +148,7 @@ class Refusals:
         return missing & (held | addresses(store, run_id, STEPS[1])) - deleted
 
     def _shows_an_address(self) -> bool:
-        """Whether a branch has an own object in place by which a run can see how addresses are spelled."""
+        """True if a branch has an own object by which a run can see how addresses are spelled."""
         repository = self.world.repository
         for branch in repository.branches.values():
             head, staged = repository.head(branch), repository.staged(branch)
@@ -159,7 +159,7 @@ class Refusals:
         return False
 
     def require_none(self, run_id: str, asked_at: float) -> None:
-        """Raises Violation where something keeps a run from the deletion that it asked for."""
+        """Raises Violation if there is a reason against the deletion that a run requested."""
         marked_at, aliased_since = self.marked_at[run_id], self.world.oracle.aliased_since
         why = self.by_mark.get(run_id) or self.by_recheck.get(run_id)
         spelled_so = aliased_since is not None and aliased_since <= marked_at
