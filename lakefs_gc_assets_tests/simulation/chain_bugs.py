@@ -269,4 +269,4 @@ CHAIN_BUGS: dict[str, Bug] = {
         _UNCHECKED,
     ),
 }
-"""Seeded bugs by name, one for each rule of optimized runs."""
+"""Seeded bugs by name."""

@@ -329,4 +329,4 @@ CLEAN_BUGS: dict[str, Bug] = {
     "receipts written before the delete": replaced((Sweep, "decide", _claim_first)),
     "success claimed on partial failure": replaced((run, "make_report", _succeeded)),
 }
-"""Seeded bugs by name, one for each rule of clean runs."""
+"""Seeded bugs by name."""

@@ -13,7 +13,7 @@ Documented differences, and no others:
 - Only clean runs find a *late arrival*. It came into a slice more than 26 hours after the slice was begun, or outside
   of slices after the run that sealed that place had begun to list it.
 - An object that a store reported as deleted and did not delete waits for a clean run, too.
-- A carried object that somebody else deleted since is deleted once more, which does nothing.
+- A carried object that was deleted elsewhere since is deleted once more, which does nothing.
 - A run limited to some windows keeps the objects of others, and no run builds on it.
 - Expired objects are known from their entries, as in runs that list nothing. Such an object is as old as its name says,
   and need not have been seen twice if it was a multipart upload. If an entry names it by an address that may mean

@@ -1,6 +1,6 @@
 """Every fault of every call of every kind of run with every recovery, on all cores: a part of `make soak`.
 
-So is every damage of every file that earlier runs left. After each another run follows days later.
+It also plays every damage of every file that earlier runs left. Another run follows each play days later.
 """
 
 import argparse

@@ -207,7 +207,7 @@ def _nothing_staged(step: ArrowStep, found: Committed, asked: Any, *more: Any) -
 
 
 def _any_attempt(step: ArrowStep) -> BaseCheckpoint | None:
-    """Builds on an earlier run whatever its attempt is."""
+    """Builds on an earlier run of any attempt."""
     return None if step.plan.base_run is None else BaseCheckpoint(step.repository.store, step.plan.base_run)
 
 

@@ -394,7 +394,7 @@ class Oracle:
         if not least <= deleted_bytes <= most:
             raise Violation(f"the report of run {run_id} claims {deleted_bytes} bytes, {most} were deleted")
         open_ = candidates - watched.accepted.keys()
-        # Forgotten candidates that were live or refused after a resumption count as open, though they are deleted.
+        # Forgotten candidates that were live or refused after a resumption count as left, though they are deleted.
         unknown = len(watched.forgotten - watched.receipted)
         elsewhere = [key for key in candidates if self.deleted_elsewhere(run_id, key)]
         if not report["dry_run"] and counts["deleted_by_another_run"] < len(elsewhere):

@@ -43,7 +43,7 @@ OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | ruling.OPERATIONS | ot
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
 DRY_RUN, DELETE, MOVE = range(3)
-"""What a run does with its candidates."""
+"""Fate of a run's candidates."""
 FLOWS = (Flow.CLEAN, Flow.OPTIMIZED, Flow.COMMITTED, Flow.UNIFIED)
 FULL_LISTING_DAYS = (0, 7, 60)
 """Days for which runs by retention rules build on one that listed everything; histories without such a number mean 0.

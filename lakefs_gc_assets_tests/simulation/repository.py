@@ -12,11 +12,11 @@ from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 DEFAULT_BRANCH = "main"
 
 Staging = dict[str, Entry | None]
-"""Staged entries by path; None where the path was deleted."""
+"""Staged entries by path; None for a deleted path."""
 
 
 class Token(Staging):
-    """A staging token and what is staged under it."""
+    """A staging token with the entries staged under it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -28,11 +28,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A commit with what it holds.
+    """A commit with its entries.
 
     Attributes:
         made_at: true time, seconds.
-        visible_at: from when on a scan of all commits finds it.
+        visible_at: true time from which a scan of all commits finds it.
     """
 
     facts: Commit
@@ -46,8 +46,8 @@ class Branch:
     """A branch; `tokens` are its staging token and the sealed ones, newest first.
 
     Attributes:
-        compacted: what it rests on in place of its commit, where staging was compacted since.
-        base_id: the metarange that has it; empty for none.
+        compacted: entries of its compacted base, if staging was compacted since its commit.
+        base_id: metarange of the compacted base; empty for none.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Branch:
     base_id: str = ""
 
     def staged(self) -> Staging:
-        """What is staged, path by path; newer tokens win."""
+        """Staged entries by path; newer tokens win."""
         if len(self.tokens) == 1:
             return self.tokens[0]
         merged: Staging = {}
@@ -70,7 +70,7 @@ class Branch:
         return tuple(token.name for token in self.tokens[1:])
 
     def sealed(self) -> Staging:
-        """What a commit under way would take over."""
+        """The staged entries that a commit in progress would include."""
         merged: Staging = {}
         for token in reversed(self.tokens[1:]):
             merged.update(token)
@@ -82,7 +82,7 @@ class Repository:
     """One repository; every method is one transaction.
 
     Attributes:
-        ever_compacted: addresses of all entries that a compaction wrote, as they are stored: its files stay for ever.
+        ever_compacted: addresses of all entries that a compaction wrote, as they are stored: its files stay forever.
     """
 
     uri: str
@@ -110,7 +110,7 @@ class Repository:
         self.rules = rules if rules.default_days or rules.branches else None
 
     def branch(self, name: str) -> Branch:
-        """Raises Refused where there is none."""
+        """Returns a branch. Raises Refused if it does not exist."""
         if name not in self.branches:
             raise Refused(f"no branch {name}")
         return self.branches[name]
@@ -119,11 +119,11 @@ class Repository:
         return self.commits[branch.commit_id].entries
 
     def rests_on(self, branch: Branch) -> Mapping[str, Entry]:
-        """What the branch's tokens lie over: its commit, or its compacted base."""
+        """The entries below the branch's tokens: those of its commit, or of its compacted base."""
         return self.head(branch) if branch.compacted is None else branch.compacted
 
     def staged(self, branch: Branch) -> Staging:
-        """What is staged, path by path, in tokens or compacted."""
+        """Staged entries by path, in tokens or compacted."""
         return self._staged_over(branch, branch.compacted)
 
     def _staged_over(self, branch: Branch, compacted: Mapping[str, Entry] | None) -> Staging:
@@ -134,7 +134,7 @@ class Repository:
         return {path: entry for path, entry in staged.items() if entry is not head.get(path)} | branch.staged()
 
     def find(self, reference: str, path: str) -> Entry | None:
-        """The entry of a path on a branch, staged changes included, or of a commit."""
+        """The entry of a path in a commit, or on a branch with its staged changes."""
         branch = self.branches.get(reference)
         if branch is None:
             record = self.commits.get(self.tags.get(reference, reference))
@@ -151,16 +151,16 @@ class Repository:
         return None if record is None else record.entries
 
     def visible(self, branch: Branch) -> dict[str, Entry]:
-        """Every path of a branch."""
+        """All entries of a branch by path."""
         entries: dict[str, Entry | None] = {**self.rests_on(branch), **branch.staged()}
         return {path: entry for path, entry in entries.items() if entry is not None}
 
     def changes(self, branch: Branch) -> Iterator[tuple[str, Entry | None]]:
-        """Differences of staging from the head, in order; what has the identity of the head's entry is none."""
+        """Changes of staging from the head, sorted by path. An entry with the identity of the head's is no change."""
         return self.changes_over(branch, branch.compacted)
 
     def changes_over(self, branch: Branch, compacted: Mapping[str, Entry] | None) -> Iterator[tuple[str, Entry | None]]:
-        """The same to a server that read the branch while it rested on this, and reads its tokens now."""
+        """As `changes`, for a server that read the branch with this compacted base and reads its tokens now."""
         head, staged = self.head(branch), self._staged_over(branch, compacted)
         for path in sorted(staged):
             entry = staged[path]
@@ -174,24 +174,24 @@ class Repository:
         branch.tokens[0][path] = replace(entry, mtime=int(self.bucket.clock.time.now))
 
     def remove(self, branch: Branch, path: str) -> None:
-        """Deletes a path: a tombstone, or nothing stays where nothing older needs to be hidden."""
+        """Deletes a path, with a tombstone only if an older entry must be hidden."""
         if path in self.rests_on(branch) or any(path in token for token in branch.tokens[1:]):
             branch.tokens[0][path] = None
         else:
             branch.tokens[0].pop(path, None)
 
     def new_token(self) -> Token:
-        """A token that was never there before."""
+        """Makes a new staging token."""
         self.tokens_made += 1
         return Token(f"token-{self.tokens_made}")
 
     def new_branch(self, name: str, commit_id: str, *, hidden: bool = False) -> Branch:
-        """A branch, in place of any of this name."""
+        """Makes a branch, replacing any of this name."""
         self.branches[name] = made = Branch(name, commit_id, [self.new_token()], hidden)
         return made
 
     def compact(self, branch: Branch, entries: Mapping[str, Entry], base_id: str) -> None:
-        """Lets a branch rest on a compacted base, which has what is sealed."""
+        """Puts a branch on a compacted base, which contains the sealed entries."""
         branch.compacted, branch.base_id = entries, base_id
         branch.tokens = branch.tokens[:1]
 
@@ -205,7 +205,8 @@ class Repository:
     ) -> str:
         """Adds a commit, on no branch yet; returns its id.
 
-        Where it holds just what its last parent holds, as a merge into an unchanged branch does, it has that metarange.
+        If it holds the same entries as its last parent, such as a merge into an unchanged branch, it reuses that
+        metarange.
         """
         id_ = hashlib.sha256(repr((len(self.commits), parents, now)).encode()).hexdigest()
         taken_over = len(parents) > 1 and entries == self.commits[parents[-1]].entries
@@ -230,12 +231,12 @@ def applied(base: Mapping[str, Entry], changes: Staging) -> dict[str, Entry]:
 
 
 def equals_committed(base: Mapping[str, Entry], path: str, entry: Entry) -> bool:
-    """Whether an entry has the identity of the one at its path: servers do not list it then, no commit takes it up."""
+    """True if an entry has the identity of the one at its path: servers do not list it, and commits ignore it."""
     return path in base and base[path].identity == entry.identity
 
 
 def merged(base: Mapping[str, Entry], theirs: Mapping[str, Entry], ours: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Ours with what changed from the base to theirs, who win."""
+    """Our entries with their changes since the base; on conflicts theirs win."""
     entries = dict(ours)
     for path in sorted(base.keys() | theirs.keys()):
         before, after = base.get(path), theirs.get(path)

@@ -1,4 +1,4 @@
-"""What tests require of the histories of every kind."""
+"""Requirements of tests for the histories of every kind."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,13 +13,14 @@ from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 from lakefs_gc_assets_tests.simulation.shortening import reported, shortened
 
 QUICK: Mapping[Kind, int] = {"clean": 12, "optimized": 6, "retention": 6, "unified": 4, "committed": 2}
-"""How many histories `make test` plays of each kind, in half a minute of a processor; `make test-slow` others."""
+"""Number of histories of each kind that `make test` plays, in half a minute of one core. `make test-slow` plays others.
+"""
 PARTS = 16
-"""Into so many tests the histories of a kind are divided where they are many."""
+"""Number of tests into which many histories of a kind are divided."""
 
 
 def none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
-    """Plays histories; of the first that breaks a rule the steps are told that are to blame."""
+    """Plays histories. Fails at the first that breaks a rule, with the steps that cause it."""
     for seed in seeds:
         history = KINDS[kind].generate(seed)
         assert len(history.steps) >= LEAST_STEPS
@@ -31,7 +32,7 @@ def none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
 
 
 def a_seed_is_a_history(kind: Kind) -> None:
-    """The same seed gives the same history, and the same end."""
+    """Requires that a seed always gives the same history with the same result."""
     first, second = KINDS[kind].generate(10), KINDS[kind].generate(10)
     assert first == second
     assert play(first) == play(second)

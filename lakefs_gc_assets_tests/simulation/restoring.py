@@ -1,4 +1,4 @@
-"""Somebody brings back what a run deleted: the product's own command, while no collector works."""
+"""Restores deleted objects with the product's own command, while no collector works."""
 
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.stored import run_folder
@@ -16,7 +16,7 @@ _CALL_SECONDS = 0.05
 
 
 def put_back(world: World, run_id: str, options: CollectionSettings) -> int:
-    """Brings back everything that a run moved to quarantine, and tells how much; what is refused is only told."""
+    """Restores everything that a run moved to quarantine, and returns the count; refusals are only logged."""
 
     def point(call: str) -> bool:
         world.tick(_CALL_SECONDS)

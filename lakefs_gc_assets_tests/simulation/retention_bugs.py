@@ -1,4 +1,4 @@
-"""Seeded bugs of runs by retention rules: what a hurried collector takes for expired."""
+"""Seeded bugs of runs by retention rules: data that a hurried collector mistakes for expired."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ _NONE_LISTED = ServerCommits("", pa.array([], pa.string()), None)
 
 
 class _Misled:
-    """A server whose rules are others."""
+    """A server with other rules."""
 
     def __init__(self, api: Any, rules: Ask, lists: bool = True) -> None:
         self._api = api
@@ -68,12 +68,12 @@ class _Misled:
 
 
 def _defining(define: Callable[..., LiveDefinition]) -> tuple[Replacement, ...]:
-    """Learns what is live by rules in another way, wherever that is asked."""
+    """Replaces the definition of live commits wherever it is used."""
     return (current, "define_live", define), (listing, "define_live", define)
 
 
 def _with_rules(step: ArrowStep, rules: Callable[[Ask], RetentionRules | None], lists: bool = True) -> ArrowStep:
-    """The step, which takes what it is told about rules in a way of its own."""
+    """A copy of the step that gets other answers about rules."""
     reported, misled = step.repository, copy.copy(step)
     misled.repository = replace(reported, api=_Misled(reported.api, lambda: rules(reported.api.retention_rules), lists))
     return misled
@@ -99,7 +99,7 @@ def _list_unless_misled(repository: OpenRepository, *more: Any) -> ServerCommits
 
 
 def _none_where_unread(ask: Ask) -> RetentionRules | None:
-    """Takes rules that cannot be read for none."""
+    """Treats unreadable rules as no rules."""
     try:
         return ask()
     except LakeFSError:
@@ -107,7 +107,7 @@ def _none_where_unread(ask: Ask) -> RetentionRules | None:
 
 
 def _zero_where_unread(ask: Ask) -> RetentionRules | None:
-    """Takes rules that cannot be read for zero days."""
+    """Treats unreadable rules as zero days."""
     try:
         return ask()
     except LakeFSError:
@@ -115,12 +115,12 @@ def _zero_where_unread(ask: Ask) -> RetentionRules | None:
 
 
 def _zero_where_none(ask: Ask) -> RetentionRules | None:
-    """Takes no rules for zero days."""
+    """Treats missing rules as zero days."""
     return ask() or _ZERO
 
 
 def _new_commits_alone() -> Sequence[Replacement]:
-    """Rechecks what commits made since the mark hold: not what old ones do that count again."""
+    """Rechecks only commits made since the mark, not old ones that count again."""
     let_go: dict[str, frozenset[str]] = {}
 
     rechecking: set[tuple[str, str]] = set()
@@ -158,21 +158,21 @@ def _by_latest_clock(step: ArrowStep, *more: Any, **named: Any) -> LiveDefinitio
 
 
 def _nothing_staged(step: ArrowStep, *more: Any, **named: Any) -> Uncommitted[ArrowRows]:
-    """Takes for garbage what is staged, where only expired commits hold it."""
+    """Treats staged entries as garbage if only expired commits hold them."""
     found = prepare_uncommitted(step, *more, **named)
     nothing = step.engine.table(LIVE.empty_table())
     return replace(found, addresses=(nothing,)) if step.plan.flow is Flow.COMMITTED else found
 
 
 def _nothing_active(step: ArrowStep, listed: Any, committed: Any) -> StoredFrame[NoFigures]:
-    """Takes for garbage what expired ranges hold, whether or not an active one holds it too."""
+    """Treats all entries of expired ranges as garbage, even if an active range holds them too."""
     if step.plan.flow is Flow.COMMITTED:
         committed = StoredFrame(committed.frame, replace(committed.manifest, files=()), committed.opener)
     return subtract_committed(step, listed, committed)
 
 
 def _aged_by_commit() -> Sequence[Replacement]:
-    """Takes the date of a commit for the age of what it holds."""
+    """Takes the date of a commit for the age of its entries."""
     dumps: list[Dump] = []
 
     def dump(*arguments: Any, **named: Any) -> Dump:
@@ -197,7 +197,7 @@ def _aged_by_commit() -> Sequence[Replacement]:
 
 
 def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:
-    """When the first commit was made that holds each address, in microseconds."""
+    """Date of the first commit that holds each address, in microseconds."""
     references, dates = References.from_step(step), dict[str, int]()
     pairs = zip(dump.commits.metarange_ids.to_pylist(), dump.commits.seconds.tolist(), strict=True)
     for metarange_id, seconds in pairs:
@@ -208,7 +208,7 @@ def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:
 
 
 def _taken_for_gone(*outcomes: str) -> Replacement:
-    """Does not ask again about what has a receipt of an earlier run with one of these outcomes."""
+    """Never retries addresses for which an earlier run's receipt has one of these outcomes."""
 
     def deleted(step: ArrowStep, *more: Any) -> ArrowRows:
         store = step.repository.store
@@ -238,7 +238,7 @@ def _not_after(commits: CommitColumns, now: datetime, longest: Integers) -> acti
 
 
 def _oldest_of_periods(main_parents: Any, first: Any, last: Any, rule: tuple[int, int, int, int], marks: Any) -> None:
-    """Keeps the commit that a period began with, as other tools may."""
+    """Keeps the first commit of each period, as other tools may."""
     commit, limit, walk, count = rule
     oldest: dict[int, int] = {}
     while commit >= 0 and len(oldest) <= limit:
@@ -284,7 +284,7 @@ def _listed_alone(*arguments: Any) -> Retention:
 
 
 def _by_files_alone(commits: CommitColumns, *more: Any) -> CommitColumns:
-    """Takes a commit to be as old as its file, whatever it claims: a file may bear a time that is too old."""
+    """Takes the age of a commit's file for its age, even against its claim: a file's time may be too old."""
     long_ago = np.full(len(commits), -(2**40), np.int64)
     return _dated_by_files(replace(commits, seconds=long_ago), *more)
 
@@ -329,7 +329,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     "failed deletions taken for done": replaced(_taken_for_gone(Outcome.FAILED.value)),
     "what was brought back taken for gone": replaced(_taken_for_gone(*receipts.GONE)),
 }
-"""By name."""
+"""Seeded bugs by name."""
 
 TESTED_RETENTION_BUGS: dict[str, TestedBug] = {
     "rules read at the mark alone": TestedBug(
@@ -339,4 +339,4 @@ TESTED_RETENTION_BUGS: dict[str, TestedBug] = {
         test_expiry_meanwhile.TestARuleThatBecameLongerSinceTheMark().test_keeps_what_a_branch_goes_back_to_during_a_recheck,
     ),
 }
-"""Those that a history of their own shows."""
+"""Bugs that a test with its own history shows."""

@@ -1,6 +1,7 @@
-"""What policies keep by number, by the lines of the world's log and by calendars: no graph, and no code of the product.
+"""Commits that policies keep by number, derived from the world's log of lines and from calendars.
 
-`kept_by_true_times` is the requirement. `kept_as_told` is what a run may know, which keeps what is in doubt as well.
+It uses no graph, and no code of the product. `kept_by_true_times` is the requirement. `kept_as_told` is a run's
+knowledge, which keeps doubtful commits as well.
 """
 
 import tempfile
@@ -21,7 +22,7 @@ POLICIES = {
     "weeks": "branches: {'[ma]*': {retention: 0d, keep: {weekly: 2}}, '[doz]*': {retention: 0d, keep: {daily: 2}}}",
     "merges": "branches: {'*': {retention: 60h, keep_last: 1, follow: all-parents}}\nkeep_tags: ['v[13]']",
 }
-"""By name. None names a branch or tag in full, which need not exist."""
+"""Policies by name. None names a branch or tag in full, which need not exist."""
 Span = tuple[float, float]
 """The earliest and the latest moment at which a commit may have been made, seconds since 1970."""
 _PERIODS: dict[str, Callable[[datetime], tuple[int, ...]]] = {
@@ -33,7 +34,7 @@ _PERIODS: dict[str, Callable[[datetime], tuple[int, ...]]] = {
 
 @cache
 def policy_file(name: str) -> str:
-    """The file of a policy, for settings; empty for none."""
+    """Path of a policy's file, for settings; empty for no policy."""
     if not name:
         return ""
     file = Path(tempfile.mkdtemp(prefix="policies-")) / f"{name}.yaml"
@@ -57,18 +58,18 @@ def _content(policy: str) -> Mapping[str, Any]:
 
 
 def rule_of(policy: str, branch: str) -> Mapping[str, Any]:
-    """What a policy says of a branch, by the first letter of its name."""
+    """A policy's rule for a branch, by the first letter of its name."""
     rules = _content(policy).get("branches", {})
     return next((rule for pattern, rule in rules.items() if pattern == "*" or branch[0] in pattern), {})
 
 
 def keeps_tag(policy: str, tag: str) -> bool:
-    """Whether a policy keeps the commit of a tag."""
+    """True if a policy keeps the commit of a tag."""
     return policy not in ("last", "merges") or (tag == "v2") == (policy == "last")
 
 
 def followed(policy: str, branch: str) -> float | None:
-    """For how many seconds a policy keeps what merges brought in; None for not at all."""
+    """Seconds for which a policy keeps merged commits; None if it does not follow merges."""
     return 60 * HOUR if rule_of(policy, branch).get("follow") else None
 
 
@@ -79,9 +80,9 @@ def _counts(policy: str, branch: str) -> Iterator[tuple[str, int]]:
 def kept_by_true_times(
     policy: str, branch: str, line: Sequence[str], made: Callable[[str], float], reported: Callable[[str], Span]
 ) -> set[str]:
-    """What a policy keeps of a line, its newest commit first.
+    """Commits of a line that a policy keeps; the line begins with its newest commit.
 
-    Nothing is promised from where a commit's claim and its file, `told`, agree on a period that it was not made in.
+    If a commit's claim and file (`reported`) agree on a wrong period, nothing is promised from that commit on.
     """
     kept = {*line[: rule_of(policy, branch).get("keep_last", 0)]}
     for kind, count in _counts(policy, branch):
@@ -96,7 +97,8 @@ def kept_by_true_times(
 
 
 def kept_as_told(policy: str, branch: str, line: Sequence[str], span: Callable[[str], Span]) -> set[str]:
-    """What a run keeps of a line, its newest commit first, that can know no more of dates than their spans."""
+    """Commits of a line that a run keeps, knowing no more of dates than their spans; the line begins with its newest
+    commit."""
     kept = {*line[: rule_of(policy, branch).get("keep_last", 0)]}
     for kind, count in _counts(policy, branch):
         filled: set[tuple[int, ...]] = set()

@@ -1,13 +1,12 @@
-"""That a run by retention rules keeps exactly what it must, by what it was told, and looks at all that may go.
+"""Oracle: a run by retention rules keeps exactly the right commits by its information, and examines all that may go.
 
-Commits that stay are those that the world's log of heads says, at the very second from which the run counts ages, of
-the branches and commits in the dump that it was given, with tagged ones and the server's own list. Their dates are the
-latest that the run was told: by commits, by the files of their metaranges, by their parents. A run that asked for
-uncommitted data keeps what stayed right before as well, by the same measure.
+The commits that stay follow from the world's log of heads, at the very second from which the run counts ages. They are
+those of the branches and commits in the dump that the run got, with tagged ones and the server's own list. Their dates
+are the latest that the run knows from commits, from the files of their metaranges and from their parents. A run that
+requested uncommitted data also keeps the commits that stayed right before, by the same measure.
 
-Objects that only other commits hold are all in the universe of a run that lists nothing, but for those that a run
-deleted. A run that builds on another one may leave out what it cannot know to be the same object
-(`_held_by_other_names`).
+A run that lists nothing must have all objects held only by other commits in its universe, except those that a run
+deleted. A run with a base run may leave out objects that it cannot identify (`_held_by_other_names`).
 """
 
 import math
@@ -25,13 +24,21 @@ from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 
 @dataclass
 class RetentionExactness:
-    """Compares; `compared` counts the live definitions of marks."""
+    """Compares runs with the log of heads.
+
+    Attributes:
+        compared: number of live definitions of marks.
+    """
 
     oracle: RetentionOracle
     compared: int = 0
 
     def defined(self, plan: Plan, reported: ServerAnswers, found: LiveDefinition, *, universe: bool) -> None:
-        """A run says which commits stay; `universe` if it has not asked for uncommitted data yet."""
+        """A run defines the commits that stay.
+
+        Args:
+            universe: True if it has not requested uncommitted data yet.
+        """
         if found.live.source is not CommitSource.REFS_DUMP:
             return
         defined, stays = self._defined(plan, reported), self._stays(plan, reported)
@@ -48,7 +55,7 @@ class RetentionExactness:
             for kept_by in ("definition", "server")
         }
         if before is None and not universe:
-            # Another process of the run was told what was there before: more may stay.
+            # Another process of the run knew the earlier state: more may stay.
             kept, expired = kept & live, expired & let_go
         self.compared += 1
         for what, ours, theirs in (
@@ -66,7 +73,7 @@ class RetentionExactness:
             raise Violation(f"run {plan.run_id} keeps {found.counts['commits_active']} commits, and not {len(defined)}")
 
     def universe(self, plan: Plan, reported: ServerAnswers, addresses: Collection[str]) -> None:
-        """A run that lists nothing says what may go."""
+        """A run that lists nothing defines the objects that may go."""
         stays = self._stays(plan, reported)
         kept, expired = self._own_objects(stays), self._own_objects(reported.commits.keys() - stays)
         there = self.oracle.bucket.objects.keys()
@@ -77,10 +84,10 @@ class RetentionExactness:
             raise Violation(f"run {plan.run_id} does not look at {min(missed)}, which only expired commits hold")
 
     def _held_by_other_names(self, stays: Collection[str], reported: ServerAnswers) -> set[str]:
-        """What a run may leave out that builds on another one, beside what stays under its own name.
+        """Objects that a run with a base run may leave out, besides those that stay under their own name.
 
-        It does not look again at what stays under another name. What any commit names by an address that may mean
-        several keys waits for a run that reads everything.
+        It does not examine objects again that stay under another name. Objects that any commit names by an address that
+        may mean several keys wait for a run that reads everything.
         """
         known, uri = self.oracle.repository.commits, self.oracle.repository.uri
         held = set[str]()
@@ -97,10 +104,10 @@ class RetentionExactness:
         return self._defined(plan, reported) | tagged | (reported.listed or frozenset())
 
     def _defined(self, plan: Plan, reported: ServerAnswers, *, claimed: bool = False) -> set[str]:
-        """Those that were heads within the windows.
+        """The commits that were heads within the windows.
 
         Args:
-            claimed: by what commits say of their dates, as servers judge.
+            claimed: True to use the dates that commits claim, as servers do.
         """
         oracle = self.oracle
         if not reported.asked_rules:
@@ -131,7 +138,7 @@ class RetentionExactness:
         return frozenset(known[commit_id].facts.metarange_id for commit_id in commits) - {""}
 
     def _own_objects(self, commits: Collection[str]) -> set[str]:
-        """What commits hold under a name that can mean nothing else."""
+        """Objects of commits under a name that can mean nothing else."""
         known = self.oracle.repository.commits
         entries = (entry for commit_id in commits for entry in known[commit_id].entries.values())
         return {entry.address for entry in entries if entry.address_type == 1}

@@ -1,4 +1,4 @@
-"""Histories in which data expires: runs by retention rules, while rules, branches and tags change and days go by."""
+"""Histories in which data expires: runs by retention rules, while rules, branches and tags change and days pass."""
 
 import random
 from dataclasses import replace
@@ -72,14 +72,14 @@ _MEANWHILE = {
 _FLOWS = {Flow.COMMITTED: 11, Flow.UNIFIED: 6, Flow.OPTIMIZED: 2, Flow.CLEAN: 1}
 _COMMITS = ("commit", "commit_now")
 _DATES = (0, 0, 0, 0, 0, 0, 0, 2, 4, 4)
-"""Most commits are dated when they are made, some long before; `with_false_dates` has further ones."""
+"""Most commits bear their true date, some a much earlier one; `with_false_dates` adds others."""
 _FALSE_DAYS = (-2000, -2000, -40, -3, 2, 30)
 _LATE_CALLS = ((11, 1), (11, 1), (11, 1), (3, 2), (9, 2), (7, 1), (7, 1))
-"""The first of a sweep; the dump of its recheck and its question about rules, as a mark asks them too; a deletion."""
+"""First call of a sweep; dump and rules request of its recheck, which a mark makes too; a deletion."""
 
 
 def generate(seed: int) -> History:
-    """The history of a seed."""
+    """Returns the history of a seed."""
     maker = RetentionMaker(random.Random(f"retention {seed}"))
     setup = maker.setup(seed)
     maker.do("set_rules")
@@ -89,9 +89,9 @@ def generate(seed: int) -> History:
 
 
 def with_false_dates(steps: list[Step], seed: int) -> tuple[Step, ...]:
-    """The steps, in which some writers of every fifth history commit several times in a row under false dates.
+    """Returns the steps; in every fifth history some writers commit several times in a row with false dates.
 
-    They fill in what happened years or days ago, or their clock is days ahead.
+    They record events of years or days ago, or their clock is days ahead.
     """
     if seed % 5 != 4:
         return tuple(steps)
@@ -108,7 +108,7 @@ def with_false_dates(steps: list[Step], seed: int) -> tuple[Step, ...]:
 
 
 class RetentionMaker(Maker):
-    """Puts a history together: days between runs, and most runs go by rules."""
+    """Makes a history: days between runs, and most runs go by rules."""
 
     arguments = _ARGUMENTS
     meanwhile = _MEANWHILE
@@ -155,7 +155,7 @@ class RetentionMaker(Maker):
         chosen("c0" if self.chance.random() < 0.9 else "c1")
 
     def replace(self) -> None:
-        """A branch goes on: something is uploaded or removed, and committed."""
+        """A branch goes on: uploads or deletions, and a commit."""
         branch = self.chance.randrange(5)
         for _ in range(self.chance.randint(1, 2)):
             self.steps.append(Step("w5", "upload_now", (branch, self.chance.randrange(6), self.chance.randrange(7), 0)))
@@ -173,32 +173,32 @@ class RetentionMaker(Maker):
             self.steps[-1] = replace(step, numbers=(branch, self.chance.choice(_DATES), lag))
 
     def misbehave(self) -> None:
-        """The servers get into trouble."""
+        """Adds a fault of the servers."""
         what = self.chance.choices(
             ("missing_commits", "failed_lists", "blocking_lists", "old_lists", "failed_dumps"), (3, 1, 2, 2, 1)
         )[0]
         self.steps.append(Step("servers", what, (self.chance.randint(0, 2),)))
 
     def start(self, name: str) -> None:
-        """A run begins."""
+        """Starts a run."""
         flow = self.chance.choices(tuple(_FLOWS), tuple(_FLOWS.values()))[0]
         self.open(name, flow, sweep=self.chance.choices((DRY_RUN, DELETE, MOVE), (2, 17, 1))[0])
 
     def open(self, name: str, flow: Flow, *, sweep: int = DELETE) -> None:
-        """A run of a flow begins."""
+        """Starts a run of a flow."""
         numbers = (sweep, self.age, self.window, self.budget(), FLOWS.index(flow), 0)
         self.steps.append(Step(name, "start", numbers))
 
     def marked(self, name: str) -> None:
-        """A run by retention rules, up to some moment between mark and deletion."""
+        """Starts a run by retention rules, up to some moment between mark and deletion."""
         flow = self.chance.choice((Flow.COMMITTED, Flow.COMMITTED, Flow.UNIFIED))
         self.open(name, flow)
         kind, count = self.chance.choice(_LATE_CALLS)
-        # A run that lists nothing asks for all but deletions once more, to begin with.
+        # A run that lists nothing makes these calls once more at its beginning, except deletions.
         self.steps.append(Step(name, "until", (kind, count + (kind != 7 and flow is Flow.COMMITTED))))
 
     def rescued(self, name: str) -> None:
-        """Between mark and deletion somebody finds use for what has expired."""
+        """Users need expired data again between mark and deletion."""
         self.marked(name)
         for _ in range(self.chance.randint(1, 4)):
             self.do(self.chance.choice(("branch_commit",) * 4 + ("revert", "cherry_pick", "tag_commit")))
@@ -207,7 +207,7 @@ class RetentionMaker(Maker):
         self.finish(name)
 
     def kept_longer(self, name: str) -> None:
-        """Between mark and deletion rules are made longer, or go."""
+        """Rules are made longer, or deleted, between mark and deletion."""
         self.marked(name)
         self.do(self.chance.choice(("lengthen_rules", "lengthen_rules", "lengthen_rule", "delete_rules")))
         self.finish(name)
@@ -215,14 +215,14 @@ class RetentionMaker(Maker):
     def to_the_second(self, name: str) -> None:
         """A run begins when a commit is exactly as old as a rule says, or nearly."""
         self.replace()
-        # Seconds are cut, so a moment later is often the very one.
+        # Dates are cut to seconds, so one second later is often the exact moment.
         near = self.chance.choice((0, 1, 1, 1, 2, 841, 600))
         self.steps.append(Step("time", "age", (self.chance.randrange(8), self.chance.randrange(2), near)))
         self.open(name, self.chance.choice((Flow.COMMITTED, Flow.UNIFIED)))
         self.finish(name)
 
     def restaged(self, name: str) -> None:
-        """While a branch is set back, what it had is staged once more; days later its old head has expired."""
+        """Entries are staged again while their branch is set back; days later its old head has expired."""
         branch = self.chance.randrange(5)
         self.steps.append(Step("w7", "hard_reset", (branch, self.chance.randrange(60), 1)))
         for _ in range(self.chance.randint(1, 3)):
@@ -232,7 +232,7 @@ class RetentionMaker(Maker):
         self.plain_run(name)
 
     def just_replaced(self, name: str) -> None:
-        """What was uploaded and committed a moment ago is replaced, and heads alone stay."""
+        """Objects committed a moment ago are replaced, and only heads stay."""
         branch = self.chance.randrange(5)
         self.steps.append(Step("w7", "upload_now", (branch, 1, 2, 0)))
         self.steps.append(Step("w7", "commit_now", (branch, 2, 0)))
@@ -244,7 +244,7 @@ class RetentionMaker(Maker):
         self.plain_run(name)
 
     def refused(self, name: str) -> None:
-        """Deletions fail; the next run asks again."""
+        """Deletions fail; the next run retries them."""
         for fails in (True, False):
             self.open(name, Flow.COMMITTED)
             if fails:
@@ -252,7 +252,7 @@ class RetentionMaker(Maker):
             self.finish(name)
 
     def killed_late(self, name: str) -> None:
-        """A collector dies after its mark, and goes on later, when other things count."""
+        """A collector dies after its mark, and goes on later, when other commits count."""
         self.marked(name)
         self.steps.append(Step(name, "kill"))
         for _ in range(self.chance.randint(1, 3)):
@@ -262,7 +262,7 @@ class RetentionMaker(Maker):
         self.finish(name)
 
     def brought_back(self, name: str) -> None:
-        """What a run moved to quarantine comes back, and may go once more."""
+        """Objects moved to quarantine are restored, and may be deleted once more."""
         self.open(name, Flow.COMMITTED, sweep=MOVE)
         self.finish(name)
         self.steps.append(Step(name, "put_back"))
@@ -273,7 +273,7 @@ class RetentionMaker(Maker):
         self.finish(name)
 
     def between(self, name: str) -> None:
-        """A run by rules between a clean one and one that builds on that."""
+        """A run by rules between a clean run and one that builds on that."""
         for flow in (Flow.CLEAN, Flow.COMMITTED, Flow.OPTIMIZED):
             self.open(name, flow)
             self.finish(name)

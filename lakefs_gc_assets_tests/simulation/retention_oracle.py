@@ -1,18 +1,17 @@
-"""What must not go by retention rules: the requirement itself, kept by the world's own log of heads.
+"""The requirement of retention rules itself, kept by the world's own log of heads.
 
-An object that commits hold stays as long as some head within its branch's window had it, or a tagged commit has it.
-When a commit was made is the world's own time, never what the commit says of itself. What runs may keep besides is
-counted by the latest of what commits, their files and their parents say (`effective_dates`): garbage may stay so long.
+An object in commits stays as long as some head within its branch's window had it, or a tagged commit has it. The
+world's own time decides when a commit was made, never the commit's claim. Runs may keep more: they use the latest of
+the dates given by commits, their files and their parents (`effective_dates`), and garbage may stay that long. Staged
+objects, remembered copies, arriving and young objects stay in any case.
 
-What is staged, remembered as a copy, about to arrive or young stays in any case, whatever commits hold it.
+Expired data can come back: a user makes a branch on an old commit, sets one back, reverts, picks, tags, imports, or
+makes rules longer. Such an object is *revived*. A sweep must know of it if this happened before its last recheck began,
+or longer ago than a recheck is valid. Objects revived later may be lost, and each is counted. Data that never expired
+is never lost.
 
-Data can come back after it had expired: somebody makes a branch on an old commit, sets one back, reverts, picks, tags,
-imports, or makes rules longer. It is *revived*. A sweep must know of it where this happened before its last recheck
-began, or longer ago than a recheck is valid; what is revived later may be lost, and each such object is counted. What
-never expired is never lost.
-
-Ages are as exact as the clocks: the last quarter of an hour of a window is not promised. That a mark counts to the
-second from the earliest of the clocks it asked is checked elsewhere (`retention_exactness`).
+Ages are as exact as the clocks: the last quarter of an hour of a window is not promised. `retention_exactness` checks
+that a mark counts to the second from the earliest clock that it knows.
 """
 
 import math
@@ -36,18 +35,18 @@ from lakefs_gc_assets_tests.simulation.server_answers import effective_dates
 
 CLOCKS_APART = 15 * MINUTE
 YOUNG = 24 * HOUR
-"""No run takes what was named later than this long ago: that is the servers' grace period."""
+"""No run deletes objects named later than this long ago: the servers' grace period."""
 _SETTLED = 2 * HOUR
-"""What expired longer ago than this, a run that has just ended must have known."""
+"""A run that has just ended must have known all commits that expired longer ago than this."""
 _NEVER = -math.inf
 
 
 Counted = Callable[[str, Sequence[str]], Collection[str]]
-"""What a policy keeps by number, of a branch and its line, the newest commit first."""
+"""Commits that a policy keeps by number, given a branch and its line, which begins with the newest commit."""
 
 
 def window_of(rules: RetentionRules | None, policy: str = "") -> Window:
-    """The rules, as the log asks for them, with what a policy says of ages; without rules everything stays."""
+    """Returns the windows of rules for the log, with ages of a policy; without rules everything stays."""
 
     def window(branch: str | None) -> float:
         if rules is None:
@@ -63,16 +62,16 @@ class RetentionOracle(Oracle):
     """The account for runs by retention rules; for all others every commit counts, as in `Oracle`.
 
     Attributes:
-        policy: the name of the policy that counts on top of the rules.
+        policy: the name of the policy that counts besides the rules.
         by_retention: ids of the runs that apply rules.
         firm_until: until when objects are referenced, if nothing changes.
-        again: the same for those that lakeFS does not promise, with since when.
-        revived: since when, of those that were referenced by nothing in between.
+        again: objects that lakeFS does not promise, with since when and until when they are referenced.
+        revived: since when objects are referenced again, for those unreferenced in between.
         restaged: when an object that a commit held was staged as well.
-        expired: how many deleted objects commits had held.
-        too_late: deleted ones that were revived after the last recheck.
+        expired: number of deleted objects that commits had held.
+        too_late: deleted objects that were revived after the last recheck.
         head_until: until when each commit was seen to be the head of a branch.
-        beyond: by how many bytes commits name sizes too large, which runs go by that list nothing.
+        beyond: bytes by which commits overstate sizes; runs that list nothing report these sizes.
     """
 
     log: HeadsLog = field(default_factory=HeadsLog)
@@ -150,7 +149,7 @@ class RetentionOracle(Oracle):
         return until
 
     def _said(self) -> dict[str, Span]:
-        """What each commit and its file say of when it was made."""
+        """The dates that each commit and its file claim."""
         if not self.policy:
             return {}
         files, commits = self.bucket.objects, self.repository.commits
@@ -172,7 +171,7 @@ class RetentionOracle(Oracle):
         return self._held[commit_id]
 
     def _referenced(self, key: str, margin: float = CLOCKS_APART) -> bool:
-        """Whether something references an object, by what was there at the last look."""
+        """True if an object is referenced, by the state at the last look."""
         until = max(self.firm_until.get(key, _NEVER), self.again.get(key, (0.0, _NEVER))[1])
         return until - margin > self.time.now
 
@@ -204,7 +203,7 @@ class RetentionOracle(Oracle):
         return self._may_stay.get(key, _NEVER) + _SETTLED > self.time.now
 
     def _may_stay_until(self) -> dict[str, float]:
-        """Until when a run may keep each commit, by whatever is said of its date."""
+        """Until when a run may keep each commit, by the latest date that it may know."""
         commits, files = self.repository.commits, self.bucket.objects
         said = {id_: float(record.facts.creation_date) for id_, record in commits.items()}
         written = {
@@ -243,7 +242,7 @@ class RetentionOracle(Oracle):
             since = self.revived.get(key, _NEVER)
             unseen = max(self.moved_hidden.get(key, _NEVER), self.restaged.get(key, _NEVER))
             soft_since = self._soft_since(key)
-            # What a commit under way alone holds cannot be seen: no sweep goes on as long as it is.
+            # An object held only by a commit in progress cannot be seen: no sweep goes on while one lasts.
             if self._firm(key) and since < began and unseen < began:
                 problem = "it was referenced all the time"
             elif soft_since is not None and max(soft_since, since) < began:

@@ -1,4 +1,4 @@
-"""What administrators do to retention rules and to old commits, each a job of one step."""
+"""Changes that administrators make to retention rules and to old commits, each a job of one step."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ operation = registering(OPERATIONS)
 
 @operation
 def set_rules(world: World, default: int, branch: int, days: int) -> Job:
-    """A default and the rule of a branch, which need not exist."""
+    """Sets a default rule and the rule of a branch, which need not exist."""
     rules = {BRANCHES[branch % len(BRANCHES)]: DAYS[days % len(DAYS)]}
     world.repository.set_rules(RetentionRules(DAYS[default % len(DAYS)], rules))
     yield from ()
@@ -23,7 +23,7 @@ def set_rules(world: World, default: int, branch: int, days: int) -> Job:
 
 @operation
 def lengthen_rules(world: World, days: int) -> Job:
-    """Everything stays longer."""
+    """Makes all rules longer."""
     rules, more = world.repository.rules, 1 + days % 20
     if rules is None:
         raise Refused("no rules")
@@ -34,7 +34,7 @@ def lengthen_rules(world: World, days: int) -> Job:
 
 @operation
 def lengthen_rule(world: World, branch: int, days: int) -> Job:
-    """What one branch had stays longer."""
+    """Makes the rule of one branch longer."""
     rules, name = world.repository.rules, BRANCHES[branch % len(BRANCHES)]
     if rules is None:
         raise Refused("no rules")
@@ -60,7 +60,7 @@ def _old_commit(world: World, number: int) -> str:
 
 @operation
 def branch_commit(world: World, name: int, number: int) -> Job:
-    """A branch on an old commit."""
+    """Makes a branch on an old commit."""
     free = [branch for branch in BRANCHES if branch not in world.repository.branches]
     if not free:
         raise Refused("every branch exists")
@@ -70,6 +70,6 @@ def branch_commit(world: World, name: int, number: int) -> Job:
 
 @operation
 def tag_commit(world: World, name: int, number: int) -> Job:
-    """A tag on an old commit."""
+    """Makes a tag on an old commit."""
     world.repository.tags.setdefault(TAGS[name % len(TAGS)], _old_commit(world, number))
     yield from ()

@@ -1,9 +1,8 @@
-"""Seeded bugs of runs by retention rules that build on each other: other ways to look at what expired alone.
+"""Seeded bugs of runs by retention rules that build on each other: faulty ways to examine expired ranges only.
 
-docs/evidence/retention-runs.md names them. In a run that reads everything live, those that compare with less than that
-are one and the same: to treat as known what was read before. Learning what expired from the commits that a server names
-fails only where a server forgets commits; simulated ones forget none
-(`collector/incremental/test_checkpoint_expired_since.py`).
+docs/evidence/retention-runs.md names them. In a run that reads everything live, all bugs that compare with less are the
+same one: to treat ranges read before as known. Learning expired commits from a server's list fails only if a server
+forgets commits; simulated servers forget none (`collector/incremental/test_checkpoint_expired_since.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -57,12 +56,12 @@ _UNCHECKED: Replacement = (checkpoint_writer.CheckpointCounts, "contradiction", 
 
 
 def _read_once(self: BaseCheckpoint) -> IdSet:
-    """Takes ranges for known that were live before: what they hold is not asked for again."""
+    """Treats ranges that were live before as read: their entries are not looked up again."""
     return self.tracked.ids
 
 
 def _taken_over(self: BaseCheckpoint, step: ArrowStep) -> ArrowRows:
-    """Takes over what was held at the base run, as optimized runs do."""
+    """Takes over the committed addresses of the base run, as optimized runs do."""
     return step.stored_of(self.run_id, COMMITTED_DF).rows(step.engine)
 
 
@@ -71,7 +70,7 @@ def _written_whole(self: BaseCheckpoint, run_id: str, attempt: str, known: Set[s
 
 
 def _only_new(step: ArrowStep, found: Committed) -> str | None:
-    """Tracks what was not live before."""
+    """Tracks only ranges that were not live before."""
     sha256, before = track(step, found), open_base_checkpoint(step)
     if sha256 is None or before is None:
         return sha256
@@ -106,13 +105,13 @@ def _look_up_every_range(
     hashes: HashSet,
     files: Sequence[FactFile],
 ) -> Iterator[pa.RecordBatch]:
-    """Takes what is recorded of ranges for held, whether they are live or have expired."""
+    """Treats recorded facts of all ranges as live, even if the ranges have expired."""
     known = (facts.read(HASHES, store, file).column("range_id").to_pylist() for file in files)
     return look_up_hashes(store, namespace, IdSet(chain.from_iterable(known)), sealed, hashes, files)
 
 
 def _nothing_held(step: ArrowStep, *more: Any) -> KnownLive[ArrowRows]:
-    """Takes ranges for known that have facts, and does not look at these."""
+    """Treats ranges with facts as known, and ignores the facts."""
     found = find_known_live(step, *more)
     return replace(found, addresses=found.addresses and step.engine.table(LIVE.empty_table()))
 
@@ -120,12 +119,12 @@ def _nothing_held(step: ArrowStep, *more: Any) -> KnownLive[ArrowRows]:
 def _only_listed(
     step: ArrowStep, found: Committed, asked: Sequence[StoredFrame[Any]], *more: Any
 ) -> KnownLive[ArrowRows]:
-    """Asks for what was listed, and not for what expired."""
+    """Looks up listed addresses only, not expired ones."""
     return find_known_live(step, found, [frame for frame in asked if frame.name != EXPIRED_DF.name], *more)
 
 
 def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, Hashes]:
-    """Forgets large hashes, which are those of later parts."""
+    """Forgets large hashes, which belong to later parts."""
     reported, held = _look_up_part(step, *more)
     return reported, held[held < 2**63]
 
@@ -136,26 +135,26 @@ def _record_less(writer: FactWriter, record: RangeRecord, rows: pa.Table, namesp
 
 
 def _join_less(rows: pa.Table) -> pa.Table:
-    """Forgets where the run of some range goes on."""
+    """Forgets the continuation of a range's run."""
     joined = _join_runs(rows)
     shorter = pc.if_else(pc.is_null(joined.column("min_key")), joined.column("last"), joined.column("first"))
     return joined.set_column(joined.schema.get_field_index("last"), NAMED_RANGES.field("last"), shorter)
 
 
 def _any_slice(slices: pa.ListArray, sealed: pa.StringArray) -> pa.BooleanArray:
-    """Takes ranges with addresses in slices that are not sealed for known."""
+    """Treats ranges with addresses in unsealed slices as known."""
     return pa.array([True] * len(slices), pa.bool_())
 
 
 def _note_of_any(
     step: ArrowStep, repository: OpenRepository, metarange_ids: Sequence[str], **about: bool
 ) -> RangeRecords:
-    """Records the ranges of metaranges in the store where these are, whosoever it is."""
+    """Records the ranges of metaranges in their own repository's store, even another's."""
     return find_ranges(replace(step, repository=repository), repository, metarange_ids, **about)
 
 
 def _counted_once() -> Sequence[Replacement]:
-    """Takes what an earlier run counted on a branch for what counts now."""
+    """Trusts the counts of an earlier run on a branch."""
     before: dict[str, pa.StringArray] = {}
 
     def mark(graph: Graph, branch: str, rule: Rule, walk: int, marks: Any) -> None:
@@ -200,7 +199,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
         (references, "record_hashes", _record_less), (current, "_require_true", ignored)
     ),
 }
-"""By name."""
+"""Seeded bugs by name."""
 
 
 def _nothing_pending_unlisted(engine: LocalEngine, not_committed: ArrowRows, sealed: Any, *more: Any) -> ArrowRows:
@@ -209,7 +208,7 @@ def _nothing_pending_unlisted(engine: LocalEngine, not_committed: ArrowRows, sea
 
 
 def _looked_at(step: ArrowStep, found: Committed) -> str | None:
-    """Tracks what was looked at, whether it became live again or not."""
+    """Tracks all examined ranges, even those that became live again."""
     expired = step.stored(STORE_DF).figures.expired_sha256
     if step.plan.flow is not Flow.COMMITTED or expired is None:
         return track(step, found)
@@ -223,7 +222,7 @@ COMMITTED_CHAIN_BUGS: dict[str, Bug] = {
     ),
     "ranges that were looked at and are live again tracked": replaced((run, "track", _looked_at)),
 }
-"""By name."""
+"""Seeded bugs by name."""
 
 TESTED_CHAIN_BUGS: dict[str, TestedBug] = {
     "expired as it was when the run began": TestedBug(
@@ -231,4 +230,4 @@ TESTED_CHAIN_BUGS: dict[str, TestedBug] = {
         test_expiry_meanwhile.test_what_expires_after_the_listing_began_is_looked_at_in_the_same_run,
     ),
 }
-"""Those that a history of their own shows."""
+"""Bugs that a test with its own history shows."""

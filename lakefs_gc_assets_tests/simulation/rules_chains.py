@@ -1,4 +1,4 @@
-"""Histories in which one run by retention rules builds on another, with whatever may come in between."""
+"""Histories in which runs by retention rules build on each other, with other events in between."""
 
 import random
 from dataclasses import replace
@@ -17,12 +17,12 @@ _LONGEST, _LISTING_ALL = len(FULL_LISTING_DAYS) - 1, 0
 
 
 def generate(seed: int) -> History:
-    """The history of a seed."""
+    """Returns the history of a seed."""
     return _generate(RulesChainMaker(random.Random(f"rules chain {seed}")), "unified", seed)
 
 
 def generate_committed(seed: int) -> History:
-    """The history of a seed in which most runs list nothing."""
+    """Returns the history of a seed in which most runs list nothing."""
     return _generate(CommittedChainMaker(random.Random(f"committed chain {seed}")), "committed", seed)
 
 
@@ -35,7 +35,7 @@ def _generate(maker: "RulesChainMaker", kind: Kind, seed: int) -> History:
 
 
 class RulesChainMaker(RetentionMaker):
-    """Puts a history together: most runs list what is new, and look at what expired."""
+    """Makes a history in which most runs list new slices and examine expired ranges."""
 
     flows = _FLOWS
 
@@ -49,7 +49,7 @@ class RulesChainMaker(RetentionMaker):
         return replace(setup, layout="switched") if seed % 10 == 8 else setup
 
     def open(self, name: str, flow: Flow, *, sweep: int = DELETE) -> None:
-        """A run begins, mostly one that lists; the flow that is asked for is no matter."""
+        """Starts a run, mostly one that lists. The requested flow is ignored."""
         flow = self.chance.choices(tuple(self.flows), tuple(self.flows.values()))[0]
         super().open(name, flow, sweep=sweep)
         self.runs += 1
@@ -58,7 +58,7 @@ class RulesChainMaker(RetentionMaker):
         self.steps[-1] = replace(step, numbers=(*step.numbers, days))
 
     def little_between(self, name: str) -> None:
-        """Runs soon after each other, where little or nothing is new."""
+        """Runs in quick succession, with little or nothing new in between."""
         for _ in range(self.chance.randint(2, 4)):
             for _ in range(self.chance.randint(0, 3)):
                 self.fill()
@@ -67,7 +67,7 @@ class RulesChainMaker(RetentionMaker):
             self.finish(name)
 
     def comes_and_goes(self, name: str) -> None:
-        """What expired is brought back, and goes again, with a run each time."""
+        """Expired data comes back and expires again, with a run each time."""
         for what in ("branch_commit", "delete_branch", "tag_commit", "lengthen_rules", "set_rules", "delete_tag"):
             if self.chance.random() < 0.6:
                 self.do(what)
@@ -78,6 +78,6 @@ class RulesChainMaker(RetentionMaker):
 
 
 class CommittedChainMaker(RulesChainMaker):
-    """Most runs list nothing, and look at what expired since the run before."""
+    """Makes a history in which most runs list nothing and examine ranges expired since the previous run."""
 
     flows = _FLOWS_COMMITTED

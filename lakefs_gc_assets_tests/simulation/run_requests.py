@@ -1,4 +1,4 @@
-"""What a run is asked to do: its flow, and the settings that it has."""
+"""Requests for runs: their flow and settings."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -24,9 +24,9 @@ def settings(
     around: Around = ALONE,
     full_listing_days: float = 0,
 ) -> CollectionSettings:
-    """Settings of a run, perhaps to delete by a mark that was made before.
+    """Settings of a run, perhaps one that deletes by an earlier mark.
 
-    The share of candidates is no matter: a small world is often mostly garbage.
+    The share of candidates is not limited: a small world is often mostly garbage.
     """
     return CollectionSettings.model_validate(
         {
@@ -47,7 +47,7 @@ def settings(
             "allow_unknown_repositories": around.unknown_allowed,
             "keep_old_unnamed_ranges": not around.only_young_count,
             "retention_policy": policy_file(around.policy),
-            # A collector that stands still for days goes on all the same.
+            # A collector that stands still for days must not time out.
             "prepare_timeout_seconds": 1e9,
             "prepare_commits_timeout_seconds": 1e9,
             "dump_timeout_seconds": 1e9,
@@ -57,11 +57,11 @@ def settings(
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run is opened for.
+    """A request for a run.
 
     Attributes:
-        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all, and a negative
-            number for all but so many, `legacy` and the oldest.
+        only_windows: number of newest needed windows to collect, if limited; 0 for all. A negative number drops as many
+            of the oldest windows, beginning with `legacy`.
     """
 
     flow: Flow = Flow.CLEAN

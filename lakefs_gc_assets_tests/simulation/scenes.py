@@ -1,4 +1,4 @@
-"""A world in which collectors' processes are broken at one call, with all that outlives them."""
+"""A world in which a collector's process fails at one call, with all state that outlives processes."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,7 +24,7 @@ OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS
 
 
 class NotFinished(Violation):
-    """The work is not done in the end, or nobody can go on with it."""
+    """The work is not done in the end, or no process can go on with it."""
 
 
 class Ended(StrEnum):
@@ -37,7 +37,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True)
 class Opened:
-    """What is known of a run outside of its processes."""
+    """Facts about a run that outlive its processes."""
 
     run_id: str
     owner: str
@@ -62,13 +62,14 @@ class FailingProcess(Process):
         return self.world.bucket.opened(FailingStore(view, self.faults, self._denied))
 
     def _denied(self, key: str) -> None:
-        """Nobody can know of this deletion; one of a collector's own file counts for nobody."""
+        """Removes a deletion that was reported as failed from the oracle's account, unless it was of a collector's own
+        file."""
         assert self.run is not None
         if not is_own(key):
             del self.world.oracle.runs[self.run.run_id].accepted[key]
 
     def goes_on(self, opened: Opened, options: CollectionSettings) -> None:
-        """A process of the same owner makes the steps that are not done."""
+        """A process of the same owner makes the remaining steps."""
         self.options = options
         done = [*self.completed.get(opened.run_id, ())]
         self._launch(opened.run_id, opened.owner, opened.windows, done, None)
@@ -76,10 +77,10 @@ class FailingProcess(Process):
 
 @dataclass
 class Scene:
-    """The world with all that outlives processes, and the run that is looked at.
+    """The world with all state that outlives processes, and the run under test.
 
     Attributes:
-        denied: copies in quarantine whose deletion a store took for failed.
+        denied: copies in quarantine whose deletion was reported as failed.
     """
 
     world: World
@@ -96,7 +97,7 @@ class Scene:
         self.retention = RetentionExactness(oracle) if isinstance(oracle, RetentionOracle) else None
 
     def do(self, operations: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
-        """Writers do something, and end it."""
+        """Writers make operations and complete them."""
         world = self.world
         for name, numbers in operations:
             world.start(name, OPERATIONS[name](world, *numbers))
@@ -105,7 +106,7 @@ class Scene:
                     world.go_on(running)
 
     def process(self, faults: Faults) -> FailingProcess:
-        """A new process."""
+        """Makes a new process."""
         world = self.world
         world.background.clear()
         self.figures.failed = 0
@@ -113,13 +114,13 @@ class Scene:
         return FailingProcess(world, "c0", *given, faults=faults, completed=self.completed)
 
     def start(self, options: CollectionSettings, faults: Faults, asked: Asked = ASKED) -> Ended:
-        """A new run."""
+        """Makes a new run."""
         process = self.process(faults)
         process.start(options, None, asked)
         return self.after(process, options)
 
     def go_on(self, options: CollectionSettings, faults: Faults, asked: Asked = ASKED) -> Ended:
-        """The last run, from the step that is not done."""
+        """Resumes the last run from its first unfinished step."""
         assert self.opened is not None
         process = self.process(faults)
         process.asked = asked
@@ -127,7 +128,7 @@ class Scene:
         return self.after(process, options)
 
     def after(self, process: FailingProcess, options: CollectionSettings) -> Ended:
-        """Notes the run that a process made, and says how it ended."""
+        """Records the run of a process, and returns how it ended."""
         if process.run is not None:
             run = process.run
             self.opened = Opened(run.run_id, run.owner, run.windows, options)
@@ -154,6 +155,6 @@ class Scene:
 
 
 def require_well(ended: Ended) -> None:
-    """Raises NotFinished."""
+    """Raises NotFinished unless a process ended well."""
     if ended is not Ended.WELL:
         raise NotFinished(f"a run in which nothing goes wrong ends {ended}")

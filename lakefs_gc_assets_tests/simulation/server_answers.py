@@ -1,4 +1,4 @@
-"""Answers of servers to a collector about refs and retention: what its conclusions are compared with."""
+"""Answers of servers to a collector about refs and retention, to check its conclusions."""
 
 import math
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 
 @dataclass
 class ServerAnswers:
-    """The last complete refs dump, and what was said after it.
+    """The last complete refs dump, and the answers after it.
 
     Attributes:
-        branches, tags: the commit of each.
-        commits: of the dump, and those that it lacked and the collector fetched.
-        fetched: ids of the latter: their dates are cut to seconds, and count as the latest in that second.
-        asked_rules: whether rules were told since; they may be None.
-        listed: ids in the server's own list of commits that stay; None where there was none.
-        before: what was said of branches, tags and rules before uncommitted data was prepared; None if nothing was.
-        written: when each file of the metadata folder was written, by the last listing; seconds by the store's clock.
+        branches, tags: commit by name.
+        commits: commits of the dump, and those missing from it that the collector fetched.
+        fetched: ids of fetched commits; their dates are cut to seconds, and count as the latest in that second.
+        asked_rules: True if rules were requested since; they may be None.
+        listed: ids in the server's own list of commits that stay; None without a list.
+        before: branches, tags and rules reported before uncommitted data was prepared; None if there were none.
+        written: write time of each file in the metadata folder, by the last listing; seconds by the store's clock.
     """
 
     branches: dict[str, str] = field(default_factory=dict)
@@ -32,35 +32,35 @@ class ServerAnswers:
     written: Mapping[str, float] = field(default_factory=dict)
 
     def as_before(self) -> "ServerAnswers | None":
-        """The same commits under the branches, tags and rules of the moment before; None if nothing was said then."""
+        """The same commits with the earlier branches, tags and rules; None without earlier answers."""
         if self.before is None:
             return None
         before = self.before
         return replace(self, branches=before.branches, tags=before.tags, rules=before.rules, listed=None, before=None)
 
     def claims(self) -> dict[str, float]:
-        """When each commit says that it was made."""
+        """The date that each commit claims."""
         return {
             id_: commit.creation_date + (0.999_999_999 if id_ in self.fetched else 0.0)
             for id_, commit in self.commits.items()
         }
 
     def dates(self, now: float) -> dict[str, float]:
-        """When each commit was made, as far as the collector can know."""
+        """Date of each commit, as far as the collector can know."""
         return effective_dates(self.commits, self.claims(), self.written, now)
 
 
 def effective_dates(
     commits: Mapping[str, Commit], claims: Mapping[str, float], written: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """The latest that is known of when each commit was made.
+    """The latest known date of each commit.
 
-    A commit is made after its parents, and after its metarange was written. What its parents say of themselves counts
-    where it can be true: nothing was made in the future.
+    A commit is made after its parents, and after its metarange was written. A parent's own claim counts only if it can
+    be true: nothing was made in the future.
 
     Args:
-        written: by metarange, seconds by the store's clock; one that lacks may have been written just now.
-        now: what a commit says to be later than that counts for itself alone.
+        written: write time by metarange, seconds by the store's clock; one not listed may have been written just now.
+        now: a claim later than this counts for its own commit only.
     """
     proved: dict[str, float] = {}
     open_ = [*commits]

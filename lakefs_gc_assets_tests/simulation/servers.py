@@ -1,8 +1,8 @@
 """lakeFS servers of the simulated world: they issue names, answer the collector's calls, and write its files.
 
-What real servers do wrong is here as well (see the protocol's notes): pages without a file while branches are deleted,
-the same continuation token again, a dump that lacks commits which its own branches name. So is what they might do when
-their database is damaged: branches are gone from every answer, or commits that nothing names.
+They have the faults of real servers, too (see the protocol's notes): pages without a file while branches are deleted,
+the same continuation token again, a dump that lacks commits which its own branches name. They can also fail as a
+damaged database might make them: branches or unnamed commits are missing from every answer.
 """
 
 import base64
@@ -37,21 +37,21 @@ from lakefs_gc_assets_tests.simulation.repository import Branch as BranchState
 from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 
 LINK_SECONDS = DAY
-"""An issued address may be linked this long."""
+"""Seconds during which an issued address may be linked."""
 _YEAR_4000 = 64_060_588_800
 _MISSED_SECONDS = 10 * MINUTE
 _BLANKS_IN_A_ROW = 2
-"""A page that repeats without a location is believed, so that no more than so many are."""
+"""Maximum repeated pages without a location: a collector believes a further one."""
 _ALIAS = "point-s3alias"
 """An access point of the bucket."""
 ACTION_KEY = "actions/slow.yaml"
-"""Object of the action file that every branch has where hooks hold commits; no listing of a collector has it."""
+"""Object of the action file, which every branch has if hooks hold commits; no listing of a collector shows it."""
 _ACTION_PATH = "_lakefs_actions/slow.yaml"
 _OBJECTS_ON_PAGE = 2
 
 
 def action_file(minutes: int) -> bytes:
-    """An action whose webhook may hold commits and merges for so many minutes."""
+    """An action whose webhook may hold commits and merges for some minutes."""
     return (
         "name: slow\non:\n  pre-commit:\n  pre-merge:\nhooks:\n"
         f"  - id: hold\n    type: webhook\n    properties: {{url: http://127.0.0.1/hold, timeout: {minutes}m}}\n"
@@ -80,7 +80,7 @@ class Server:
         )
 
     def issue_name(self, *, linkable: bool = False) -> tuple[str, int]:
-        """A new address, and the time in it; one to be linked carries a signature."""
+        """Issues a new address; returns it with the time in it. A linkable one has a signature."""
         now = int(self.clock.seconds())
         if not self.slice or now - self.slice_created > HOUR:
             self.slice, self.slice_created = self.descending(), now
@@ -95,27 +95,27 @@ class Server:
         return self._id(_YEAR_4000 - int(self.clock.seconds()))
 
     def accepts(self, issued: int) -> bool:
-        """Whether an address issued at this time may still be linked."""
+        """True if an address issued at this time may still be linked."""
         return self.clock.seconds() - issued <= LINK_SECONDS
 
 
 @dataclass
 class Misbehaviour:
-    """What the servers do next that real ones have been seen to do.
+    """Faults of the servers from now on, as seen in real ones.
 
     Attributes:
         page_rows: rows of one page of uncommitted data.
-        stuck_pages: so many times a page says nothing and names the same token.
-        lost_branches: so many branches' staging cannot be read, which the server does not notice.
-        failed_dumps: so many dumps end with an error.
+        stuck_pages: number of pages that are empty and repeat the same token.
+        lost_branches: number of branches whose staging cannot be read, unnoticed by the server.
+        failed_dumps: number of dumps that end with an error.
         missing_commits: dumps lack young commits that their own branches, tags or commits name.
-        refuse_dumps: dumping is not allowed.
-        failed_lists: so many lists of commits that stay end with an error.
+        refuse_dumps: dumps are forbidden.
+        failed_lists: number of lists of active commits that end with an error.
         blocking_lists: such lists are not made in the background.
-        old_lists: they are as of very old servers.
+        old_lists: such lists have the format of very old servers.
         copies_first: remembered copies are written before uncommitted data (no server does that).
-        blank_pages: so many pages are answered without a location, though there is something to write.
-        lost_branches_but_one: all branches but the default one are gone from every answer.
+        blank_pages: number of pages without a location, though there are rows to write.
+        lost_branches_but_one: all branches but the default one are missing from every answer.
         vanished: ids of commits that dumps lack as long as nothing names them.
         aliased: addresses of objects are spelled by an access point of the bucket.
     """
@@ -137,12 +137,12 @@ class Misbehaviour:
 
 
 Branches = Callable[[], Mapping[str, BranchState]]
-"""What a server shows of the branches, at the moment."""
+"""The branches that a server shows at the moment."""
 
 
 @dataclass
 class _Dump:
-    """A dump under way; each question about it takes it one step further."""
+    """A dump in progress; each status request takes it one step further."""
 
     stage: int = 0
     ids: list[str] = field(default_factory=list)
@@ -152,17 +152,17 @@ class _Dump:
     answer: RefsDump | None = None
 
     def reported(self) -> ServerAnswers:
-        """What it says."""
+        """The answers in the dump."""
         branches, tags = ({ref.id: ref.commit_id for ref in refs} for refs in (self.branches, self.tags))
         return ServerAnswers(branches, tags, {commit.id: commit for commit in self.commits})
 
 
 @dataclass
 class Servers:
-    """All servers of the installation, as far as one repository is concerned.
+    """All servers of the installation, for one repository.
 
     Attributes:
-        others: what they say of other repositories. Raises AccessDenied where that is refused.
+        others: returns the other repositories that they list. Raises AccessDenied if that is forbidden.
         hook_minutes: timeout of the hook in the action file of every branch; 0 for no such file.
     """
 
@@ -179,16 +179,16 @@ class Servers:
         self.lists = ListedCommits(self.repository, self.vanished)
 
     def branches(self, *, lost: bool) -> Mapping[str, BranchState]:
-        """What is shown of the branches, to somebody for whom they may be lost or not."""
+        """The branches shown to a caller for whom they may be lost or not."""
         every = self.repository.branches
         if lost and self.misbehaviour.lost_branches_but_one:
             return {name: branch for name, branch in every.items() if name == DEFAULT_BRANCH}
         return every
 
     def vanished(self) -> frozenset[str]:
-        """Commits that are gone from the servers' answers, as long as no ref and no other commit names them.
+        """Commits missing from the servers' answers, as long as no ref and no other commit names them.
 
-        One whose very metarange another commit has is not: what it holds would not be seen to be its own.
+        Commits whose metarange another commit shares stay: their entries could not be told apart from that commit's.
         """
         lost = self.misbehaviour.vanished
         if not lost:
@@ -227,13 +227,13 @@ class Servers:
             step()
             branch = branches().get(name)
             if branch is None:
-                # The server loses count of the rows; a page that counts none is not uploaded.
+                # The server loses count of the rows; it does not upload a page that counts none.
                 counted = 0
                 continue
             if wrong.lost_branches and self._can_be_missed(branch):
                 wrong.lost_branches -= 1
                 continue
-            # A server reads a branch first, then what is under its tokens: what was compacted meanwhile is in neither.
+            # A server reads a branch first, then its tokens: entries compacted in between are in neither.
             compacted = rested_on if before is branch else branch.compacted
             for path, entry in self.repository.changes_over(branch, compacted):
                 if name == at and path < behind:
@@ -263,7 +263,7 @@ class Servers:
         return UncommittedPage(run_id, location, next_token)
 
     def _can_be_missed(self, branch: BranchState) -> bool:
-        """Whether the lack of a branch shows: none of its addresses is written for another reason."""
+        """True if the absence of a branch shows: none of its addresses is written for another reason."""
         own = {entry.address for entry in self.repository.staged(branch).values() if entry}
         elsewhere = {address for address, _ in self.repository.copies}
         for other in self.repository.branches.values():
@@ -286,7 +286,7 @@ class Servers:
         return str(len(self.dumps) - 1)
 
     def dump_state(self, task: str, now: float, branches: Mapping[str, BranchState]) -> RefsDump:
-        """Two halves of the commits, then branches, then tags: one at each question."""
+        """Returns a dump's state: two halves of the commits, branches, then tags, one at each status request."""
         dump = self.dumps[int(task)]
         if dump.answer is not None:
             return dump.answer
@@ -335,12 +335,12 @@ class Servers:
 
 
 class CollectorsApi:
-    """`LakeFSApi` for one collector: each call is a point where the world may go on, fail it or end the collector.
+    """`LakeFSApi` for one collector: at each call the world may go on, fail the call or end the collector.
 
     Attributes:
-        answered: true time of each answer, and by how much the clock of its server is ahead.
-        reported: what it was told last; of before uncommitted data the rules, and the branches and tags after them.
-        dump_refused: whether the last dump that it asked for was refused.
+        answered: true time of each answer, and seconds by which its server's clock is ahead.
+        reported: the last answers. Rules, branches and tags read before uncommitted data are in its `before`.
+        dump_refused: True if the last requested dump was refused.
     """
 
     def __init__(
@@ -352,12 +352,12 @@ class CollectorsApi:
         sees: int,
         loses_branches: Callable[[], bool] = lambda: False,
     ) -> None:
-        """For a collector.
+        """Opens the API for a collector.
 
         Args:
-            prepares: is told when a preparation begins.
+            prepares: called when a preparation begins.
             sees: the number of servers that answer this collector.
-            loses_branches: whether it is told of lost branches as if they had never been, where servers do that.
+            loses_branches: returns True if lost branches are to be hidden from it, in case the servers lose them.
         """
         self._servers, self._point, self._prepares, self._own = servers, point, prepares, own_clock
         self._sees, self._loses_branches = sees, loses_branches
@@ -492,7 +492,7 @@ class CollectorsApi:
         self._ask("retention_rules")
         rules = self._servers.repository.rules
         self.reported.asked_rules, self.reported.rules = True, rules
-        # What is asked for next counts from before, if uncommitted data and a dump follow.
+        # Answers from here on count as earlier ones, if uncommitted data and a dump follow.
         self._before = ServerAnswers(rules=rules)
         return rules
 

@@ -1,30 +1,30 @@
-"""What is around the repository of a history, and what the settings of its runs allow."""
+"""Surroundings of a history's repository, and the permissions in the settings of its runs."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
 Other = Literal["none", "importer", "committing twin", "staging twin"]
-"""Another repository: one that imports from ours and that `also_live` names, or a twin on the very same namespace.
+"""Another repository: one that imports from ours and that `also_live` names, or a twin on our namespace.
 
-Of a twin what it has committed is seen. Where it has staged as well, no run may sweep as long as it is there.
+Collections see a twin's commits. If it has staged entries as well, no run may sweep while it exists.
 """
 Repositories = Literal["all", "own alone", "refused"]
-"""What a server says when it is asked for its repositories; a twin may be another server's."""
+"""A server's answer to a request for its repositories; a twin may belong to another server."""
 
 
 @dataclass(frozen=True)
 class Around:
-    """What is around a repository.
+    """Surroundings of a repository.
 
     Attributes:
-        branches_stay: no branch may be lost, by the settings.
-        uncommitted_stays: no uncommitted address may be lost.
-        branches_known: rules may name no branch that does not exist.
-        objects_lost: somebody deletes live objects past lakeFS.
-        gaps_allowed: the listing may lack what branches hold: somebody looked, and it is lost.
-        only_young_count: ranges that nothing names count only while they are young: the server compacts staging, and
-            nobody else is on the namespace.
-        policy: the name of the policy that rules come with, see `counting`.
+        branches_stay: the settings allow no loss of branches.
+        uncommitted_stays: the settings allow no loss of uncommitted addresses.
+        branches_known: rules may not name a branch that does not exist.
+        objects_lost: live objects are deleted past lakeFS.
+        gaps_allowed: the listing may lack objects that branches hold; a person has confirmed that they are lost.
+        only_young_count: unnamed ranges count only while they are young: the server compacts staging, and no other
+            repository is on the namespace.
+        policy: the name of the policy besides the rules, see `surroundings.counting`.
     """
 
     other: Other = "none"
@@ -44,12 +44,12 @@ class Around:
 
     @property
     def unknown_allowed(self) -> bool:
-        """Whether a sweep goes on where the server does not list its repositories."""
+        """True if a sweep goes on although the server does not list its repositories."""
         return self.other != "staging twin"
 
     @property
     def lenient(self) -> "Around":
-        """The same, after somebody looked at everything that a guard of amount refuses for."""
+        """The same, after a person checked everything that guards of amount refuse."""
         return replace(
             self,
             branches_stay=False,

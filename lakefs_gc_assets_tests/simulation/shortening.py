@@ -1,4 +1,4 @@
-"""Shortening a history that fails: steps are left out as long as it fails in the same way."""
+"""Shortens a failing history: leaves out steps as long as it fails in the same way."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _NAMES = re.compile(r"\S*[0-9a-v]{20}\S*|\d+")
 
 
 def failure(history: History, bug: Bug = NONE) -> Violation | None:
-    """How a history fails, None where it does not."""
+    """How a history fails, or None."""
     try:
         with bug.patches():
             play(history)
@@ -23,7 +23,7 @@ def failure(history: History, bug: Bug = NONE) -> Violation | None:
 
 
 def shortened(history: History, bug: Bug = NONE) -> History:
-    """The shortest history found that fails in the same way, whatever names and numbers there are."""
+    """The shortest history found that fails in the same way, apart from names and numbers."""
     first = failure(history, bug)
     if first is None:
         raise ValueError("the history does not fail")
@@ -56,7 +56,7 @@ def _without(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Ste
 
 
 def reported(history: History, bug: Bug = NONE) -> str:
-    """A failing history for a person: its seed, its steps, and what happens in the end."""
+    """Describes a failing history: its setup with the seed, its steps, and the failure."""
     lines = [f"seed {history.setup.seed}, {len(history.steps)} steps", repr(history.setup)]
     lines += [f"  {step}" for step in history.steps]
     return "\n".join([*lines, f"=> {failure(history, bug)}"])

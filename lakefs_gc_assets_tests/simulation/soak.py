@@ -1,10 +1,10 @@
 """Any number of histories, then every seeded bug afresh: `make soak HISTORIES=N SEED=S`.
 
-There are four kinds: of clean runs, of optimized ones that build on each other, of runs by retention rules, and of such
-that build on each other; so many of each are played. As many of all kinds are played once more, and unneeded metadata
-is moved and purged after each, while others write (`metadata`). Histories of consecutive seeds are spread over all
-cores. A failing one is printed with its seed and, but for those of metadata, the steps that are left of it when it is
-shortened, and ends the soak.
+There are five kinds: of clean runs, of optimized ones that build on each other, of runs by retention rules, and of such
+runs that build on each other, which mostly list or mostly do not list. N of each kind are played. After that N
+histories of all kinds in turn are played once more, and unneeded metadata is moved and purged after each, while others
+write (`metadata`). Histories of consecutive seeds are spread over all cores. A failing history ends the soak and is
+printed with its seed and, except for `metadata`, with its shortened steps.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shortened
 
 BOUND = 2000
-"""So many histories at most are played to find a seeded bug."""
+"""Maximum histories played to find a seeded bug."""
 _METADATA = "metadata"
 _BATCH = 50
 _TOLD_EVERY_SECONDS = 30.0
@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 @dataclass
 class Sums:
-    """What happened in many histories."""
+    """Totals of many histories."""
 
     histories: int = 0
     steps: int = 0
@@ -62,7 +62,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Batch:
-    """What came of a few histories: sums, the seed of the first one that failed, and how it did."""
+    """Result of a few histories: totals, the seed of the first one that failed, and its failure."""
 
     sums: Sums
     failed: int | None = None
@@ -103,7 +103,7 @@ def played(kind: Kind, seeds: range) -> Batch:
 
 
 def moved(seeds: range) -> Batch:
-    """Plays histories, of one kind after the other, and moves and purges their unneeded metadata, until one fails."""
+    """Plays histories of each kind in turn, then moves and purges their unneeded metadata, until one fails."""
     logging.disable(logging.WARNING)
     sums, kinds = Sums(), tuple(KINDS)
     for seed in seeds:
@@ -116,14 +116,14 @@ def moved(seeds: range) -> Batch:
 
 
 def found(kind: Kind, name: str, seeds: Iterable[int]) -> int | None:
-    """The first of the seeds whose history shows a bug."""
+    """The first seed whose history shows a bug."""
     logging.disable(logging.WARNING)
     generate, bug = KINDS[kind].generate, KINDS[kind].bugs[name]
     return next((seed for seed in seeds if type(failure(generate(seed), bug)) is Violation), None)
 
 
 def main() -> int:
-    """Exit status 0 where no history fails and every bug is found."""
+    """Returns exit status 0 if no history fails and every bug is found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--histories", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""What runs have stored, read past all collectors: no call is counted, and nothing is remembered of it."""
+"""Files that runs have stored, read past all collectors: no call is counted or cached."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def exists(store: ObjectStore, run_id: str, name: str) -> bool:
-    """Whether a run has stored a frame."""
+    """True if a run has stored a frame."""
     return _manifest(store, run_id, name) is not None
 
 
@@ -27,14 +27,14 @@ def table_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[Fram
 
 
 def stored_rows(store: ObjectStore, run_id: str, name: str) -> list[Row]:
-    """The rows of a frame, which exists."""
+    """The rows of a stored frame."""
     stored = table_of_files(store, FRAMES[name], files.read_manifest(store, run_id, FRAMES[name]).files)
     found: list[Row] = stored.to_pylist()
     return found
 
 
 def addresses(store: ObjectStore, run_id: str, name: str) -> frozenset[str]:
-    """The addresses of a frame; none where the run has not stored it."""
+    """The addresses of a frame; none if the run has not stored it."""
     manifest = _manifest(store, run_id, name)
     if manifest is None:
         return frozenset()
@@ -47,7 +47,7 @@ def addresses_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[
 
 
 def heads_marked(store: ObjectStore, run_id: str) -> int:
-    """How many branches a run has found that have a commit with something in it."""
+    """Number of branches in a run's figures whose commit is not empty."""
     return len(files.read_manifest(store, run_id, COMMITTED_DF).figures.heads)
 
 

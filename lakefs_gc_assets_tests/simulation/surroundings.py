@@ -1,7 +1,7 @@
-"""What goes on around a repository: added to some of the histories, by a chance of its own.
+"""Surroundings of a repository, added at random to some histories.
 
-A history without it is what it was before. Each surrounding changes what is around, does something now and then, and
-has an episode in which it matters.
+Each has its own random numbers, so that a history without surroundings stays the same. A surrounding changes the setup,
+adds operations now and then, and has an episode in which it matters.
 """
 
 import random
@@ -16,11 +16,11 @@ from lakefs_gc_assets_tests.simulation.retention_by_count import POLICIES
 from lakefs_gc_assets_tests.simulation.setup_options import Around, Repositories
 
 SHARE = 0.4
-"""So many histories have surroundings."""
+"""Share of histories with surroundings."""
 SHARE_OF_FALSE_SIZES, SHARE_OF_FALSE_TIMES = 0.1, 0.1
-"""Shares of the histories in which clients name wrong sizes, and in which files of commits bear false times."""
+"""Shares of the histories in which clients misstate sizes, and in which files of commits have false times."""
 SHARE_OF_TWO_SWEEPS = 0.2
-"""Share of the histories that end with two runs which are to delete the same garbage."""
+"""Share of the histories that end with two runs that mark the same garbage."""
 _OPERATIONS = {
     "other_import": 3,
     "other_import_old": 2,
@@ -36,7 +36,7 @@ _OPERATIONS = {
     "stage_moved": 3,
     "stage_spelled": 2,
 }
-"""How many numbers each operation takes."""
+"""Count of numbers that each operation takes."""
 _SWEEP_BEGINS, _PREPARES, _DUMPS, _DELETES = 11, 1, 3, 7
 """Kinds of calls, see `calls.CALLS`."""
 _MANY = 60
@@ -44,14 +44,14 @@ _MANY = 60
 
 @dataclass
 class Surroundings:
-    """Adds to a history.
+    """Adds surroundings to a history.
 
     Attributes:
         maker: writes steps that users and collectors make in histories of this kind.
-        scattered: steps that come at any time.
-        late: steps that come towards the end.
-        episodes: each comes after a run, and is told which collector runs in it.
-        moves: whether sweeps move to quarantine.
+        scattered: steps at any time.
+        late: steps towards the end.
+        episodes: called with the name of a collector; each is inserted after a run.
+        moves: True if some sweeps move to quarantine.
     """
 
     history: History
@@ -75,7 +75,7 @@ class Surroundings:
         for episode in self.episodes:
             self.maker.steps = []
             episode(self.chance.choice(("c0", "c0", "c1")))
-            # In place of what came last: histories stay as long as they are.
+            # Replace the last steps: histories keep their length.
             del steps[-len(self.maker.steps) :]
             at = self._end_of_a_run(steps)
             steps[at:at] = self.maker.steps
@@ -108,7 +108,7 @@ class Surroundings:
         return 1 + self.chance.choice(ends[len(ends) // 3 :]) if ends else len(steps)
 
     def _moving(self, step: Step) -> Step:
-        """Some of the sweeps move to quarantine."""
+        """Makes some sweeps move to quarantine."""
         if step.what == "start" and step.numbers[0] == DELETE and self.chance.random() < 0.5:
             return replace(step, numbers=(MOVE, *step.numbers[1:]))
         return step
@@ -134,7 +134,7 @@ class Surroundings:
         self.maker.wait(self.chance.uniform(*hours) * HOUR)
 
     def _start(self, name: str, sweep: int = DELETE) -> None:
-        """A run begins; what it is to do with its candidates is certain."""
+        """Starts a run with a fixed fate of its candidates."""
         self.maker.start(name)
         step = self.maker.steps[-1]
         self.maker.steps[-1] = replace(step, numbers=(sweep, *step.numbers[1:]))
@@ -143,7 +143,7 @@ class Surroundings:
         self.maker.steps.append(Step(name, "until", (kind, count)))
 
     def _until_sweep(self, name: str) -> None:
-        """Up to the first call of a sweep, or to where it asks what other runs have deleted meanwhile."""
+        """Goes on to the first call of a sweep, or to its check for deletions of other runs."""
         self._until(name, _SWEEP_BEGINS)
         if self.chance.random() < 0.5:
             self._until(name, _SWEEP_BEGINS)
@@ -159,7 +159,7 @@ class Surroundings:
         self.episodes.append(self.held_elsewhere)
 
     def held_elsewhere(self, name: str) -> None:
-        """What ours drops is held by the other repository alone."""
+        """Only the other repository holds objects that ours drops."""
         self._fill(3)
         self._do(*["other_import"] * self.chance.randint(2, 5))
         if self.chance.random() < 0.4:
@@ -182,7 +182,7 @@ class Surroundings:
         self.episodes.append(self.twin_commits_meanwhile)
 
     def twin_commits_meanwhile(self, name: str) -> None:
-        """The twin commits what ours is about to delete."""
+        """The twin commits objects that our run is about to delete."""
         self._fill(2)
         self._do("twin_commit")
         self._wait(27, 36)
@@ -192,7 +192,8 @@ class Surroundings:
         self.maker.finish(name)
 
     def staging_twin(self) -> None:
-        """A repository on our namespace stages what uncommitted data of ours lacks, and servers may tell of it."""
+        """A repository on our namespace stages entries missing from our uncommitted data; servers may list that
+        repository."""
         said: Repositories = self.chance.choice(("all", "refused"))
         self.around = replace(self.around, other="staging twin", repositories=said)
         self._scatter("twin_stage", 3, 6)
@@ -208,13 +209,13 @@ class Surroundings:
         self.maker.finish(name)
 
     def lost_branches(self) -> None:
-        """Somebody deletes many branches, or the servers lose them; the settings allow none to go."""
+        """Users delete many branches, or the servers lose them; the settings allow no loss."""
         self.around = replace(self.around, branches_stay=True)
         self._scatter("delete_branches", 0, 1)
         self.episodes.append(self.chance.choice((self.branches_lost_before, self.branches_lost_meanwhile)))
 
     def _branches(self) -> None:
-        """Three branches with a commit that holds something."""
+        """Makes three branches whose commits are not empty."""
         for branch in range(3):
             self.maker.steps += [
                 Step("o0", "create_branch", (branch, 0)),
@@ -223,7 +224,7 @@ class Surroundings:
             ]
 
     def branches_lost_before(self, name: str) -> None:
-        """The servers lose branches on which something is staged, days after a sweep that knew of them."""
+        """The servers lose branches with staged entries, days after a sweep that knew them."""
         self._branches()
         self._start(name)
         self.maker.finish(name)
@@ -252,7 +253,7 @@ class Surroundings:
         self._servers("lost_branches_but_one", 0)
 
     def lost_objects(self) -> None:
-        """Somebody deletes live objects past lakeFS."""
+        """Live objects are deleted past lakeFS."""
         self.around = replace(self.around, objects_lost=True)
         self.episodes.append(self.objects_lost)
 
@@ -264,7 +265,7 @@ class Surroundings:
         self.maker.finish(name)
 
     def lost_uncommitted(self) -> None:
-        """Servers answer without a location, or uncommitted data goes between mark and sweep, and none may go."""
+        """Servers answer without a location, or uncommitted data is lost between mark and sweep although none may."""
         if self.chance.random() < 0.5:
             self.scattered += [Step("servers", "blank_pages", (self.chance.randint(1, 4),)) for _ in range(3)]
             self.episodes.append(self.pages_left_blank)
@@ -273,7 +274,7 @@ class Surroundings:
         self.episodes.append(self.uncommitted_goes)
 
     def pages_left_blank(self, name: str) -> None:
-        """Answers come without a location while something is staged on pages of their own."""
+        """Answers come without a location while staged entries are on pages of their own."""
         self._fill(4)
         self._wait(27, 36)
         self._servers("page_rows", 1)
@@ -292,12 +293,12 @@ class Surroundings:
         self.maker.finish(name)
 
     def vanished_commits(self) -> None:
-        """Commits that nothing names are gone from the servers' answers."""
+        """Unnamed commits are missing from the servers' answers."""
         self.scattered += [Step("servers", "vanish_commit", (self.chance.randrange(_MANY),)) for _ in range(2)]
         self.episodes.append(self.commits_vanish)
 
     def commits_vanish(self, name: str) -> None:
-        """A branch goes, then its commit."""
+        """A branch is deleted, then its commit."""
         self._branches()
         self.maker.steps += [
             Step("o0", "delete", (2, self.chance.randrange(_MANY))),
@@ -312,7 +313,7 @@ class Surroundings:
         self.maker.finish(name)
 
     def quarantine(self) -> None:
-        """Runs move to quarantine; somebody brings back, or empties it."""
+        """Runs move to quarantine, which a user restores or purges."""
         self.moves = True
         for what in ("put_back", "purge", "purge"):
             self.scattered.append(Step(self.chance.choice(("c0", "c1")), what))
@@ -320,7 +321,7 @@ class Surroundings:
         self.episodes.append(self.chance.choice((self.moved_and_purged, self.back_before_a_sweep)))
 
     def moved_and_purged(self, name: str) -> None:
-        """What was moved is staged again, and goes for good unless it is."""
+        """Moved objects are perhaps staged again, then purged or restored."""
         self._fill(3)
         self._wait(27, 36)
         self._start(name, MOVE)
@@ -332,7 +333,7 @@ class Surroundings:
         self._wait(1, 30)
 
     def back_before_a_sweep(self, name: str) -> None:
-        """A dry run is approved after objects came back that an earlier run had moved."""
+        """A dry run is approved after objects of an earlier run were restored."""
         other = "c1" if name == "c0" else "c0"
         self._fill(3)
         self._wait(27, 36)
@@ -346,9 +347,9 @@ class Surroundings:
         self.maker.finish(name)
 
     def two_sweeps_of_the_same_garbage(self) -> None:
-        """Two runs find the same garbage; the older one deletes it first, and then the newer one goes on.
+        """Two runs mark the same garbage; the older one deletes it first, and then the newer one goes on.
 
-        The newer one is a dry run that is approved as well, or a sweep that failed right before it deleted anything.
+        The newer one is a dry run that is approved as well, or a sweep that failed right before its first deletion.
         """
         maker, (older, newer) = self.maker, self.chance.sample(("c0", "c1"), 2)
         maker.finish(older)
@@ -373,7 +374,7 @@ class Surroundings:
         maker.finish(newer)
 
     def refused_dumps(self) -> None:
-        """Between mark and sweep somebody takes the permission to dump away."""
+        """The permission to dump is revoked between mark and sweep."""
         self.episodes.append(self.dumps_refused)
 
     def dumps_refused(self, name: str) -> None:
@@ -402,7 +403,7 @@ class Surroundings:
         self.episodes.append(self.commit_under_way)
 
     def commit_under_way(self, name: str) -> None:
-        """What is being committed is staged anew, in the midst of it."""
+        """A path is staged again while it is being committed."""
         branch, path = self.chance.randrange(5), self.chance.randrange(10)
         self.maker.steps.append(Step("w8", "upload_now", (branch, path, self.chance.randrange(7), 0)))
         self._wait(27, 36)
@@ -412,7 +413,7 @@ class Surroundings:
         self.maker.finish(name)
 
     def known_branches(self) -> None:
-        """Rules may name no branch that does not exist."""
+        """Rules may not name a branch that does not exist."""
         self.around = replace(self.around, branches_known=True)
         self.episodes.append(self.rules_of_unknown_branches)
 
@@ -436,11 +437,11 @@ class Surroundings:
         self.maker.steps[-1] = replace(step, numbers=(*step.numbers[:4], flow, *step.numbers[5:]))
 
     def staged_otherwise(self) -> None:
-        """What commits hold is staged by addresses that uncommitted data leaves out."""
+        """Committed objects are staged by addresses that uncommitted data leaves out."""
         self.episodes.append(self.expires_while_staged)
 
     def expires_while_staged(self, name: str) -> None:
-        """Its commits expire, and nothing else keeps it, until somebody commits it or drops it."""
+        """Their commits expire while only such entries hold the objects, until the branch is committed or reset."""
         self.maker.do("set_rules")
         for content in (1, 2):
             self.maker.steps += [
@@ -456,11 +457,11 @@ class Surroundings:
         self.maker.steps.append(Step("w0", "reset_branch", (branch,)))
 
     def heads_move(self) -> None:
-        """Branches that show expired data are set back while a recheck reads."""
+        """Branches that show expired data are set back during a recheck."""
         self.episodes.append(self.heads_moved)
 
     def heads_moved(self, name: str) -> None:
-        """What a branch shows is staged by the time it is set back, after uncommitted data was prepared."""
+        """Entries that a branch shows are staged while it is set back, after uncommitted data was prepared."""
         self.maker.do("set_rules")
         for content in (1, 2):
             self.maker.steps += [
@@ -483,13 +484,13 @@ class Surroundings:
 
 
 _COUNTING = {"retention": (3, 6), "unified": (1, 2, 7)}
-"""Of nine histories in a row of a kind these have a policy that counts."""
+"""Remainders modulo 9 of the seeds, by kind, whose histories have a policy that counts."""
 COMPACTING = 16
-"""Of so many histories in a row the last is of a server that compacts staging."""
+"""The last of this many consecutive histories has a server that compacts staging."""
 
 
 def surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> History:
-    """The history as it is, or with something around it, or of a server that compacts.
+    """The history as it is, or with surroundings, or with a server that compacts.
 
     Args:
         maker_of: makes histories of its kind.
@@ -509,7 +510,7 @@ def counting(history: History) -> History:
 
 
 def told_falsely(history: History) -> History:
-    """The history with sizes that clients name wrongly, or files of commits under false times; most have neither."""
+    """The history with sizes that clients misstate, or false times of commits' files; most have neither."""
     chance, steps = random.Random(f"falsely {history.kind} {history.setup.seed}"), [*history.steps]
     if chance.random() < SHARE_OF_FALSE_SIZES:
         steps = [
@@ -529,7 +530,8 @@ def told_falsely(history: History) -> History:
 
 
 def _linked_twice(chance: random.Random) -> list[Step]:
-    """A wrong size is named, and committed, and named again at the same path, where servers do not list it then."""
+    """A wrong size is linked, committed, and linked again at the same path, so that servers do not list the second
+    entry."""
     branch, path, content, beyond = (chance.randrange(number) for number in (5, _MANY, _MANY, 9))
     linked = [
         Step("o3", "link", (branch, path, content, chance.randrange(3), 1, beyond)),
@@ -540,9 +542,9 @@ def _linked_twice(chance: random.Random) -> list[Step]:
 
 
 def compacting(history: History) -> History:
-    """The history with compactions of staging at any moment, and some while a run asks what is uncommitted.
+    """The history with compactions of staging at any moment, and some while a run requests uncommitted data.
 
-    Where nobody else is on the namespace, and servers forget no commits, old ranges that nothing names do not count.
+    If no other repository is on the namespace, and servers forget no commits, old unnamed ranges do not count.
     """
     chance = random.Random(f"compacting {history.kind} {history.setup.seed}")
     around, steps = history.setup.around, [*history.steps]

@@ -33,7 +33,7 @@ def test_runs_are_asked_for_one_after_the_other() -> None:
 
 @pytest.mark.slow
 def test_much_happens() -> None:
-    """Histories in which no run builds on another, or on one that built on another, would show nothing."""
+    """Requires that runs build on each other, without which the histories would show nothing."""
     results = [play(generate(seed)) for seed in range(12)]
     figures = [result.figures for result in results]
     assert sum(result.compared for result in results) > 19

@@ -1,28 +1,28 @@
-"""What moves from staging into a compacted base while a server lists it: a history for each moment."""
+"""Entries that move from staging into a compacted base while a server lists them: a history for each moment."""
 
 from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, play
 from lakefs_gc_assets_tests.simulation.world import Setup
 
 PATHS = 6
-"""More than are looked for one by one in what the server listed, and two pages of it."""
+"""More paths than the run looks up one by one in the server's list, and two pages of it."""
 OLD = Step("time", "seconds", (30 * 3600,))
 SWEEP = Step("c0", "start", (1, 0, 0, 0))
 UNTIL_SECOND_PAGE = Step("c0", "until", (1, 4))
-"""The server has read the branch, and is about to read what is under its staging token."""
+"""The server has read the branch, and is about to read its staging token."""
 UNTIL_RECHECK = Step("c0", "until", (1, 8))
-"""The mark asked for three pages, and the server read one branch for each of them, and another one for the last."""
+"""The mark requested three pages. The server read one branch for each, and another one for the last."""
 ON_TO_SECOND_PAGE = Step("c0", "until", (1, 3))
-"""From the first page, which is about to be asked for, to where the second one reads what is under the token."""
+"""From the request of the first page to the moment when the second one reads the token."""
 COMPACTED = Step("w1", "compact_now", (0,))
 FINISH = Step("c0", "finish")
 
 
 ELSEWHERE = (Step("w0", "create_branch", (4, 0)), Step("w0", "upload_now", (1, 8, 3, 0)))
-"""Something is staged on a later branch, too: a page without a row would be asked for again."""
+"""An entry is staged on a later branch, too: a page without a row would be requested again."""
 
 
 def staged(*more: Step) -> tuple[Step, ...]:
-    """Objects of many paths that are staged, and old."""
+    """Staged, old objects at many paths."""
     uploads = (Step("w0", "upload_now", (0, path, 1 + path % 3, 0)) for path in range(PATHS))
     return (*ELSEWHERE, *uploads, *more, OLD)
 

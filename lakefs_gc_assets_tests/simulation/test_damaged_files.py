@@ -1,7 +1,7 @@
-"""One file that earlier runs left is damaged before a run: nothing is lost, and the work is done in the end.
+"""One file of earlier runs is damaged before a run: nothing is lost, and the work is done in the end.
 
 `make test` damages some files of each kind of run, others every time. `make test-slow` damages each kind of file once,
-ways of damage in turn, and some files in the midst of histories; `make soak` plays every damage of every file.
+with alternating damage, and some files within histories. `make soak` plays every damage of every file.
 """
 
 import logging
@@ -21,16 +21,16 @@ from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 
 EVERY = {"approved": 2, "dry": 3, "optimized": 2, "purge": 3, "quarantine": 3}
-"""Of other kinds every kind of file is damaged."""
+"""Step of the sample by kind of run; for other kinds every kind of file is damaged."""
 PLAYED = 2
-"""So many histories of each kind are played."""
+"""Number of histories played of each kind."""
 SOME = 2
-"""So many plays of each kind of run where some are enough."""
+"""Number of plays of each kind of run in a quick test."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def memory() -> Iterator[None]:
-    """All tests here read the same files."""
+    """Caches decoded files: all tests here read the same ones."""
     logging.disable(logging.WARNING)
     with remembering():
         yield
@@ -46,7 +46,7 @@ def require_all_pass(chosen: Sequence[Damaged]) -> None:
 
 
 def each_class_once(kind: str) -> list[Damaged]:
-    """One play for each kind of file, with and without the index; ways of damage take turns."""
+    """One play for each kind of file, with and without the index; kinds of damage take turns."""
     groups: dict[tuple[str, bool], list[Damaged]] = {}
     for each in damages(kind):
         groups.setdefault((class_of(each.key), each.without_index), []).append(each)

@@ -1,4 +1,4 @@
-"""What optimized runs may find otherwise than clean ones: a history for each difference, and that no other passes."""
+"""Allowed differences between optimized and clean runs: a history for each, and checks that no other passes."""
 
 from unittest import mock
 
@@ -16,7 +16,7 @@ REPLACED = (Step("w0", "upload_now", (0, 0, 1, 0)), Step("w0", "upload_now", (0,
 FINISH = Step("c0", "finish")
 CLEAN, OPTIMIZED = ((Step("c0", "start", (1, 0, 0, 0, flow, 0)), FINISH) for flow in range(2))
 SETTLED = (*REPLACED, Step("w1", "upload", (0, 1, 3, 0)), OLD, *CLEAN)
-"""A clean run settles a slice to which an upload has not come to its end."""
+"""A clean run seals a slice that an unfinished upload belongs to."""
 ARRIVED = (Step("w1", "go_on", (0,)), Step("w1", "crash", (0,)), OLD)
 
 
@@ -47,7 +47,7 @@ class TestLateArrivals:
 
 @pytest.mark.parametrize("later", [HOUR, 0])
 def test_what_a_store_only_called_deleted_waits_for_a_clean_run(later: float) -> None:
-    """One that lists right after may have another clock: it looks whether the object is there."""
+    """A run that lists right after may have another clock: it checks whether the object exists."""
     until_delete, pretend = Step("c0", "until", (7, 1)), Step("c0", "pretend_delete", (1,))
     steps = (*REPLACED, OLD, CLEAN[0], until_delete, pretend, FINISH)
     result = played(*steps, *OPTIMIZED, Step("time", "seconds", (int(later),)), *CLEAN)

@@ -1,7 +1,8 @@
 """One call of a whole run goes wrong, each call in turn.
 
-`make test` breaks some calls of each kind of run, others every time. `make test-slow` breaks each third to sixth one,
-others every time, faults and recoveries in turn; `make soak` plays every fault of every call, with every recovery.
+`make test` breaks some calls of each kind of run, others every time. `make test-slow` breaks each third to sixth call,
+others every time, and alternates faults and recoveries. `make soak` plays every fault of every call, with every
+recovery.
 """
 
 import logging
@@ -23,7 +24,7 @@ from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 
 @pytest.fixture(autouse=True, scope="module")
 def memory() -> Iterator[None]:
-    """All tests here read the same files."""
+    """Caches decoded files: all tests here read the same ones."""
     logging.disable(logging.WARNING)
     with remembering():
         yield
@@ -31,19 +32,19 @@ def memory() -> Iterator[None]:
 
 
 EVERY = {"clean": 3, "dry": 3, "approved": 3, "optimized": 6, "committed": 6, "unified": 6, "following": 6, "purge": 6}
-"""One of so many calls is broken; of other kinds every call."""
+"""One of this many calls is broken; for other kinds every call."""
 SOME = 5
-"""So many faults of each kind of run are played where some are enough."""
+"""Number of faults played of each kind of run in a quick test."""
 
 
 def drawn_part(kind: str) -> slice:
-    """Which calls of a kind are broken, of those that could be."""
+    """Selects the calls of a kind to break."""
     every = EVERY.get(kind, 1)
     return slice(draw_seed() % every, None, every)
 
 
 def each_call_once(kind: str) -> list[Play]:
-    """Faults and recoveries take turns. Calls that a clean run begins with as well are those of the clean run."""
+    """Alternates faults and recoveries. Skips the leading calls that a clean run makes as well."""
     calls, clean = whole(kind).calls, whole("clean").calls
     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(calls, clean, strict=False))
     same = 0 if kind == "clean" else len(list(pairs))

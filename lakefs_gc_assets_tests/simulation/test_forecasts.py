@@ -1,4 +1,4 @@
-"""Forecasts in simulated histories: each column is what a dry run with that policy marks."""
+"""Forecasts in simulated histories: each column equals the marks of a dry run with that policy."""
 
 from collections import Counter
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_nor_do_more_histories_tell_them_apart(part: int, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_much_is_compared(tmp_path: Path) -> None:
-    """Histories in which nothing may go by any rules would show nothing."""
+    """Requires that some objects may go, without which the histories would show nothing."""
     found = _compare_all(range(10), tmp_path)
     scenarios = sum((each.scenarios for each in found), Counter[ScenarioKind]())
     assert all(scenarios[kind] > 3 for kind in ScenarioKind)

@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.seeds import fresh
 
 HISTORIES = 228
 ONCE_FAILED = (1003735, 202811900)
-"""Seeds whose histories broke a rule, of code that is mended since."""
+"""Seeds whose histories broke a rule before a fix of the code."""
 
 
 def test_those_that_once_broke_a_rule_break_none() -> None:
@@ -37,7 +37,7 @@ def test_there_are_three_writers_or_more() -> None:
 
 @pytest.mark.slow
 def test_much_happens() -> None:
-    """Histories in which nothing is deleted, killed or kept would show nothing."""
+    """Requires deletions, kills and kept objects, without which the histories would show nothing."""
     results = [play(generate(seed)) for seed in range(16)]
     assert sum(result.deleted for result in results) > 50
     assert sum(result.live for result in results) > 90

@@ -1,4 +1,4 @@
-"""What lakeFS does not promise, and so no collector can keep: a history for each loss, and how far it goes."""
+"""Losses that no collector can prevent, as lakeFS promises nothing: a history for each, and its limits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -45,7 +45,7 @@ def played(*steps: Step, setup: Setup = Setup(old_objects=0)) -> Result:  # noqa
 
 
 class TestStageObject:
-    """lakeFS stages any address in the namespace that a client names, without asking whether it is garbage."""
+    """lakeFS stages any address in the namespace that a client names, even of garbage."""
 
     def test_garbage_staged_again_after_the_recheck_is_lost(self) -> None:
         result = played(*REPLACED, SWEEP, UNTIL_DELETE, STAGED_AGAIN, FINISH)
@@ -79,7 +79,7 @@ class TestStageObject:
 
 @pytest.mark.parametrize(("beyond", "marked"), [(0, False), (1, True)])
 def test_a_size_that_a_client_names_wrongly_hides_what_equals_the_committed_object(beyond: int, marked: bool) -> None:
-    """Who links an object names its size, and nobody compares it with the store."""
+    """A client that links an object names its size, which is not compared with the store."""
     with remembering(), deterministic(2):
         scene = Scene(World.from_setup(Setup(old_objects=0)))
         linked = [_link_to_main(scene.world, b"the same", beyond)]
@@ -94,7 +94,7 @@ def test_a_size_that_a_client_names_wrongly_hides_what_equals_the_committed_obje
 
 
 def _link_to_main(world: World, content: bytes, beyond: int) -> str:
-    """Links an object to one path of main, whose size is named as so many bytes more; returns its address."""
+    """Links an object to one path of main, with its size overstated by some bytes; returns its address."""
     address = world.issue(world.servers.servers[0])[0]
     world.bucket.put_data(address, content)
     entry = Entry(address, 1, len(content) + beyond, md5(content))
@@ -103,13 +103,13 @@ def _link_to_main(world: World, content: bytes, beyond: int) -> str:
 
 
 def test_one_batch_that_is_under_way_is_not_called_back() -> None:
-    """A machine that stands still between the order to delete and the deletion deletes as it was told, however late."""
+    """A machine that stands still between the request and the deletion still deletes, however late."""
     result = played(*REPLACED, SWEEP, UNTIL_DELETE, Step("c0", "freeze"), OLD, STAGED_AGAIN, FINISH)
     assert (result.deleted, result.losses) == (1, 1)
 
 
 class TestDeletedWithoutReceipt:
-    """A sweep that is killed between a deletion and its receipts: the attempt that goes on cannot know of it."""
+    """A sweep is killed between a deletion and its receipts: the next attempt cannot know of it."""
 
     KILLED = (Step("c0", "go_on", (1,)), Step("c0", "kill"))
 
@@ -125,7 +125,7 @@ class TestDeletedWithoutReceipt:
 
 
 class TestLongCommits:
-    """If a path that is being committed is staged anew, the server lists the newer entry alone."""
+    """If a path that is being committed is staged again, the server lists only the newer entry."""
 
     STEPS = (
         Step("w0", "upload_now", (0, 0, 1, 0)),
@@ -172,14 +172,15 @@ class TestLongCommits:
 
 
 class TestServersThatLeaveOutWhatIsStaged:
-    """A server that fails to read what is staged may not say so; two looks at it differ only where they are apart."""
+    """A server may fail to read staged entries without an error; two reads differ only if enough time passes in
+    between."""
 
     STEPS = (Step("w0", "upload_now", (0, 0, 1, 0)), OLD, SWEEP, FINISH)
 
     @staticmethod
     @contextmanager
     def blind_for(seconds: float) -> Iterator[None]:
-        """Whoever asks for what is staged is told of nothing, for so long since somebody asked first."""
+        """Hides all staged entries for some seconds after the first request."""
         prepare = Servers.prepare
         began: list[float] = []
 
@@ -232,7 +233,7 @@ IMPORTED = (
     Step("w0", "commit_now", (0, 0, 0)),
     FINISH,
 )
-"""The staged entry goes with the commit; what was imported meanwhile holds its object."""
+"""The commit removes the staged entry; an entry imported meanwhile holds its object."""
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ IMPORTED = (
     ids=["renamed", "imported"],
 )
 class TestUnlistedAndReferencedInAnotherWay:
-    """A staged entry with a committed content is asked for at its path, where it is no more."""
+    """A staged entry with a committed content is looked up at its path, which no longer has it."""
 
     def test_a_mark_may_name_such_an_object(self, steps: tuple[Step, ...], setup: Setup) -> None:
         with (
@@ -256,14 +257,15 @@ class TestUnlistedAndReferencedInAnotherWay:
 
 
 def test_a_commit_does_not_take_up_what_equals_the_committed_object() -> None:
-    """So such an object is garbage when its path is staged anew while the commit is under way."""
+    """Such an object is therefore garbage if its path is staged again while the commit is in progress."""
     under_way = (Step("w1", "commit", (0, 0, 0)), Step("w2", "upload_now", (0, 0, 2, 0)))
     result = played(*UNLISTED, Step("c0", "until", (5, 2)), *under_way, FINISH)
     assert (result.deleted, result.losses) == (1, 0)
 
 
 class TestExpiredDataThatComesBackIntoUse:
-    """A revert, a branch on an old commit, a longer rule: what is there when the last recheck begins counts."""
+    """Expired data is used again by a revert, a branch on an old commit, a longer rule: the state when the last recheck
+    begins counts."""
 
     SETUP = Setup(old_objects=0, retention=True)
     DAYS = Step("time", "seconds", (int(4 * 24 * HOUR),))
@@ -275,15 +277,15 @@ class TestExpiredDataThatComesBackIntoUse:
         Step("w0", "commit_now", (0, 0, 0)),
         DAYS,
     )
-    """Two days by the rules; four days ago the first of two objects was replaced."""
+    """The rules keep two days; four days ago the first of two objects was replaced."""
     SWEEP = Step("c0", "start", (1, 0, 0, 0, 2, 0))
     UNTIL_SWEEP = Step("c0", "until", (11, 1))
     LONGER = Step("a0", "lengthen_rules", (9,))
     BRANCHES = (Step("w1", "branch_commit", (0, 0)), Step("w1", "branch_commit", (0, 0)))
-    """Both old commits, the empty first one among them."""
+    """Branches on both old commits, including the empty first one."""
 
     def played(self, *steps: Step) -> tuple[int, int]:
-        """How many objects a run deletes when this happens while it works, and how many of them are lost."""
+        """Number of objects that a run deletes while these steps happen, and number of lost ones."""
         result = play(History(self.SETUP, (*self.REPLACED, self.SWEEP, *steps, FINISH)), quiet=False)
         return result.deleted, result.too_late
 
@@ -312,7 +314,7 @@ class TestExpiredDataThatComesBackIntoUse:
         assert self.played(UNTIL_DELETE, self.LONGER) == (1, 1)
 
     def test_a_sweep_that_takes_longer_than_a_recheck_is_valid_checks_again(self) -> None:
-        """So the window is no longer than that."""
+        """The critical time is therefore no longer than a recheck is valid."""
         pause = Step("time", "seconds", (int(HOUR),))
         killed, resumed = Step("c0", "kill"), Step("c0", "resume", (0, 1000))
         assert self.played(UNTIL_DELETE, killed, *self.BRANCHES, pause, resumed) == (0, 0)
@@ -323,16 +325,16 @@ class TestExpiredDataThatComesBackIntoUse:
 
 
 class TestTimesOfFilesThatSomebodySetsBack:
-    """A commit is as old as the latest of what it claims, its file and its parents say: two of these are false here."""
+    """A commit is as old as the latest date of its claim, its file and its parents; two are false here."""
 
     SETUP = Setup(old_objects=0, retention=True)
     RULES = Step("a0", "set_rules", (3, 4, 3))
     DAYS = Step("time", "seconds", (int(10 * DAY),))
     PUT_BACK = Step("o2", "set_files_back", (800, 1))
-    """Two days by the rules; ten days ago the first of two objects was committed, and was a head until today."""
+    """The rules keep two days; ten days ago the first of two objects was committed, and was a head until today."""
 
     def played(self, claimed_days: int, *steps: Step) -> int:
-        """How many objects a run deletes a day after the first of two was replaced, by a commit of that date."""
+        """Number of objects that a run deletes a day after a commit with that date replaced the first of two."""
         replaced = (
             Step("w0", "upload_now", (0, 0, 1, 0)),
             Step("w0", "commit_now", (0, 0, 0)),
@@ -360,7 +362,7 @@ class TestTimesOfFilesThatSomebodySetsBack:
 
 
 class TestExpiredDataThatAnotherRepositoryStages:
-    """A repository that `also_live` names stages one of our objects by its address, after the mark."""
+    """A repository in `also_live` stages one of our objects by its address after the mark."""
 
     SETUP = Setup(old_objects=0, retention=True, around=Around(other="importer"))
     REPLACED = (Step("w0", "upload_now", (0, 1, 1, 0)), *TestExpiredDataThatComesBackIntoUse.REPLACED)
@@ -379,5 +381,5 @@ class TestExpiredDataThatAnotherRepositoryStages:
         assert self.played(self.OF_WHAT_EXPIRED) == (0, 0)
 
     def test_but_not_where_it_equals_what_is_committed_there(self) -> None:
-        """The server does not list it then, and a recheck does not ask for it."""
+        """The server does not list it then, and a recheck does not look it up."""
         assert self.played(self.OF_WHAT_EXPIRED, before=(self.OF_WHAT_STAYS, self.COMMITTED)) == (1, 1)

@@ -1,4 +1,4 @@
-"""Runs by retention rules in simulated histories: what stays is what the world's own log of heads says."""
+"""Runs by retention rules in simulated histories: the commits that stay are those in the world's own log of heads."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
 
 @pytest.mark.slow
 def test_much_happens() -> None:
-    """Histories in which nothing expires, or nothing comes back into use, would show nothing."""
+    """Requires that data expires and comes back, without which the histories would show nothing."""
     results = [play(generate(seed)) for seed in range(10, 20)]
     figures = [result.figures for result in results]
     assert sum(each.by_rules for each in figures) > 19

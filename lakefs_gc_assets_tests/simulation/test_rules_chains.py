@@ -42,7 +42,7 @@ def test_so_do_more_of_these() -> None:
 
 @pytest.mark.slow
 def test_much_happens() -> None:
-    """Histories in which no run builds on another, or none finds what expired, would show nothing."""
+    """Requires that runs build on each other and find expired data, without which the histories would show nothing."""
     results = [play(generate(seed)) for seed in range(10)]
     figures = [result.figures for result in results]
     assert sum(result.compared for result in results) > 18

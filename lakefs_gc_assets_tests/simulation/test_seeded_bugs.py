@@ -129,7 +129,8 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "ranges that were looked at and are live again tracked": 18,
     },
 }
-"""A seed whose history of each kind shows the bug, one for several where it can; `make soak` looks for the first."""
+"""A seed whose history shows each bug, by kind; several bugs share one if possible. `make soak` finds the first seed.
+"""
 FOUND = [(kind, name, seed) for kind, bugs in FOUND_BY.items() for name, seed in bugs.items()]
 
 
@@ -162,7 +163,7 @@ def test_without_a_bug_the_same_history_passes(kind: Kind, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def scenes() -> None:
-    """Scenes that are prepared without a bug."""
+    """Prepares scenes without a bug."""
     for kind in ("clean", "approved", "unified", "optimized", "purge"):
         scene_before(kind)
 

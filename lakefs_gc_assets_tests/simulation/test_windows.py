@@ -1,4 +1,4 @@
-"""Runs that list some windows alone, in simulated histories: by all commits and by retention rules.
+"""Runs limited to some windows, in simulated histories: by all commits and by retention rules.
 
 The histories are those of runs that build on each other. Half of the runs are limited to some windows.
 """

@@ -1,4 +1,4 @@
-"""What users do to commits, branches and tags: one function for each operation, each a job of one or more steps."""
+"""Operations of users on commits, branches and tags, each a job of one or more steps."""
 
 import hashlib
 from dataclasses import replace
@@ -25,13 +25,13 @@ operation = registering(OPERATIONS)
 
 
 def longest_commit_seconds(world: World) -> float:
-    """How long a commit lasts at most: hooks hold it, each time that the server tries."""
+    """Maximum duration of a commit: hooks hold it each time that the server tries."""
     return COMMIT_SECONDS + TRIES * world.setup.hook_minutes * MINUTE
 
 
 @operation
 def commit(world: World, branch: int, date: int, lag: int) -> Job:
-    """Seals what is staged, writes ranges, moves the branch; fails where the branch changed meanwhile."""
+    """Seals staged entries, writes ranges, moves the branch; fails if the branch changed meanwhile."""
     repository = world.repository
     found = branch_at(world, branch)
     head = found.commit_id
@@ -53,7 +53,7 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
         yield longest_commit_seconds(world)
         if not unchanged():
             raise Refused("the branch changed")
-        # What was staged anew meanwhile hid the older entry, which nothing promised: it counts from now on.
+        # Entries staged again meanwhile hid the older ones, which nothing promised: these count from now on.
         for path, entry in changes.items():
             if entry is not None and entry.soft_at is not None and path in found.tokens[0]:
                 changes[path] = replace(entry, soft_at=world.time.now)
@@ -65,12 +65,12 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
 
 
 def dated(days: int) -> int:
-    """The number that makes a commit bear a date so many days from the present, up to some years."""
+    """The number for a commit date some days from the present, up to some years."""
     return _DATED + days
 
 
 def _off_by(date: int) -> float:
-    """By how many seconds a commit misstates when it was made."""
+    """Seconds by which a commit misstates its date."""
     if date >= _DATED // 2:
         return (date - _DATED) * DAY
     return (0.0, 0.0, -800 * DAY, 800 * DAY, -HOUR)[date % 5]
@@ -78,7 +78,7 @@ def _off_by(date: int) -> float:
 
 @operation
 def commit_now(world: World, branch: int, date: int, lag: int) -> Job:
-    """The same at once."""
+    """Commits at once, as `commit`."""
     for _ in commit(world, branch, date, lag):
         pass
     yield from ()
@@ -86,7 +86,7 @@ def commit_now(world: World, branch: int, date: int, lag: int) -> Job:
 
 @operation
 def compact(world: World, branch: int) -> Job:
-    """Folds what is staged into a metarange that no commit names; fails where the branch changed meanwhile."""
+    """Compacts staged entries into a metarange that no commit names; fails if the branch changed meanwhile."""
     repository, found = world.repository, branch_at(world, branch)
     if found.hidden:
         raise Refused("hidden")
@@ -109,7 +109,7 @@ def compact(world: World, branch: int) -> Job:
 
 @operation
 def compact_now(world: World, branch: int) -> Job:
-    """The same at once."""
+    """Compacts at once, as `compact`."""
     for _ in compact(world, branch):
         pass
     yield from ()
@@ -121,7 +121,7 @@ def _require_clean(world: World, branch: Branch) -> None:
 
 
 def _move(world: World, branch: Branch, entries: dict[str, Entry], parents: tuple[str, ...], lag: int) -> Job:
-    """Moves a clean branch to a new commit: its staging is sealed first, others may write to the new one meanwhile."""
+    """Moves a clean branch to a new commit. Seals its staging first; others may write to the new token meanwhile."""
     _require_clean(world, branch)
     head = branch.commit_id
     world.repository.seal(branch)
@@ -175,7 +175,8 @@ def _on_top(world: World, branch: int, number: int, lag: int, *, undo: bool) -> 
 
 @operation
 def hard_reset(world: World, branch: int, number: int, force: int) -> Job:
-    """Moves a branch to any commit; by force also a dirty one, whose staging goes but for what comes meanwhile."""
+    """Moves a branch to any commit. By force also a dirty one, which loses its staging, except entries staged
+    meanwhile."""
     found = branch_at(world, branch)
     if found.hidden:
         raise Refused("hidden")
@@ -192,7 +193,7 @@ def hard_reset(world: World, branch: int, number: int, force: int) -> Job:
 
 @operation
 def create_branch(world: World, name: int, source: int) -> Job:
-    """From any branch or commit."""
+    """Makes a branch on another branch's head or on any commit."""
     wanted = BRANCHES[name % len(BRANCHES)]
     if wanted in world.repository.branches:
         raise Refused("exists")
@@ -253,7 +254,7 @@ def import_objects(world: World, branch: int, number: int, spelling: int) -> Job
         stored = world.bucket.objects[key]
         address = spelled(world.repository.uri, key, spelling)
         entries["in/2"] = Entry(address, 2, len(stored.data), md5(stored.data), mtime=int(stored.last_modified))
-    # Whatever somebody else did to the hidden branch is given up.
+    # Changes that others made to the hidden branch are dropped.
     world.repository.branches[hidden].commit_id = head
     world.oracle.look()
     world.repository.branches[hidden].commit_id = made = world.commit(entries, (head,), 0.0)

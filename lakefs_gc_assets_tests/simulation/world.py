@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.simulation.servers import (
 from lakefs_gc_assets_tests.simulation.setup_options import ALONE, Around
 
 Rules = Literal["oss", "seed"]
-"""Copies are full, or within one staging area by reference and remembered."""
+"""Copies are full ("oss"), or by reference and remembered within one staging area ("seed")."""
 
 START = 1_794_000_000.0
 """2026-11-06 21:20 UTC."""
@@ -36,24 +36,24 @@ BRANCHES = ("main", "alpha", "dev", "omega", "zeta")
 TAGS = ("v1", "v2", "v3")
 SIGNING_KEY = "key-of-the-simulation-and-of-nothing-else"
 COPY_SECONDS = 48 * HOUR
-"""How long a copy is remembered."""
+"""Seconds for which a copy is remembered."""
 
 Job = Iterator[float | None]
-"""An operation of several steps; it yields within how many seconds it goes on, None where that may take for ever."""
+"""An operation of several steps. It yields the maximum seconds until its next step, or None for no limit."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a world is like.
+    """Setup of a world.
 
     Attributes:
-        server_skews: of each server, seconds.
-        seen_servers: how many of them ever answer the collector.
-        dumps: whether the collector may dump refs.
-        layout: of new names; where it is `switched`, one server after another begins to use the sharded one.
-        retention: whether runs by retention rules are among those that collect.
-        signed: whether collectors sign what they leave, and believe nothing else.
-        around: other repositories, and what the settings allow.
+        server_skews: clock skew of each server, seconds.
+        seen_servers: number of servers that ever answer the collector.
+        dumps: True if the collector may dump refs.
+        layout: layout of new names. With `switched`, one server after another begins to use the sharded one.
+        retention: True if some runs go by retention rules.
+        signed: True if collectors sign their files, and trust no unsigned ones.
+        around: other repositories, and the permissions in the settings.
         hook_minutes: timeout of a webhook that holds commits and merges on every branch; 0 for none.
     """
 
@@ -80,7 +80,7 @@ class Setup:
 
 @dataclass
 class Running:
-    """A job under way; `due` is when it goes on at the latest, true time."""
+    """A job in progress; `due` is the latest true time of its next step."""
 
     name: str
     job: Job
@@ -92,8 +92,8 @@ class World:
     """Everything but the collectors.
 
     Attributes:
-        other: the other repository, where there is one.
-        branches_told: by run id how many branches its report counts, and whether it is a sweep that succeeded.
+        other: the other repository, if any.
+        branches_reported: by run id the branches that its report counts, and True if it is a sweep that succeeded.
     """
 
     setup: Setup
@@ -115,7 +115,7 @@ class World:
 
     @classmethod
     def from_setup(cls, setup: Setup) -> "World":
-        """A repository with an empty first commit, and objects of older layouts."""
+        """Makes a repository with an empty first commit, and objects of older layouts."""
         time = TrueTime(setup.start)
         signer = Signer.from_setting(SIGNING_KEY, setup.uri) if setup.signed else None
         bucket = Bucket(MachineClock(time, setup.store_skew), setup.etags, signer)
@@ -136,7 +136,7 @@ class World:
         if setup.around.other != "none":
             world.other = oracle.other = OtherRepository.from_scene(setup.around, time, repository, servers)
             oracle.mislead("the twin", world.other.stages_unseen)
-        # Scenes are pickled, which a function inside of this one could not be.
+        # Scenes are pickled, and a local function could not be.
         servers.others = partial(_listed_in, world)
         world.begin()
         return world
@@ -170,7 +170,7 @@ class World:
         return id_
 
     def issue(self, server: Server, *, linkable: bool = False) -> tuple[str, int]:
-        """A new name of one server; the oracle learns until when it can be linked."""
+        """Issues a new name of one server, and records in the oracle until when it can be linked."""
         key, issued = server.issue_name(linkable=linkable)
         self.oracle.issued[key] = self.time.now
         if linkable:
@@ -178,7 +178,7 @@ class World:
         return key, issued
 
     def set_clock(self, machine: int, skew: float) -> None:
-        """Somebody sets a clock: of the collectors' machine, for runs to come, of the store, or of a server."""
+        """Sets a clock: of the collectors' machine, for later runs, of the store, or of a server."""
         machines = [self.bucket.clock, *(server.clock for server in self.servers.servers)]
         if machine % (1 + len(machines)) == 0:
             self.collector_skew = skew
@@ -191,18 +191,18 @@ class World:
                 self.oracle.linkable_until[key] += slower
 
     def dismiss_twin(self) -> None:
-        """The twin is given up: what it has committed lies in our namespace, what it has staged is gone."""
+        """The twin is abandoned: its commits stay in our namespace, its staged entries are gone."""
         if self.other is not None and self.other.stages_unseen:
             self.other.leave()
             self.oracle.mislead("the twin", False)
             self.oracle.look()
 
     def misbehave(self, what: str, number: int) -> None:
-        """The servers do something wrong from now on, or no more."""
+        """Begins or ends a fault of the servers."""
         wrong = self.servers.misbehaviour
         match what:
             case "vanish_commit":
-                # What a commit replaced stays by rules as long as the commit is young: a limit, see docs/limits.md.
+                # With rules a replaced commit stays as long as the next one is young: a limit, see docs/limits.md.
                 tips = [] if self.setup.retention else self._unnamed_commits()
                 wrong.vanished |= {tips[number % len(tips)]} if tips else set()
             case "lost_branches_but_one":
@@ -223,7 +223,7 @@ class World:
         return sorted(repository.commits.keys() - named)
 
     def behave(self) -> None:
-        """The servers do nothing wrong any more, but for what they never did otherwise."""
+        """Ends all faults of the servers, except permanent ones."""
         wrong = self.servers.misbehaviour
         self.misbehave("lost_branches_but_one", 0)
         self.misbehave("aliased", 0)
@@ -232,7 +232,7 @@ class World:
         )
 
     def branches_before(self, run_id: str) -> int:
-        """How many branches a run must know of: the most that was told since the newest sweep that succeeded."""
+        """Minimum branches that a run must know of: the maximum reported since the newest sweep that succeeded."""
         most = 0
         for earlier in sorted(earlier for earlier in self.branches_reported if earlier > run_id):
             count, swept = self.branches_reported[earlier]
@@ -248,7 +248,7 @@ class World:
         self.go_on(running)
 
     def go_on(self, running: Running) -> None:
-        """The next step of an operation."""
+        """Makes the next step of an operation."""
         if running not in self.jobs:
             return
         try:
@@ -261,13 +261,13 @@ class World:
         self.oracle.look()
 
     def abandon(self, running: Running) -> None:
-        """An operation ends where it is: a crash."""
+        """Ends an operation where it is, as a crash does."""
         self.jobs.remove(running)
         running.job.close()  # type: ignore[attr-defined]
         self.oracle.look()
 
     def tick(self, seconds: float) -> None:
-        """A moment passes: a call."""
+        """Passes the time of one call."""
         self.time.now += seconds
         now = self.time.now
         for running in self.jobs:
@@ -276,7 +276,7 @@ class World:
                 return
 
     def pass_time(self, seconds: float) -> None:
-        """Lets time pass; what is due meanwhile happens."""
+        """Lets time pass and makes the steps that are due meanwhile."""
         until = self.time.now + seconds
         while True:
             due = [running for running in self.jobs if running.due is not None and running.due <= until]
@@ -294,7 +294,7 @@ class World:
             each()
 
     def garbage(self) -> list[str]:
-        """Objects of lakeFS that nothing reaches."""
+        """Unreachable objects of lakeFS."""
         return [
             key
             for key in self.bucket.keys

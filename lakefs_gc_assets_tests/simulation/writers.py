@@ -1,4 +1,4 @@
-"""What users and their clients do to objects: one function for each registering, each a job of one or more steps."""
+"""Operations of users and their clients on objects, each a job of one or more steps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def _described(key: str, content: bytes, metadata: int = 0) -> Entry:
 
 @contextmanager
 def _uploading(world: World, key: str) -> Iterator[None]:
-    """Between the object and its staging."""
+    """Tells the oracle of an object between its upload and its staging."""
     world.oracle.uploading.add(key)
     try:
         yield
@@ -41,7 +41,7 @@ def _uploading(world: World, key: str) -> Iterator[None]:
 
 @operation
 def upload(world: World, branch: int, path: int, content: int, server: int) -> Job:
-    """Through a server: a name is issued, the body arrives, the entry is staged."""
+    """Uploads through a server: a name is issued, the body arrives, the entry is staged."""
     name = branch_at(world, branch).name
     data = CONTENTS[content % len(CONTENTS)]
     key, _ = world.issue(server_at(world, server))
@@ -54,7 +54,7 @@ def upload(world: World, branch: int, path: int, content: int, server: int) -> J
 
 @operation
 def upload_now(world: World, branch: int, path: int, content: int, server: int) -> Job:
-    """The same at once."""
+    """Uploads at once, as `upload`."""
     data = CONTENTS[content % len(CONTENTS)]
     key, _ = world.issue(server_at(world, server))
     world.bucket.put_data(key, data)
@@ -64,7 +64,7 @@ def upload_now(world: World, branch: int, path: int, content: int, server: int) 
 
 @operation
 def misdated_upload(world: World, branch: int, path: int, content: int, server: int) -> Job:
-    """A node of the store whose clock is days behind stamps the object."""
+    """Uploads to a node of the store whose clock is days behind."""
     data = CONTENTS[content % len(CONTENTS)]
     name = branch_at(world, branch).name
     key, _ = world.issue(server_at(world, server))
@@ -76,7 +76,7 @@ def misdated_upload(world: World, branch: int, path: int, content: int, server: 
 
 @operation
 def gateway_multipart(world: World, branch: int, path: int, content: int, server: int) -> Job:
-    """An upload in parts: the store dates the object to its beginning, the object appears at its end."""
+    """Multipart upload: the object appears at its end, and the store dates it to its beginning."""
     name = branch_at(world, branch).name
     data = CONTENTS[content % len(CONTENTS)]
     key, _ = world.issue(server_at(world, server))
@@ -91,10 +91,10 @@ def gateway_multipart(world: World, branch: int, path: int, content: int, server
 
 @operation
 def link(world: World, branch: int, path: int, content: int, server: int, parts: int, beyond: int = 0) -> Job:
-    """A client asks for an address, uploads to the store itself, and links the address, at any other server.
+    """A client gets an address, uploads to the store itself, and links the address at any server.
 
     Args:
-        beyond: by how many bytes the size that it names is too large.
+        beyond: bytes by which it overstates the size.
     """
     name = branch_at(world, branch).name
     data = CONTENTS[content % len(CONTENTS)]
@@ -111,7 +111,7 @@ def link(world: World, branch: int, path: int, content: int, server: int, parts:
         raise Refused("address expired")
     entry = _described(key, data)
     if world.setup.etags == "foreign":
-        # Clients name what the store answered them, which is no MD5 where the object is encrypted.
+        # Clients pass on the store's ETag, which is no MD5 if the object is encrypted.
         entry = replace(entry, etag=world.bucket.objects[key].etag or entry.etag)
     entry = replace(entry, size=entry.size + beyond)
     world.repository.stage(world.repository.branch(name), path_at(path), entry)
@@ -133,7 +133,7 @@ def reset_branch(world: World, branch: int) -> Job:
 
 @operation
 def reset_path(world: World, branch: int, path: int) -> Job:
-    """One path, or everything below `d/` or `f/`."""
+    """Resets one path, or everything below `d/` or `f/`."""
     prefix = ("d/", "f/", *PATHS)[path % (2 + len(PATHS))]
 
     def meant(name: str) -> bool:
@@ -157,7 +157,7 @@ def reset_paths(world: World, branch: Branch, meant: Callable[[str], bool]) -> N
 
 @operation
 def copy(world: World, branch: int, source: int, destination: int, server: int) -> Job:
-    """In full; with the rule set `seed` a staged object by reference, remembered."""
+    """Copies in full; with the rules `seed` a staged object by reference, remembered."""
     found = branch_at(world, branch)
     path, entry = some_path(world, found, source)
     if world.setup.rules == "seed" and path in world.repository.staged(found):
@@ -179,7 +179,7 @@ def copy(world: World, branch: int, source: int, destination: int, server: int) 
 
 @operation
 def move(world: World, branch: int, source: int, destination: int, server: int) -> Job:
-    """A copy by reference, then the source goes: a rename."""
+    """Renames: a copy by reference, then a deletion of the source."""
     found = branch_at(world, branch)
     path, entry = some_path(world, found, source)
     if world.setup.rules != "seed" or path not in world.repository.staged(found) or entry.soft_at is not None:
@@ -193,7 +193,7 @@ def move(world: World, branch: int, source: int, destination: int, server: int) 
 
 
 def _remember(world: World, entry: Entry) -> None:
-    """Notes that a staged entry is copied by reference."""
+    """Records that a staged entry is copied by reference."""
     key = world.oracle.key_of(entry)
     if key is not None:
         world.repository.copies.append((key, world.time.now))
@@ -215,7 +215,7 @@ def set_metadata(world: World, branch: int, path: int, metadata: int) -> Job:
 
 @operation
 def upload_again(world: World, branch: int, path: int, server: int) -> Job:
-    """The same content to a path that has it already: under a name of its own, which the server does not list."""
+    """Uploads the same content to its path again, under a new name that the server does not list."""
     found = branch_at(world, branch)
     name, entry = some_path(world, found, path)
     stored = world.bucket.objects.get(world.oracle.key_of(entry) or "")
@@ -230,7 +230,7 @@ def upload_again(world: World, branch: int, path: int, server: int) -> Job:
 
 @operation
 def stage_object(world: World, branch: int, path: int, number: int) -> Job:
-    """Stages any object of the repository by its address: nothing promises that it is still there."""
+    """Stages any object of the repository by its address: nothing promises that it still exists."""
     keys = [key for key in world.bucket.keys if key.startswith("data/") and key not in world.oracle.foreign]
     unreferenced = [key for key in keys if not world.oracle.reachable(key)]
     keys = unreferenced if unreferenced and number % 4 else keys
@@ -245,7 +245,7 @@ def stage_object(world: World, branch: int, path: int, number: int) -> Job:
 
 @operation
 def drop_foreign(world: World, number: int) -> Job:
-    """Another tool puts something below `data/`."""
+    """Another tool writes a file below `data/`."""
     slices = [key.split("/")[1] for key in world.bucket.keys if key.startswith("data/")]
     folder = slices[number % len(slices)] if slices else "x"
     key = (f"data/{folder}/notes-{number % 3}.txt", f"data/lost{number % 2}", f"other-{number % 2}")[number % 3]
