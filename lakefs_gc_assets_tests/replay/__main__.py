@@ -1,7 +1,7 @@
 """Replays a real server's recording and collects it in a dry run: `python -m lakefs_gc_assets_tests.replay FOLDER`.
 
-The last line of standard output is one JSON object with what the run found; everything else goes to standard error.
-With --chain, several recordings of one repository are swept one after the other, and each gives a line.
+The last line of standard output is one JSON object with the run's results; everything else goes to standard error. With
+--chain, several recordings of one repository are swept one after the other, and each prints a line.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""What the recorded server answers on `/api/v1`, in the state that it had at the end of the recording.
+"""Answers of the recorded server on `/api/v1`, in its state at the end of the recording.
 
-- `prepare_uncommited`: the last sequence that begins without a token. A page is found by the token of its request;
-  repeats of one token come in order, then its last answer again. A request without a token starts anew.
-- `prepare_commits`: what was recorded for the rules that are replayed.
-- `diff` and `stat` that were not asked for: no changes, and what the heads' ranges hold.
+- `prepare_uncommited`: the last sequence that begins without a token. The token of a request selects its page. Repeats
+  of one token get the recorded pages in order, then the last one again. A request without a token starts over.
+- `prepare_commits`: the recorded answers for the replayed rules.
+- `diff` and `stat` that were not recorded: no changes, and the entries of the heads' ranges.
 - everything else: the last 2xx answer to the same method, path and query.
 """
 
@@ -59,7 +59,7 @@ def _key(method: str, path: str, query: dict[str, str]) -> tuple[str, str, froze
 
 
 class PreparedPages:
-    """The replayed preparation of uncommitted data, out of all that were recorded."""
+    """The replayed preparation of uncommitted data: the last recorded one."""
 
     def __init__(self, rows: list[Row]) -> None:
         starts = [index for index, row in enumerate(rows) if not _token(row.request)]
@@ -110,12 +110,12 @@ class ApiAnswers:
             self._prepared = {_key(row.method, row.path, row.query): _replayed(row) for row in main}
         else:
             rules, run_id = recording.rule_variant(variant)
-            # lakeFS answers null where no branch has a rule of its own.
+            # lakeFS answers null if no branch has a rule of its own.
             self._rules = {**rules, "branches": rules["branches"] or None}
             self._prepared = _variant(self._base, prepared, run_id)
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> ApiAnswer:
-        """The answer to one request; `target` is path and query as they came, header names are lower case."""
+        """Returns the answer to one request; `target` is the raw path and query, header names are lower case."""
         path, _, query = target.partition("?")
         parameters = {name: _BOOLEANS.get(value, value) for name, value in parse_qsl(query, keep_blank_values=True)}
         asked = _Asked(method, unquote(path), parameters)
@@ -146,7 +146,7 @@ class ApiAnswers:
         return found or (_refused(404, "not found") if is_status else _unknown())
 
     def _derived(self, asked: _Asked) -> ApiAnswer:
-        """What was not recorded in these words, but follows from what was."""
+        """Derives an answer from recorded ones if the request itself was not recorded."""
         if asked.path == _REPOSITORIES:
             return self._only_repository()
         inside = asked.path.removeprefix(self._base)
@@ -174,7 +174,7 @@ class ApiAnswers:
         return _said({"pagination": page, "results": [row.content]})
 
     def _list(self, asked: _Asked) -> ApiAnswer:
-        """Another page size or start than the recorded one."""
+        """Answers for another page size or start than the recorded one."""
         recorded = self._widest(
             asked.path, {name: asked.query[name] for name in ("show_hidden",) if name in asked.query}
         )
@@ -200,7 +200,7 @@ class ApiAnswers:
         return _said(found) if found else _refused(404, "not found")
 
     def _list_objects(self, asked: _Asked, reference: str) -> ApiAnswer:
-        """What the commit holds, changed by what `stat` was recorded to say of single paths."""
+        """Objects of the commit, with the recorded `stat` answers for single paths in their place."""
         commit_id = self._commit_of(reference)
         if isinstance(commit_id, ApiAnswer):
             return commit_id
@@ -213,7 +213,7 @@ class ApiAnswers:
         return _said(_page({"results": results, "pagination": {"has_more": False}}, asked.query, "path"))
 
     def _commit_of(self, reference: str) -> str | ApiAnswer:
-        """The commit of a branch, a tag or a commit's own id, or what a server says where it has none."""
+        """The commit of a branch, a tag or a commit's own id, or the server's error answer if it has none."""
         commit_id = {**self._heads("/tags"), **self._heads()}.get(reference, reference)
         if commit_id in self._commits.commits:
             return commit_id
@@ -245,7 +245,7 @@ def _page(recorded: dict[str, Any], query: dict[str, str], name: str) -> dict[st
     amount = amount if 0 < amount <= 1000 else 1000
     rest = [item for item in recorded["results"] if item[name] > after and item[name].startswith(prefix)]
     results = rest[:amount]
-    # Of a longer list only its beginning was recorded: what follows counts as empty.
+    # Only the beginning of a longer list was recorded: the rest counts as empty.
     more = len(rest) > amount or (recorded["pagination"]["has_more"] and bool(results))
     return {
         "pagination": {

@@ -1,4 +1,4 @@
-"""A folder as the bucket of an embedded server: what is recorded then looks as on S3, times included."""
+"""A folder as the bucket of an embedded server: its recordings look as on S3, including times."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 class BucketFolder:
     """A blockstore of type `s3`: the object `s3://bucket/key` is the file `bucket/key` of a folder.
 
-    Objects are last modified when the server's clock says so.
+    Objects get their LastModified from the server's clock.
     """
 
     type = "s3"
@@ -26,7 +26,7 @@ class BucketFolder:
         self._stores: dict[str, ObjectStore] = {}
 
     def folder_of(self, location: str) -> Path:
-        """Where the objects below a full address lie."""
+        """Folder of the objects below a full address."""
         return self._folder / location.removeprefix("s3://")
 
     def files(self, location: str) -> Iterator[tuple[str, Path]]:
@@ -62,7 +62,7 @@ class _TimedStore(LocalStore):
         self._clock = clock
 
     def put(self, key: str, data: bytes) -> str:
-        """Writes an object that is as old as the server's clock says; returns its MD5. Nothing waits for the disk."""
+        """Writes an object dated by the server's clock; returns its MD5. It does not wait for the disk."""
         file = self._files / key
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Clients of a replay, and what its folder says, read without the replay's own code."""
+"""Clients of a replay, and the content of its folder, read without the replay's own code."""
 
 import gzip
 import json
@@ -73,7 +73,7 @@ class Api:
         self.headers = {"Authorization": f"Basic {keys}"}
 
     def __call__(self, method: str, path: str, body: object = None, /, **query: str) -> tuple[int, Any]:
-        """Status and JSON; paths that begin with a dot are those of the recorded repository."""
+        """Sends a request; returns status and JSON. A leading dot in a path stands for the recorded repository."""
         if path.startswith("."):
             path = f"/repositories/{self._server.repository}{path[1:]}"
         query_string = "?" + urlencode(query) if query else ""

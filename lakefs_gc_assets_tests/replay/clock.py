@@ -1,4 +1,4 @@
-"""Clocks for replays: time stands where it is told to, and waiting takes none."""
+"""Clocks for replays: time stands still until it is set, and waiting takes none."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,16 +6,16 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class StoppedClock:
-    """Always the same moment."""
+    """A clock that always shows the same moment."""
 
     moment: datetime
 
     def now(self) -> datetime:
-        """The moment."""
+        """See Clock.now."""
         return self.moment
 
     def sleep(self, seconds: float) -> None:
-        """No time passes."""
+        """Returns at once."""
 
     def monotonic(self) -> float:
         """The moment, in seconds."""
@@ -24,10 +24,10 @@ class StoppedClock:
 
 @dataclass
 class SetClock:
-    """The moment that it was last set to."""
+    """A clock that shows the moment that was last set."""
 
     moment: datetime
 
     def now(self) -> datetime:
-        """The moment."""
+        """See Clock.now."""
         return self.moment

@@ -22,14 +22,14 @@ from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 Collect = Callable[[Loaded, bool, LogLine, Clock, Flow], str]
-"""Makes a run, whether it sweeps or not; returns its id. Raises CollectionError where it fails."""
+"""Makes a run, sweeping if asked to; returns its id. Raises CollectionError if it fails."""
 Engine = Callable[[], AbstractContextManager[Collect]]
 _PACE = timedelta(days=2)
 
 
 @contextmanager
 def graph() -> Iterator[Collect]:
-    """Through the real graph, on Spark; all runs on one instance."""
+    """Collects through the real graph, on Spark; all runs share one instance."""
     with running.instance() as home:
 
         def collect(loaded: Loaded, sweep: bool, progress: LogLine, clock: Clock, flow: Flow) -> str:
@@ -43,7 +43,7 @@ def graph() -> Iterator[Collect]:
 
 @contextmanager
 def plain_tables() -> Iterator[Collect]:
-    """By the run alone, without Dagster and Spark."""
+    """Collects without Dagster and Spark."""
 
     def collect(loaded: Loaded, sweep: bool, progress: LogLine, clock: Clock, flow: Flow) -> str:
         return ArrowRuns(running.decided_here(loaded, sweep=sweep), clock).collect(flow).run_id
@@ -64,11 +64,13 @@ def replay(
     """Collects a recording in a dry run; every deletion would be refused.
 
     Args:
-        keep_tags: whether what tagged commits hold stays where retention applies; the server's own rules do not know
-            tags.
+        keep_tags: True if retention keeps the objects of tagged commits; the server's own rules do not know tags.
 
-    Returns flow, run_id, candidates and unrecognised (sorted addresses) and counts. Raises CollectionError where the
-    run fails.
+    Returns:
+        The results of the run, see `collected`.
+
+    Raises:
+        CollectionError: the run fails.
     """
     moment = now or datetime.now(UTC)
     with (
@@ -87,9 +89,10 @@ def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress:
     Deletions happen in a layer over the recordings, and hide the objects from the later ones.
 
     Args:
-        moments: what the clocks say in each run; by default each recording's own time plus two days for each run.
+        moments: time of the clocks in each run; by default each recording's own time plus two days for each run.
+
     Returns:
-        For each folder what `replay` returns, with slices_listed, ranges_read and why_clean.
+        The results of each run, see `collected`.
     """
     earlier: ReplayServer | None = None
     with ExitStack() as stack:
@@ -112,7 +115,12 @@ def collected(
     progress: LogLine,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """One run of a server, with changes to its settings; what `chain` tells of each run, and the run it built on."""
+    """Makes one run on a server, with changes to its settings.
+
+    Returns:
+        Flow, run_id, candidates and unrecognised (sorted addresses), counts, slices_listed, ranges_read, why_clean and
+        base_run.
+    """
     # Small recordings are mostly garbage on purpose.
     configuration = server.configuration()
     collection = configuration.collection.model_copy(update={"max_candidate_share": 1.0, **changes})

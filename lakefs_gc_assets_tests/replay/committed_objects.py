@@ -1,4 +1,4 @@
-"""What a commit holds at a path, read from the recorded metaranges and ranges."""
+"""Objects of commits by path, read from the recorded metaranges and ranges."""
 
 from collections.abc import Callable, Iterable
 from threading import Lock
@@ -11,10 +11,10 @@ Stats = dict[str, Any]
 
 
 class CommittedObjects:
-    """Answers `stat` and listings of commits. Each file is read once.
+    """Answers `stat` and listings of commits. It reads each file once.
 
     Args:
-        read: gives the content of a key relative to the storage namespace.
+        read: returns the content of a key relative to the storage namespace.
         commits: recorded answers that describe a commit.
     """
 
@@ -27,7 +27,7 @@ class CommittedObjects:
         self._lock = Lock()
 
     def stat(self, commit_id: str, path: str) -> Stats | None:
-        """The object in lakeFS's JSON, None where the commit has none there. Raises KeyError for an unknown commit."""
+        """The object in lakeFS's JSON; None if the commit has none there. Raises KeyError for an unknown commit."""
         metarange_id = self.commits[commit_id]["meta_range_id"]
         key = path.encode()
         with self._lock:
@@ -37,7 +37,7 @@ class CommittedObjects:
         return None
 
     def objects(self, commit_id: str) -> dict[str, Stats]:
-        """All objects of a commit by path, in order of its bytes. Raises KeyError for an unknown commit."""
+        """All objects of a commit by path, in byte order. Raises KeyError for an unknown commit."""
         metarange_id = self.commits[commit_id]["meta_range_id"]
         with self._lock:
             parts = self._ranges_of(metarange_id) if metarange_id else []

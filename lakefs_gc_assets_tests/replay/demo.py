@@ -1,7 +1,7 @@
 """The demonstration on the recording of a real server: `python -m lakefs_gc_assets_tests.replay.demo FOLDER`.
 
-The recording is only read: the sweep deletes in a scratch layer above it. Afterwards every object that the recording's
-own bookkeeping calls live must still be served, and all that it calls unreferenced must be gone.
+The recording is only read: the sweep deletes in a scratch layer above it. Afterwards the server must still serve every
+object that the recording's own bookkeeping calls live, and no garbage.
 """
 
 import gzip
@@ -37,7 +37,7 @@ def truth(folder: Path) -> list[dict[str, Any]]:
 
 
 def is_garbage(entry: dict[str, Any]) -> bool:
-    """Whether a collection must delete an object: nothing references it, and lakeFS made its name."""
+    """True if a collection must delete an object: nothing references it, and lakeFS made its name."""
     recognised = layout.parse(entry["address"]).layout is not Layout.UNRECOGNISED
     return entry["class"] == "unreferenced" and recognised
 
@@ -75,7 +75,7 @@ def main(folder: Path) -> None:
 
 
 def served(server: ReplayServer, address: str) -> bool:
-    """Whether an object can be read from the store."""
+    """True if an object can be read from the store."""
     bucket, _, prefix = server.storage_namespace.removeprefix("s3://").rstrip("/").partition("/")
     client = boto3.client(
         "s3",

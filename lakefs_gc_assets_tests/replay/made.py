@@ -1,6 +1,6 @@
-"""The recordings that tests make of the embedded server: the same scenes as those of real servers, fewer of each.
+"""Recordings of the embedded server, made by tests: the same scenes as those of real servers, fewer of each kind.
 
-Each takes the shape and the time of the real recording of its name, so that tests can be played on either.
+Each has the shape and time of the real recording of its name, so that tests can use either.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ _RECORDED_AT = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 
 
 def make_once(group: str, folder: Path) -> Path:
-    """Makes the recordings of a group in a folder, once for all processes that ask; returns the folder."""
+    """Makes the recordings of a group in a folder, once for all processes; returns the folder."""
     whole = folder / group
     if not whole.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def make_once(group: str, folder: Path) -> Path:
 
 @contextmanager
 def _world(repository: str) -> Iterator[World]:
-    """A new repository on a server of its own, whose clock shows the time of the recordings."""
+    """A new repository on its own server, whose clock shows the time of the recordings."""
     clock = StoreClock(_RECORDED_AT)
     with tempfile.TemporaryDirectory() as scratch:
         bucket = BucketFolder(Path(scratch, "buckets"), clock)
@@ -49,7 +49,7 @@ def _world(repository: str) -> Iterator[World]:
 
 
 def _empty(folder: Path) -> None:
-    """No object but one that a commit held long ago; the newest metarange has no entries."""
+    """A single object that a commit held long ago; the newest metarange has no entries."""
     with _world("empty-made") as world:
         world.set_rules(7)
         world.upload("main", "only")
@@ -115,12 +115,12 @@ def _small(folder: Path) -> None:
 
 
 def _merge_dangling(folder: Path) -> None:
-    """Sixty days of commits, of which rules, merges, dangling commits and tags keep some; all objects are young."""
+    """Sixty days of commits, some kept by rules, merges, dangling commits and tags; all objects are young."""
     with _world("merge-dangling-made") as world:
         world.set_rules(21, main=21, dev=7)
         commits = []
         for days in (60, 45, 30, 25, 10):
-            # What each commit writes is replaced by the next one: only its own commit holds it.
+            # The next commit replaces this path: only this commit holds the object.
             world.upload("main", "replaced", f"kept/{days}")
             commits.append(world.commit("main", days_ago=days))
         world.tag("v0", commits[1])
@@ -148,7 +148,7 @@ def _merge_dangling(folder: Path) -> None:
 
 
 def _chain(folder: Path) -> None:
-    """One repository at four moments, each in a slice of its own; nothing that is garbage becomes live again."""
+    """One repository at four moments, each in a slice of its own; no garbage becomes live again."""
     with _world("chain-made") as world:
         world.set_rules(21)
         for number, happens in enumerate((_first_moment, _second_moment, _third_moment, _last_moment), start=1):

@@ -1,6 +1,6 @@
-"""Work on a repository of an embedded server, with books of its own: what is live and what is not, and why.
+"""Operations on a repository of an embedded server, with independent books of live and unreferenced objects.
 
-The books follow from what was asked for, not from what the server says of it: they hold if the server does its part.
+The books follow from the requests, not from the server's answers: they hold if the server works as it should.
 """
 
 from collections.abc import Iterator
@@ -13,30 +13,30 @@ from lakefs_gc_assets_tests.extensions.playground.embedded import routes
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 
 _AGE = timedelta(days=61)
-"""Of a repository whose objects are all written today."""
+"""Age of a repository whose objects are all written today."""
 Entries = dict[str, str]
-"""Addresses by path: relative to the storage namespace, in full where they lie outside."""
+"""Addresses by path: relative to the storage namespace, or in full for objects outside."""
 
 
 @dataclass
 class Branch:
-    """A branch's head, and what is staged on it; None where a path was removed."""
+    """A branch's head and staged entries; None for a removed path."""
 
     head: str
     hidden: bool = False
     staged: dict[str, str | None] = field(default_factory=dict)
     merged: str = ""
-    """The commit that it has in common with where it came from."""
+    """The commit that it has in common with the branch that it was made from."""
 
 
 @dataclass
 class Books:
-    """All that was asked for.
+    """Books of all requests.
 
     Attributes:
-        commits: what each commit holds, those that no branch reaches included.
-        parents: the first parent of each.
-        written: what each object was written for, by its address.
+        commits: entries of each commit, including those that no branch reaches.
+        parents: the first parent of each commit.
+        written: reason for which each object was written, by its address.
     """
 
     commits: dict[str, Entries] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Books:
     written: dict[str, str] = field(default_factory=dict)
 
     def holders(self, address: str) -> tuple[list[str], list[str], list[str]]:
-        """Commits that hold an address, branches where it is staged, and its paths."""
+        """Commits that hold an address, branches on which it is staged, and its paths."""
         commits = [id_ for id_, entries in self.commits.items() if address in entries.values()]
         staged = [name for name, branch in self.branches.items() if address in branch.staged.values()]
         pairs = [pair for entries in self.commits.values() for pair in entries.items()]
@@ -61,7 +61,7 @@ class Books:
 
 
 class World:
-    """One repository and what is done in it.
+    """One repository and the operations on it.
 
     Args:
         bucket: the server's blockstore.
@@ -75,7 +75,7 @@ class World:
         self.namespace = self.session.namespace.rstrip("/")
         self.books = Books()
         self._contents = 0
-        # Before every commit that is dated back: no commit is older than the first one of its repository.
+        # Create the repository before all backdated commits: no commit is older than its repository's first one.
         with server.clock.at(server.clock.now() - _AGE):
             self.session.create()
         first = self._head("main")
@@ -84,13 +84,13 @@ class World:
         self._begin_slice()
 
     def restart(self) -> None:
-        """Another process of the server, ten minutes later, which writes a slice of its own."""
+        """Starts another process of the server, ten minutes later, which writes its own slice."""
         self.server.clock.advance(timedelta(minutes=10))
         routes.switch_writer(self.server)
         self._begin_slice()
 
     def _begin_slice(self) -> None:
-        """A server opens its slice as it starts, a while before the first object."""
+        """Opens a slice, as a server does at its start, a while before the first object."""
         self.server.core.writer.new_address()
         self.server.clock.advance(timedelta(minutes=1))
 
@@ -102,7 +102,7 @@ class World:
         return f"object {self._contents} of {self.repository}\n".encode() * (1 + self._contents % 7)
 
     def upload(self, branch: str, *paths: str) -> list[str]:
-        """Uploads an object of its own to each path; returns their addresses."""
+        """Uploads a new object to each path; returns their addresses."""
         found = []
         for path in paths:
             found.append(self.session.upload(branch, path, self._content()))
@@ -114,13 +114,13 @@ class World:
         self.books.written.setdefault(address, why)
 
     def interrupted_upload(self, branch: str, path: str) -> None:
-        """An upload that ends between the writing of the object and its staging."""
+        """Makes an upload that ends between the writing of the object and its staging."""
         self.server.core.interrupted_writes = 1
         answer = self.session.expect(500, "POST", f"/branches/{branch}/objects", self._content(), path=path)
         self.books.written[answer["message"].rpartition(": ")[2]] = "interrupted upload"
 
     def upload_to_link(self, branch: str, path: str, *, linked: bool = True) -> None:
-        """Uploads to an issued address, and links it or never does."""
+        """Uploads to an issued address, and links it unless `linked` is False."""
         content = self._content()
         physical_address = self.session.upload_to_issued_address(branch, path, content)
         address = self.session.relative(physical_address)
@@ -136,7 +136,7 @@ class World:
         self._stage(branch, path, self.session.relative(answer["physical_address"]), "copy")
 
     def describe(self, branch: str, path: str) -> None:
-        """Gives a committed object metadata: the same address is staged as well."""
+        """Sets metadata of a committed object, which stages the same address as well."""
         target = f"/branches/{branch}/objects/stat/user_metadata"
         self.session.expect(204, "PUT", target, {"set": {"described": "yes"}}, path=path)
         found = self.books.branches[branch]
@@ -149,7 +149,7 @@ class World:
             self.books.branches[branch].staged[path] = None
 
     def commit(self, branch: str, *, days_ago: float = 0) -> str:
-        """Commits what is staged, dated so many days ago."""
+        """Commits staged entries, dated some days ago."""
         date = int((self.server.clock.now() - timedelta(days=days_ago)).timestamp())
         body = {"message": f"of {branch}", "date": date}
         id_ = str(self.session.expect(201, "POST", f"/branches/{branch}/commits", body)["id"])
@@ -173,23 +173,23 @@ class World:
         self.books.branches[name] = Branch(head, hidden, merged=head)
 
     def drop_branch(self, name: str) -> None:
-        """Deletes a branch with what is staged on it; its commits stay."""
+        """Deletes a branch with its staged entries; its commits stay."""
         self.session.expect(204, "DELETE", f"/branches/{name}")
         del self.books.branches[name]
 
     def reset(self, branch: str) -> None:
-        """Drops what is staged."""
+        """Drops staged entries."""
         self.session.expect(204, "PUT", f"/branches/{branch}", {"type": "reset"})
         self.books.branches[branch].staged = {}
 
     def hard_reset(self, branch: str, commit: str) -> None:
-        """Points a branch to another commit; what is staged is dropped."""
+        """Points a branch to another commit; drops staged entries."""
         self.session.expect(204, "PUT", f"/branches/{branch}/hard_reset", ref=commit, force="true")
         found = self.books.branches[branch]
         found.head, found.staged = commit, {}
 
     def merge(self, source: str, destination: str, *, days_ago: float = 0, squash: bool = False) -> str:
-        """Merges a branch into the one that it was made from, or that was made from it; both have nothing staged."""
+        """Merges a branch into its parent branch or a branch made from it; neither has staged entries."""
         with self.server.clock.at(self.server.clock.now() - timedelta(days=days_ago)):
             answer = self.session.expect(200, "POST", f"/refs/{source}/merge/{destination}", {"squash_merge": squash})
         theirs, ours = self.books.branches[source], self.books.branches[destination]
@@ -198,14 +198,14 @@ class World:
         return self._moved(destination, str(answer["reference"]), entries)
 
     def revert(self, branch: str, commit: str) -> str:
-        """Takes back what a commit changed."""
+        """Reverts the changes of a commit."""
         body = {"ref": commit, "parent_number": 1}
         self.session.expect(204, "POST", f"/branches/{branch}/revert", body)
         entries = self._with_changes(self.books.branches[branch].head, commit, self.books.parents[commit])
         return self._moved(branch, self._head(branch), entries)
 
     def _with_changes(self, head: str, before: str, after: str) -> Entries:
-        """What a head holds, with what changed between two commits; no path changed on both sides."""
+        """Entries of a head with the changes between two commits; no path changed on both sides."""
         was, is_ = self.books.commits[before], self.books.commits[after]
         entries = dict(self.books.commits[head])
         for path in was.keys() | is_.keys():
@@ -223,7 +223,7 @@ class World:
         self.books.tags[name] = commit
 
     def import_from_outside(self, branch: str, *names: str) -> None:
-        """Takes in objects of another bucket, in a commit."""
+        """Imports objects of another bucket, in a commit."""
         outside = f"s3://external/{self.repository}"
         for name in names:
             self.bucket.put(outside, name, self._content())
@@ -239,17 +239,17 @@ class World:
         self._moved(branch, str(answer["commit"]["id"]), {**entries, **imported})
 
     def put_by_hand(self, key: str) -> None:
-        """An object that another program puts into the storage namespace."""
+        """Puts an object into the storage namespace as another program."""
         self.bucket.put(self.namespace, key, self._content())
         self.books.written[key] = "another program"
 
     def set_rules(self, default: int, **branches: int) -> None:
-        """Says how many days commits are kept."""
+        """Sets the days for which commits are kept."""
         rules = [{"branch_id": name, "retention_days": days} for name, days in branches.items()]
         body = {"default_retention_days": default, "branches": rules}
         self.session.expect(204, "PUT", "/settings/gc_rules", body)
 
     def staged_places(self) -> Iterator[tuple[str, str]]:
-        """Branch and path of everything that is staged."""
+        """Branch and path of every staged entry."""
         for name, branch in self.books.branches.items():
             yield from ((name, path) for path, address in branch.staged.items() if address is not None)

@@ -1,4 +1,4 @@
-"""The recorded objects with a scratch layer over them: what a replay writes and deletes never reaches the recording.
+"""The recorded objects below a scratch layer: writes and deletions of a replay never reach the recording.
 
 Keys are relative to the storage namespace, times UTC, sizes bytes.
 """
@@ -18,7 +18,7 @@ _RUNS = "_lakefs/retention/gc/uncommitted/"
 
 
 class PreconditionFailed(Exception):
-    """A conditional write found another object, or one where none was expected."""
+    """A conditional write found another object, or one although none was expected."""
 
 
 class NoSuchKey(Exception):
@@ -31,7 +31,7 @@ class DeleteRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One page of a listing: objects, common prefixes, and where the next page starts; None for the last."""
+    """One page of a listing: objects, common prefixes, and the start of the next page; None for the last."""
 
     objects: list[tuple[str, RecordedObject]]
     prefixes: list[str]
@@ -42,8 +42,8 @@ class Overlay:
     """Objects of one replay. Safe to use from several threads.
 
     Args:
-        deletes: `refuse` every delete, or do it in the `overlay`. What the replay itself wrote among the files of runs
-            may always be deleted: locks live there.
+        deletes: `refuse` every delete, or do it in the `overlay`. Files of runs that the replay itself wrote can always
+            be deleted: locks are among them.
         continues: an overlay whose writes and deletions this one begins with.
 
     Attributes:
@@ -76,7 +76,7 @@ class Overlay:
                 raise NoSuchKey(key) from None
 
     def read(self, key: str) -> tuple[RecordedObject, bytes]:
-        """One object whole. Raises NoSuchKey."""
+        """Facts and content of one object. Raises NoSuchKey."""
         with self._lock:
             facts = self.head(key)
             if key in self._written:
@@ -84,7 +84,7 @@ class Overlay:
         return facts, self._recording.read(key)
 
     def put(self, key: str, content: bytes, if_absent: bool = False, if_match: str | None = None) -> RecordedObject:
-        """Writes an object. Raises PreconditionFailed, and NoSuchKey where there is nothing to match."""
+        """Writes an object. Raises PreconditionFailed, or NoSuchKey if there is no object to match."""
         facts = RecordedObject(len(content), self._now(), hashlib.md5(content).hexdigest())
         with self._lock:
             if if_absent and key in self._objects:
@@ -98,7 +98,7 @@ class Overlay:
         return facts
 
     def delete(self, key: str, if_match: str | None = None) -> None:
-        """Deletes an object, or nothing where there is none. Raises DeleteRefused, PreconditionFailed."""
+        """Deletes an object, if it exists. Raises DeleteRefused or PreconditionFailed."""
         with self._lock:
             own = key in self._written and key not in self._recording.objects and key.startswith(_RUNS)
             if self._deletes == "refuse" and not own:
@@ -116,7 +116,7 @@ class Overlay:
                 self.deleted.add(key)
 
     def page(self, prefix: str, delimiter: str, start: str, limit: int) -> Listed:
-        """At most `limit` keys and common prefixes, from the first key that is not before `start`."""
+        """At most `limit` keys and common prefixes, from `start` on."""
         objects: list[tuple[str, RecordedObject]] = []
         prefixes: list[str] = []
         with self._lock:

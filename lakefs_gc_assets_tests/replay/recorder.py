@@ -1,8 +1,8 @@
-"""Records a repository of an embedded server as real ones were recorded: answers, objects, and what is live and why.
+"""Records a repository of an embedded server as real ones were recorded: answers, objects, and why each object is live.
 
 A recording has `api.jsonl`, `listing.json`, `truth.json` and `namespace/`, see `recording`. It has no `sstables.jsonl`:
-files decoded by the code that is to be tested would say nothing. `real.recorder` records real servers by the same
-calls, without `objects` in `truth.json`, since nobody keeps books of them.
+files decoded by the code under test would prove nothing. `real.recorder` records real servers by the same calls, but
+without `objects` in `truth.json`, since there are no books of them.
 """
 
 import csv
@@ -26,11 +26,11 @@ _PAUSE_SECONDS = 0.02
 
 
 class Recorder:
-    """Asks a server all that a collector asks, and notes each answer as it came.
+    """Makes all requests of a collector to a server, and records the raw answers.
 
     Args:
         url: address of the server, without `/api/v1`.
-        read: the text of a file by its full address.
+        read: returns the text of a file by its full address.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Recorder:
         self.rows: list[dict[str, Any]] = []
 
     def ask(self, note: str, method: str, path: str, body: Any = None, /, **query: Any) -> Any:
-        """The JSON of an answer; paths that begin with a dot are those of the repository."""
+        """Sends a request and returns the answer's JSON. A leading dot in a path stands for the repository."""
         path = "/api/v1" + (self._base + path[1:] if path.startswith(".") else path)
         target = quote(path) + (f"?{urlencode(query)}" if query else "")
         content = None if body is None else json.dumps(body).encode()
@@ -65,11 +65,12 @@ class Recorder:
         return said.get("response_json")
 
     def ask_everything(self, commits: Iterable[str], staged: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        """All that a collector asks; returns what the books do not know: rules, prepared commits, references.
+        """Makes all requests of a collector; returns facts that are not in the books: rules, prepared commits,
+        references.
 
         Args:
-            commits: ids of the commits that are asked for.
-            staged: branch and path of the staged objects that are asked for.
+            commits: ids of the commits to request.
+            staged: branch and path of the staged objects to request.
         """
         note = "gc: config, repository"
         for path in ("/config", "/config/version", "/config/storage", "/config/garbage-collection", ".", "./metadata"):
@@ -108,7 +109,7 @@ class Recorder:
         return {"location": location, "run_id": answer["run_id"], "rows": list(self._rows_of(location))}
 
     def _ask_references(self, staged: Iterable[tuple[str, str]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Branches and tags; each branch's first change and its log, and where each staged path lies."""
+        """Requests branches and tags, the first change and log of each branch, and each staged path."""
         note = "what a collector asks besides prepare"
         branches = self.ask(note, "GET", "./branches", amount=1000, show_hidden="true")["results"]
         tags = self.ask(note, "GET", "./tags", amount=1000)["results"]
@@ -126,7 +127,7 @@ class Recorder:
 def write_answers_and_files(
     recorder: Recorder, files: Iterable[tuple[str, Path]], folder: Path
 ) -> list[dict[str, Any]]:
-    """Writes all of a recording but `truth.json` into a folder that is not there yet; returns the listing.
+    """Writes a recording except `truth.json` into a new folder; returns the listing.
 
     Args:
         files: key and file of each object of the namespace.
@@ -146,7 +147,7 @@ def write_answers_and_files(
 
 
 def record(world: World, folder: Path) -> None:
-    """Writes a recording of the repository as it is now into a folder that is not there yet."""
+    """Writes a recording of the repository's present state into a new folder."""
 
     def read(location: str) -> str:
         parent, _, name = location.rpartition("/")

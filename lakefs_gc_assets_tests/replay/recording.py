@@ -1,10 +1,10 @@
-"""A recorded repository as it lies in a folder: what the server answered, and its objects at the end.
+"""A recorded repository in a folder: the server's answers, and its objects at the end.
 
 A folder (or one `.tar.gz` with such a folder inside) holds `api.jsonl`, the namespace as files in `namespace/` or
-`namespace.tar.gz`, and `listing.json`, plain or gzipped, with size, time and ETag of each object. Nothing is written.
+`namespace.tar.gz`, and `listing.json`, plain or gzipped, with size, time and ETag of each object. It is only read.
 
-Commits of a recording bear dates of weeks, and were made within minutes. Their metaranges are served as if they had
-been written when the earliest commit that names them says that it was made: what was recorded goes by such dates.
+Commits of a recording have dates over weeks, but were made within minutes. The recorded answers go by these dates.
+Metaranges are therefore served with the earliest date of a commit that names them.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 _UNSAID = ("gc: errors", "gc before rules are set", "gc: read-only repository", "pass 1")
-"""Notes of answers that are never replayed."""
+"""Prefixes of the notes of answers that are never replayed."""
 _API = "/api/v1"
 
 
@@ -66,7 +66,7 @@ class ArchiveFiles:
 
 
 class FilesBelow:
-    """The files below one folder of others."""
+    """The files below one folder of other files."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
@@ -90,7 +90,7 @@ class RecordedObject:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recorded request with its 2xx answer; `content` is the answer's JSON, None where it had none."""
+    """One recorded request with its 2xx answer; `content` is the answer's JSON, or None."""
 
     note: str
     method: str
@@ -108,7 +108,7 @@ class Recording:
 
     Args:
         folder: the folder, or the archive of one.
-        now: time of the objects where the folder has no listing.
+        now: time of the objects if the folder has no listing.
     """
 
     def __init__(self, folder: Path, now: datetime) -> None:
@@ -125,7 +125,7 @@ class Recording:
                 self.objects[key] = replace(self.objects[key], last_modified=date)
 
     def _read_answers(self, folder: Path) -> None:
-        """Everything but the objects."""
+        """Reads everything but the objects."""
         self.folder = folder
         self._files: Files = ArchiveFiles(folder.read_bytes()) if folder.is_file() else FolderFiles(folder)
         self._names = set(self._files.names())
@@ -138,7 +138,7 @@ class Recording:
         self.relocate(_served_as(self.storage_namespace))
 
     def relocate(self, storage_namespace: str) -> None:
-        """Spells the storage namespace in another way, in every answer."""
+        """Replaces the storage namespace in every answer."""
         if storage_namespace != self.storage_namespace:
             self.rows = [_relocated(row, self.storage_namespace, storage_namespace) for row in self.rows]
             self.storage_namespace = storage_namespace
@@ -148,9 +148,10 @@ class Recording:
         return self._namespace.read(key)
 
     def rule_variant(self, number: int) -> tuple[dict[str, Any], str]:
-        """Rules that were tried besides the last ones, and the run id under which commits were prepared for them.
+        """Rules that were tried besides the last ones, and the run id of the commits prepared for them.
 
-        Raises ValueError where there is no variant of this number.
+        Raises:
+            ValueError: there is no variant of this number.
         """
         variants = self._json("truth.json").get("rule_variants") or [] if self._has("truth.json") else []
         if not 0 <= number < len(variants):
@@ -181,13 +182,13 @@ class Recording:
                 yield key, RecordedObject(len(content), now, hashlib.md5(content).hexdigest())
             return
         for row in self._json("listing.json"):
-            # Objects that were recorded last have no ETag; stores give one to every object.
+            # The last recorded objects have no ETag, but stores give one to every object.
             etag = row.get("etag") or hashlib.md5(self.read(row["key"])).hexdigest()
             yield row["key"], RecordedObject(row["size"], datetime.fromtimestamp(row["mtime"], UTC), etag)
 
 
 def _commits_in(content: Any) -> Iterator[dict[str, Any]]:
-    """Every commit that an answer names, wherever it stands."""
+    """Every commit at any depth of an answer."""
     if isinstance(content, dict):
         if {"meta_range_id", "creation_date"} <= content.keys():
             yield content
@@ -239,7 +240,7 @@ def _identity(rows: list[Row]) -> tuple[str, str]:
 
 
 def _served_as(namespace: str) -> str:
-    """Where a namespace is served: files of a local blockstore as well are reached through S3."""
+    """The served address of a namespace: files of a local blockstore, too, are reached through S3."""
     scheme, _, rest = namespace.partition("://")
     return namespace if scheme == "s3" else "s3://" + rest.lstrip("/")
 

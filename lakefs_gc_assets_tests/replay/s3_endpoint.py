@@ -1,7 +1,7 @@
-"""The S3 calls that object stores' clients make, path style, on one bucket; any signature is accepted.
+"""The S3 calls of object stores' clients, path style, on one bucket; any signature is accepted.
 
-ListObjectsV2, GetObject with ranges, HeadObject, PutObject with `If-None-Match: *` or `If-Match`, CopyObject of one
-version of an object, DeleteObject and DeleteObjects, as in the S3 API reference. Everything else answers 501
+It offers ListObjectsV2, GetObject with ranges, HeadObject, PutObject with `If-None-Match: *` or `If-Match`, CopyObject
+of one version of an object, DeleteObject and DeleteObjects, as in the S3 API reference. All other calls get 501
 NotImplemented.
 """
 
@@ -48,7 +48,7 @@ def _tag(name: str, value: object) -> str:
 
 
 class Objects(Protocol):
-    """What lies in the bucket, by keys relative to the storage namespace; see `overlay.Overlay`."""
+    """Objects in the bucket, by keys relative to the storage namespace; see `overlay.Overlay`."""
 
     def head(self, key: str) -> RecordedObject: ...
 
@@ -62,10 +62,10 @@ class Objects(Protocol):
 
 
 class S3Endpoint:
-    """Answers S3 requests from objects that something else keeps.
+    """Answers S3 requests from an `Objects` store.
 
     Args:
-        storage_namespace: `s3://bucket/prefix`; objects lie below the prefix.
+        storage_namespace: `s3://bucket/prefix`; objects are below the prefix.
     """
 
     def __init__(self, objects: Objects, storage_namespace: str) -> None:
@@ -74,7 +74,7 @@ class S3Endpoint:
         self._prefix = prefix.rstrip("/") + "/" if prefix else ""
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> S3Answer:
-        """The answer to one request; `target` is path and query as they came, header names are lower case."""
+        """Returns the answer to one request; `target` is the raw path and query, header names are lower case."""
         path, _, raw_query = target.partition("?")
         bucket, _, key = unquote(path.removeprefix("/")).partition("/")
         query = dict(parse_qsl(raw_query, keep_blank_values=True))
@@ -147,7 +147,7 @@ class S3Endpoint:
         return S3Answer(206, content[first : last + 1], _facts(facts) | part)
 
     def _source(self, headers: dict[str, str]) -> bytes:
-        """The content that is to be copied. Raises NoSuchKey, PreconditionFailed."""
+        """The content to copy. Raises NoSuchKey or PreconditionFailed."""
         bucket, _, key = unquote(headers["x-amz-copy-source"].removeprefix("/")).partition("/")
         if bucket != self._bucket or not key.startswith(self._prefix):
             raise NoSuchKey(key)
@@ -189,7 +189,7 @@ class S3Endpoint:
     def _page(
         self, prefix: str, delimiter: str, start: str, limit: int
     ) -> tuple[list[tuple[str, RecordedObject]], list[str], str | None]:
-        """One page of the bucket, whose keys are those of the objects behind the namespace's prefix."""
+        """One page of the bucket; its keys are those of the objects after the namespace's prefix."""
         inside = prefix.removeprefix(self._prefix)
         if prefix.startswith(self._prefix):
             first = start.removeprefix(self._prefix) if start.startswith(self._prefix) else ""

@@ -22,7 +22,7 @@ Answering = Callable[[str, str, dict[str, str], bytes], S3Answer]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came; `path` is unquoted and has no query."""
+    """One request; `path` is unquoted and has no query."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class LoopbackServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that closes its connection is no error."""
+        """Ignores clients that close their connection."""
 
     @property
     def url(self) -> str:
@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def handle_expect_100(self) -> bool:
-        """Lets the client send its body at once: answers are buffered."""
+        """Flushes the answer, which is buffered, so that the client sends its body at once."""
         proceed = super().handle_expect_100()
         self.wfile.flush()
         return proceed
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are kept in memory instead."""
+        """Logs nothing: requests are kept in memory instead."""
 
 
 def loopback_store(url: str) -> StoreSettings:
@@ -96,17 +96,17 @@ def loopback_store(url: str) -> StoreSettings:
 
 
 class ReplayServer:
-    """Serves one recording from entering the context until leaving it.
+    """Serves one recording while its context is open.
 
     Args:
         folder: a recording, see `recording`; it is only read.
-        now: the clock of API and store, a moment or something that tells it; the machine's clock where None.
-        variant: number of the rule set to replay, None for the repository's last one.
-        deletes: whether deletions are refused or done in the scratch layer.
+        now: the clock of API and store: a moment or a function that returns one; None for the machine's clock.
+        variant: number of the rule set to replay; None for the repository's last one.
+        deletes: refuses deletions or does them in the scratch layer.
         continues: another replay of the same repository, whose writes and deletions this one begins with.
 
     Attributes:
-        url, s3_url: of the API without its path, and of the object store; inside the context only.
+        url, s3_url: addresses of the API (without its path) and of the object store; set inside the context only.
         requests: every request, in order of arrival.
         recorded_at: time of the last recorded answer.
     """
@@ -141,14 +141,14 @@ class ReplayServer:
 
     @property
     def refused_deletes(self) -> set[str]:
-        """Keys, relative to the storage namespace, whose deletion was asked for and refused."""
+        """Keys, relative to the storage namespace, whose deletion was refused."""
         return set(self._overlay.refused)
 
     def configuration(self) -> Configuration:
         """Settings that collect the recorded repository here, without waits.
 
-        Commits of a recording were made within minutes and bear dates of weeks, some older than their parents'. These
-        dates are believed, as the server believed them whose answers are replayed.
+        Commits of a recording were made within minutes and have dates over weeks, some older than their parents'. The
+        settings trust these dates, as the recorded server did.
         """
         return Configuration(
             repository=self.repository,

@@ -1,4 +1,4 @@
-"""Recordings that the tests make say the truth of themselves, each check by another way than the books."""
+"""Recordings that the tests make are true: each check uses another source than the books."""
 
 import json
 from contextlib import ExitStack
@@ -73,7 +73,7 @@ _DATA = ("committed", "committed_expired_only", "staged", "staged_and_committed"
 
 
 def test_runs_on_the_chain_delete_what_became_garbage() -> None:
-    """By the engine of plain Arrow tables: the clean run all of it, the optimized run what is new."""
+    """Uses the engine of plain Arrow tables: the clean run deletes all garbage, the optimized run the new garbage."""
     gone: set[str] = set()
     earlier: ReplayServer | None = None
     with ExitStack() as stack:

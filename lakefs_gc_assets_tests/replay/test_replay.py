@@ -37,7 +37,7 @@ FOREIGN = {"data/stray-1/s0", "stray-root-1"}
 
 
 class KeptServer(ReplayServer):
-    """Remembers each server that a replay made."""
+    """A replay that remembers its servers."""
 
     made: list[ReplayServer] = []  # noqa: RUF012
 
@@ -103,7 +103,7 @@ def test_while_everything_is_young_nothing_goes(servers: list[ReplayServer], fol
 
 
 def test_what_is_listed_but_too_young_is_kept(servers: list[ReplayServer]) -> None:
-    """The slice is older than the cutoff, what lies in it is not."""
+    """The slice is older than the cutoff, but its objects are not."""
     objects = {address for address in truth_classes("small")["unreferenced"] if address not in FOREIGN}
     first = min(entry for entry in objects)
     slice_at = datetime_of_slice(first)

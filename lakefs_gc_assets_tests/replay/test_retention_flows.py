@@ -1,4 +1,4 @@
-"""Runs by retention rules on recordings, against what the recordings say and the definition walked slowly."""
+"""Runs by retention rules on recordings, checked against the recordings and a slow walk of the definition."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from lakefs_gc_assets_tests.runs.replayed_runs import AGED
 
 @pytest.fixture
 def much_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few objects are many: what live ranges with the same keys hold is left out first, the rest is looked up."""
+    """Treats a few objects as many: runs first exclude those in live ranges with the same keys, then look up the rest."""
     monkeypatch.setattr(checkpoint, "_MANY_ENTRIES", 0)
     monkeypatch.setattr(current, "_ASKED_AT_ONCE", 3)
     monkeypatch.setattr(current, "_ROUNDS", 1_000)
@@ -36,7 +36,7 @@ SETS = [
     ("merge-dangling", None),
     pytest.param("merge-dangling", 3, marks=needs_recordings),
     pytest.param("random-dag/11", 2, marks=needs_recordings),
-    # A real server dropped a commit here that the definition keeps.
+    # A real server dropped a commit in this recording that the definition keeps.
     pytest.param("random-dag/14", 3, marks=needs_recordings),
 ]
 
@@ -51,7 +51,7 @@ def truth_of(folder: str) -> dict[str, Any]:
 
 
 def commits_kept(folder: str, variant: int | None, now: datetime) -> set[str]:
-    """Commits that the definition at a moment, or the server when it was recorded, keeps."""
+    """Commits kept by the definition at a moment, or by the server when it was recorded."""
     truth = truth_of(folder)
     if variant is None:
         stated, answer = truth["gc_rules"], {row["commit_id"] for row in truth["prepare_commits"]["rows"]}
@@ -65,7 +65,7 @@ def commits_kept(folder: str, variant: int | None, now: datetime) -> set[str]:
 
 
 def expired_objects(folder: str, kept: set[str]) -> list[dict[str, Any]]:
-    """Objects inside the namespace that commits hold, but none that is kept, and that are staged nowhere."""
+    """Objects inside the namespace that are committed, but neither staged nor in a kept commit."""
     return [
         each
         for each in truth_of(folder)["objects"]
@@ -155,14 +155,14 @@ CHAINS = [
     pytest.param("random-dag/14", marks=[needs_recordings, pytest.mark.slow]),
 ]
 _KEPT_DAYS = (400, 30, 3, 400, 1, 0)
-"""The days for which a policy keeps commits, in one run after the other: rules become shorter, longer, and shorter."""
+"""Days for which a policy keeps commits, run by run: rules become shorter, longer, and shorter."""
 
 
 @pytest.mark.parametrize("folder", CHAINS)
 def test_a_run_that_builds_on_another_marks_what_one_does_that_lists_everything(folder: str, tmp_path: Path) -> None:
     went = require_the_same(folder, tmp_path, plain_tables)
     assert len(went) == len(_KEPT_DAYS)
-    # What the first runs kept is known by its ranges alone: everything else was looked at by the first one.
+    # The first run examined everything: ranges that it kept are known, so later deletions come from them alone.
     assert sum(map(len, went[1:])) > 0
 
 
@@ -186,7 +186,7 @@ def test_so_it_does_where_much_expires_in_the_graph(much_expires: None, tmp_path
 def require_the_same(
     folder: str, scratch: Path, engine: Engine, kept_days: Sequence[int] = _KEPT_DAYS
 ) -> list[list[str]]:
-    """Sweeps again and again, each time after a dry run that lists everything; returns what went each time."""
+    """Sweeps repeatedly, each time after a dry run that lists everything; returns the deleted addresses of each sweep."""
     clock, policy, went = SetClock(datetime.now(UTC)), scratch / "policy.yaml", []
     with ReplayServer(folder_of(folder), now=clock.now, deletes="overlay") as server, engine() as collect:
         base_run = None

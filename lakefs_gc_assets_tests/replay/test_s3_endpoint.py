@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
 
 
 def may_be_a_metarange(key: str) -> bool:
-    """True for files that may be served as older than they are, so that commits of a recording keep their dates."""
+    """True for files that may be served with an earlier date, so that commits of a recording keep their dates."""
     return re.fullmatch("_lakefs/[0-9a-f]{64}", key) is not None
 
 
