@@ -1,6 +1,6 @@
-"""`python -m lakefs_gc_assets_tests.fuzzing CASES SEED [TARGET[:FIRST] …]` fuzzes all targets, or those named.
+"""`python -m lakefs_gc_assets_tests.fuzzing CASES SEED [TARGET[:FIRST] …]` fuzzes all targets, or the named ones.
 
-The process may take little memory more than it has when its targets are loaded: a decompression bomb ends in an error.
+The process may use little more memory than it has after loading its targets: a decompression bomb ends in an error.
 """
 
 import logging
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _limit_memory(more: int | None) -> None:
-    """Lets this process take so much address space more than it has, where the system says how much that is."""
+    """Limits this process's address space to its present size plus `more` bytes, if the system reports its size."""
     statistics = Path("/proc/self/statm")
     if statistics.exists():
         _, hard = resource.getrlimit(resource.RLIMIT_AS)

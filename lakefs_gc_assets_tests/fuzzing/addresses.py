@@ -34,13 +34,13 @@ _USUAL = "data/g4uk6erfnfus73frbnqg/dc0n8tpksdu988af5sdg,LUas8wrQe8Hzoq3Ux5a4TOJ
 
 
 def _key(rng: random.Random) -> str:
-    """A key that lakeFS or an importer may have given: anything that is not empty, and no address in full."""
+    """A key that lakeFS or an importer may have chosen: any non-empty text that is no full address."""
     key = "/".join(hostile_text(rng, segment) for segment in _USUAL.split("/"))
     return key if rng.random() < 0.8 else rng.choice(HOSTILE_TEXTS) + key
 
 
 def _spelt(rng: random.Random, key: str) -> str:
-    """One of the ways to escape a key; decoding it once gives the key back."""
+    """An escaped form of a key; decoding it once returns the key."""
     escaped = rng.choice((quote(key), quote(key, safe=""), key.replace("%", "%25").replace("?", "%3F")))
     if rng.random() < 0.3:
         escaped = re.sub("/", lambda _: "/" * rng.randrange(1, 4), escaped)
@@ -48,17 +48,17 @@ def _spelt(rng: random.Random, key: str) -> str:
 
 
 def _plain(key: str) -> bool:
-    """Whether a key has no empty segments: those of others are not told from doubled slashes."""
+    """True if a key has no empty segments: empty ones cannot be told from doubled slashes."""
     return all(key.split("/"))
 
 
 def _spelling_case(rng: random.Random) -> Case:
-    """However a key is spelt, and whatever the entry says of its type, the key is among those that stay."""
+    """Any spelling of a key is kept, whatever address type the entry has."""
     uri = rng.choice(list(_SPELLINGS))
     namespace, key = _NAMESPACES[uri], _key(rng)
     verbatim = rng.random() < 0.4
     starts = [namespace.uri, *_SPELLINGS[uri]]
-    if verbatim:  # who escapes a part of an address escapes all of it
+    if verbatim:  # A client that escapes part of an address escapes all of it.
         starts = [start for start in starts if "%" not in start and "//" not in start.partition("://")[2]]
     address = rng.choice(starts) + (key if verbatim else _spelt(rng, key))
     if verbatim and rng.random() < 0.5 and not re.match("[^/]+://", key):
@@ -76,7 +76,7 @@ def _spelling_case(rng: random.Random) -> Case:
 
 
 def _elsewhere_case(rng: random.Random) -> Case:
-    """An address of another repository means nothing here."""
+    """An address of another repository has no key here."""
     uri = rng.choice(list(_ELSEWHERE))
     start = rng.choice(_ELSEWHERE[uri])
     key = re.sub("^/*(repo|a b)?", "", unquote(_key(rng)).replace("?", ""))
@@ -92,7 +92,7 @@ def _elsewhere_case(rng: random.Random) -> Case:
 
 
 def _any_case(rng: random.Random) -> Case:
-    """Any text at all gives keys that can be compared with listed ones, the text itself first where it is relative."""
+    """Any text gives keys that can be compared with listed ones."""
     address, uri = (
         hostile_text(rng, rng.choice((_USUAL, "s3://bucket/repo/data/x", "abfs://c@a/x"))),
         "s3://bucket/repo",
@@ -107,7 +107,7 @@ def _any_case(rng: random.Random) -> Case:
 
 
 def _require_sound(address: str, found: tuple[str, ...]) -> None:
-    """Each key is an end of the address, perhaps decoded or without a query: nothing is made up."""
+    """Each key is an end of the address, perhaps decoded or without a query."""
     assert len(found) == len(set(found)) <= 128
     wholes = {address}
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""The server's list of prepared commits: CSV that is damaged, or has other columns, quotes and lines than it should."""
+"""The server's list of prepared commits: CSV that is damaged, or has unexpected columns, quotes and lines."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ def _built(rng: random.Random) -> bytes:
 
 
 def _rows(data: bytes) -> list[tuple[str, ...]]:
-    """The list by Python's own reader; empty lines are none."""
+    """Rows by Python's own reader, without empty lines."""
     lines = [row for row in csv.reader(io.StringIO(data.decode(), newline="")) if row]
     head = lines[0]
     at = [head.index(name) for name in _COLUMNS if name in head]
@@ -36,7 +36,7 @@ def _rows(data: bytes) -> list[tuple[str, ...]]:
 
 
 def _case(rng: random.Random) -> Case:
-    """Whatever is read is text, and where the list is plain, it is what another reader finds."""
+    """All columns are valid text, and a plain list reads as with another reader."""
     data = _built(rng)
     if rng.random() < 0.8:
         data = mutated(rng, data, data)

@@ -1,4 +1,4 @@
-"""Answers of the lakeFS API: documents that lie about types, numbers and texts; and refusals with secrets in them."""
+"""Answers of the lakeFS API: documents with false types, numbers and texts; and refusals with secrets in them."""
 
 import base64
 import json
@@ -126,7 +126,7 @@ def _body(rng: random.Random, content: Any) -> str:
 
 
 def _answer_case(rng: random.Random) -> Case:
-    """A document that was changed; what is read is exactly what a plain reading of the document gives."""
+    """A changed document: the result equals a plain reading of it."""
     read, content, plainly = _READERS[rng.choice(list(_READERS))]
     body = _body(rng, content)
 
@@ -138,7 +138,7 @@ def _answer_case(rng: random.Random) -> Case:
 
 
 def _require_storable(found: Any) -> None:
-    """Texts can be written, numbers fit 64 bits, and true is no number."""
+    """Requires texts that can be encoded, and numbers that fit 64 bits."""
     for name in found.__slots__ if hasattr(found, "__slots__") else ():
         value = getattr(found, name)
         for each in value if isinstance(value, tuple) else [value]:
@@ -158,11 +158,11 @@ _SPELLINGS = (
     BASIC,
 )
 _PART = 6
-"""So many characters of a secret in a row are a leak."""
+"""Consecutive characters of a secret that count as a leak."""
 
 
 def _refusal_case(rng: random.Random) -> Case:
-    """A refusal whose words repeat what was sent to the server, secrets included, at any place."""
+    """A refusal that repeats request data, secrets included, at any place."""
     words = hostile_text(rng, "authenticating request: ") + "x" * rng.choice((0, 0, rng.randrange(280, 310)))
     words += rng.choice(_SPELLINGS) + hostile_text(rng)
     body = json.dumps({"message": words}) if rng.random() < 0.7 else _body(rng, {"message": "no"})

@@ -1,4 +1,4 @@
-"""Damage and lies: random changes of bytes, texts and JSON, the same ones again for the same generator."""
+"""Damage: random changes of bytes, texts and JSON, repeatable by their generator."""
 
 import copy
 import random
@@ -58,7 +58,7 @@ HOSTILE_TEXTS = (
 
 
 def mutated(rng: random.Random, data: bytes, other: bytes = b"") -> bytes:
-    """One to four changes: bits, bytes, numbers overwritten, spans removed, repeated, cut off, taken from `other`."""
+    """Makes one to four changes: bits, bytes, overwritten numbers, spans removed, repeated, cut or from `other`."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         at = rng.randrange(len(changed) + 1)
@@ -84,7 +84,7 @@ def mutated(rng: random.Random, data: bytes, other: bytes = b"") -> bytes:
 
 
 def hostile_text(rng: random.Random, near: str = "") -> str:
-    """A text of any characters but lone surrogates: a usual troublemaker, noise, or `near` with some of it inside."""
+    """A text without lone surrogates: a known troublemaker, noise, or `near` with some inserted."""
     match rng.randrange(4):
         case 0:
             return rng.choice(HOSTILE_TEXTS)
@@ -105,7 +105,7 @@ def _numbers(rng: random.Random) -> Any:
 
 
 def mutated_json(rng: random.Random, content: Any) -> Any:
-    """A document with one to three values replaced, removed, doubled or nested; its keys are changed now and then."""
+    """A document with one to three values replaced, removed, doubled or nested; sometimes a key is changed."""
     content = copy.deepcopy(content)
     for _ in range(rng.choice((1, 1, 2, 3))):
         place, key = _somewhere(rng, content)
@@ -144,7 +144,7 @@ def _replacement(rng: random.Random, value: Any) -> Any:
         lambda: None,
         lambda: _numbers(rng),
         lambda: hostile_text(rng, value if isinstance(value, str) else ""),
-        lambda: chr(rng.randrange(0xD800, 0xE000)),  # a lone surrogate, which JSON can spell and nothing can store
+        lambda: chr(rng.randrange(0xD800, 0xE000)),  # A lone surrogate: valid in JSON, but cannot be stored.
         lambda: [value],
         lambda: {"x": value},
         lambda: [],

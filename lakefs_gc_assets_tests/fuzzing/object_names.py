@@ -1,4 +1,4 @@
-"""Names of objects: what a hand-written reading says of one is what both readers of the product say of it."""
+"""Names of objects: both readers of the product agree with a hand-written reading."""
 
 import random
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ def _xid(rng: random.Random) -> str:
 
 
 def _name(rng: random.Random) -> str:
-    """A name of one of the layouts, in most cases with something changed in it."""
+    """A name of one of the layouts, in most cases changed somewhere."""
     part = f".part_{rng.choice((0, 1, 33, 10_000, 10_001, rng.randrange(100_000))):05}"
     suffixes = "", "," + _some(rng, _BASE64, 43), ".multipart", part, part + rng.choice(("_1", "_2", "_1_2"))
     object_ = _xid(rng) + rng.choice(suffixes)
@@ -51,7 +51,7 @@ def _name(rng: random.Random) -> str:
 
 
 def _slowly(name: str) -> Name:
-    """By hand, without patterns."""
+    """Reads a name by hand, without patterns."""
     if name == "dummy" or name.startswith("_lakefs/"):
         return Name(Layout.SPECIAL)
     if len(name) == 32 and all(letter in "0123456789abcdef" for letter in name):

@@ -1,4 +1,4 @@
-"""Parquet that others wrote (uncommitted data) or that lay in the store since (receipts, ids): damaged anywhere."""
+"""Parquet written by others (uncommitted data) or stored for long (receipts, ids), damaged anywhere."""
 
 import io
 import random
@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.runs.recordings import FIXTURES
 
 
 class OneObject:
-    """The part of a store that readers need, with one object in it."""
+    """A store of one object, with the methods that readers need."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = data
@@ -41,7 +41,7 @@ class OneObject:
 
 @cache
 def _uncommitted() -> list[tuple[bytes, list[str]]]:
-    """Files like a server's, and one of a real server where recordings are."""
+    """Files like a server's, and those of a real server if recordings exist."""
     rng = random.Random(1)
     files = []
     for rows in (0, 1, 3, 40, 40, 200):
@@ -58,7 +58,7 @@ def _uncommitted() -> list[tuple[bytes, list[str]]]:
 
 
 def _uncommitted_case(rng: random.Random) -> Case:
-    """Pages are compressed with gzip, which has a checksum: what can be read is what was written."""
+    """Pages are compressed with gzip, which has a checksum: a readable page equals the written one."""
     built, addresses = rng.choice(_uncommitted())
     data = mutated(rng, built, built) if rng.random() < 0.95 else built
 
@@ -76,7 +76,7 @@ def _ids() -> tuple[bytes, str, frozenset[str]]:
 
 
 def _ids_case(rng: random.Random) -> Case:
-    """Ids that a report names by their digest are the ones that were written; others are text at least."""
+    """Ids that a report names by their digest equal the written ones; others are text at least."""
     built, sha256, ids = _ids()
     data = mutated(rng, built, built) if rng.random() < 0.9 else built
     stated = rng.choice((sha256, None))
@@ -107,7 +107,7 @@ def _receipts() -> bytes:
 
 
 def _receipts_case(rng: random.Random) -> Case:
-    """Receipts have no digest anywhere: what is read has the columns of receipts at least, and outcomes that exist."""
+    """Receipts have no digest: rows that can be read have the columns of receipts and existing outcomes."""
     built = _receipts()
     data = mutated(rng, built, built) if rng.random() < 0.95 else built
 

@@ -1,4 +1,4 @@
-"""Running a target: case after case, each from a seed of its own, its memory and its steps measured now and then."""
+"""Runs a target case by case, each from its own seed, and measures memory and lines now and then."""
 
 import random
 import sys
@@ -16,16 +16,20 @@ from lakefs_gc_assets.errors import CollectionError
 
 MEASURE_EVERY = 50
 LONGEST_MESSAGE = 3000
-"""Characters: an error is to be read by a person, whatever the file that it is about holds."""
+"""Maximum characters of an error message: a person must be able to read it, whatever the file contains."""
 
 Found = TypeVar("Found")
 _POOLS: list[pa.MemoryPool] = []
-"""What Arrow still holds of a case goes back to the pool it came from, which must be there then."""
+"""Keeps pools alive: Arrow returns memory of a case to its pool, which must still exist then."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One input and what is asked of it: `run` returns a word for what came out, and raises where that is wrong."""
+    """One input and its check: `run` returns a word for the result, and raises if it is wrong.
+
+    Attributes:
+        size: bytes of the input.
+    """
 
     size: int
     run: Callable[[], str]
@@ -33,13 +37,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Target:
-    """Something that reads what others wrote.
+    """A reader of data that others wrote.
 
     Attributes:
-        make: the case that a generator leads to.
-        outcomes: words that must come out now and then, or the cases are none.
-        base_bytes, bytes_each: memory that a case may take: the first, and the second for each byte of input.
-        base_lines, lines_each: lines of Python that it may run through, likewise.
+        make: makes the case of a generator.
+        outcomes: words that must occur in a long run, or its cases are useless.
+        base_bytes, bytes_each: limit of a case's memory: a base, and an addition for each byte of input.
+        base_lines, lines_each: limit of the Python lines that it runs, likewise.
     """
 
     name: str
@@ -53,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run of a target came to; `seconds` of processor time."""
+    """Figures of a target's run; `seconds` of processor time."""
 
     cases: int
     seconds: float
@@ -70,11 +74,11 @@ class Figures:
 
 
 class Failure(AssertionError):
-    """A case that came out wrong; says how to run it alone."""
+    """A case with a wrong result, with the command that repeats it."""
 
 
 def run(target: Target, cases: int, seed: int, first: int = 0) -> Figures:
-    """Runs so many cases from the first one on. Raises Failure."""
+    """Runs a number of cases from `first` on. Raises Failure."""
     outcomes: Counter[str] = Counter()
     most_bytes = most_lines = 0
     started = process_time()
@@ -94,7 +98,7 @@ def run(target: Target, cases: int, seed: int, first: int = 0) -> Figures:
 
 
 def outcome(read: Callable[[], Found], right: Callable[[Found], object]) -> str:
-    """`error` where reading raises one of ours that a person can read; else `read`, once `right` has not objected."""
+    """Returns `error` if reading raises a readable error of ours; else `read`, unless `right` raises."""
     try:
         found = read()
     except CollectionError as error:
@@ -105,14 +109,14 @@ def outcome(read: Callable[[], Found], right: Callable[[Found], object]) -> str:
 
 
 def require_clear(error: CollectionError) -> None:
-    """Raises AssertionError unless the text of an error can be shown in one line, and is not too long."""
+    """Raises AssertionError unless an error's text is printable, on one line and not too long."""
     text = str(error)
     assert text and len(text) <= LONGEST_MESSAGE, f"a message of {len(text)} characters: {text[:200]!r}"
     assert text.isprintable(), f"a message that cannot be shown: {text[:300]!r}"
 
 
 def memory_of(run: Callable[[], object]) -> int:
-    """The most bytes that Python, numpy and Arrow held at a time for a call."""
+    """Peak bytes that Python, numpy and Arrow held during a call."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
     _POOLS.append(pool)
@@ -127,7 +131,7 @@ def memory_of(run: Callable[[], object]) -> int:
 
 
 def lines_of(run: Callable[[], object]) -> int:
-    """How many lines of Python a call runs through."""
+    """Number of Python lines that a call runs."""
     lines = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

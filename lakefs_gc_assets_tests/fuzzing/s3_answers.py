@@ -1,4 +1,4 @@
-"""Listings and bulk deletes as an S3 service answers them: XML that is damaged, lies, or speaks of other keys."""
+"""Listings and bulk deletes as an S3 service answers them: XML that is damaged, false, or about other keys."""
 
 import random
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class _Body:
 
 
 class Service:
-    """A store whose requests never leave the process; every one gets the same answer."""
+    """A store whose requests never leave the process; each gets the same answer."""
 
     def __init__(self, settings: StoreSettings = _SETTINGS) -> None:
         self.store = S3Store(settings, Location("s3", "bucket", _ROOT))
@@ -123,12 +123,12 @@ def _damaged(rng: random.Random, body: bytes) -> bytes:
 
 
 def _root(body: bytes) -> ElementTree.Element:
-    """The document, in UTF-8 whatever it says of itself: so boto3 reads it."""
+    """The document, read as UTF-8 whatever encoding it declares, as boto3 does."""
     return ElementTree.fromstring(body, ElementTree.XMLParser(encoding="utf-8"))
 
 
 def _is_error(body: bytes) -> bool:
-    """Whether boto3 takes it for a failure of the service: it asks again then, and slows down for all that follows."""
+    """True if boto3 takes it for a failure of the service: boto3 would then retry, and slow down later requests."""
     try:
         return _root(body).tag == "Error"
     except ElementTree.ParseError:
@@ -136,7 +136,7 @@ def _is_error(body: bytes) -> bool:
 
 
 def _plainly(body: bytes) -> dict[str, Any]:
-    """A listing by another reader: rows, whether there is more, and where it would go on."""
+    """Reads a listing with another reader: rows, and whether there are more."""
     root = _root(body)
     encoded = root.findtext("EncodingType") == "url"
     rows = []
@@ -148,7 +148,7 @@ def _plainly(body: bytes) -> dict[str, Any]:
 
 
 def _listing_case(rng: random.Random) -> Case:
-    """All rows of the answer in their order, or an error; never a part of them."""
+    """Reads all rows of the answer in order, or raises; never only some of them."""
     service, body = _service(), _damaged(rng, _listing(rng, _keys(rng)))
 
     def read() -> list[tuple[str, int, str]]:
@@ -172,7 +172,7 @@ def _listing_case(rng: random.Random) -> Case:
 
 
 def _level_case(rng: random.Random) -> Case:
-    """The same of one level."""
+    """The same for one level."""
     service, body = _service(), _damaged(rng, _listing(rng, _keys(rng)))
 
     def read() -> Level:
@@ -192,7 +192,7 @@ def _level_case(rng: random.Random) -> Case:
 
 
 def _delete_case(rng: random.Random) -> Case:
-    """No other key than those asked for is ever deleted, and none is accepted that the answer does not say so of."""
+    """Deletes only requested keys, and reports none as accepted that the answer does not list as deleted."""
     service, keys = _service(), [key.removeprefix(_ROOT) for key in _keys(rng)] or ["data/x"]
     reported = [_ROOT + rng.choice((*keys, *keys, "data/another")) for _ in range(rng.randrange(6))]
     rows = [
@@ -227,7 +227,7 @@ def _case(rng: random.Random) -> Case:
     case = rng.choice((_listing_case, _listing_case, _level_case, _level_case, _delete_case))(rng)
 
     def run() -> str:
-        with mock.patch("time.sleep"):  # boto3 asks again where XML is cut short
+        with mock.patch("time.sleep"):  # boto3 retries if XML is cut short.
             return case.run()
 
     return Case(case.size, run)

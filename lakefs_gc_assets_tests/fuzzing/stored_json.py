@@ -1,4 +1,4 @@
-"""Plans, reports, manifests and locks as they lie in the store: changed anywhere, or stating other values."""
+"""Plans, reports, manifests and locks in the store: changed anywhere, or with other values."""
 
 import hashlib
 import json
@@ -79,7 +79,11 @@ _MANIFEST = Manifest(
 
 @dataclass(frozen=True)
 class Record:
-    """One kind of stored document: `read` is the reader under test."""
+    """One kind of stored document.
+
+    Attributes:
+        read: the reader under test.
+    """
 
     original: Any
     built: bytes
@@ -98,7 +102,7 @@ _RECORDS = (
 
 
 def _changed_case(rng: random.Random) -> Case:
-    """Changed by accident: it is noticed, unless it still says the same."""
+    """Accidental changes are noticed, unless the content stays the same."""
     record = rng.choice(_RECORDS)
     match rng.randrange(4):
         case 0:
@@ -117,7 +121,7 @@ def _changed_case(rng: random.Random) -> Case:
 
 
 def _stated_case(rng: random.Random) -> Case:
-    """Written so, with a digest that is right: every value has its type, and it is written again as it was read."""
+    """Other values with a correct digest: every value has its type, and writing gives the same document."""
     record = rng.choice(_RECORDS[:2])
     content = mutated_json(rng, {name: value for name, value in record.content.items() if name != "sha256"})
     if not isinstance(content, dict):
@@ -134,7 +138,7 @@ def _stated_case(rng: random.Random) -> Case:
 
 
 def _lock_case(rng: random.Random) -> Case:
-    """The lock has no digest, since people may have to write it: it is a lock, or an error."""
+    """The lock has no digest, since people may have to write it: reading gives a valid lock, or an error."""
     record = lock._Record("nonce", _RUN, _OWNER, _NOW, _NOW, 30.0)
     data = mutated(rng, record.encode(), record.encode())
     if rng.random() < 0.5:

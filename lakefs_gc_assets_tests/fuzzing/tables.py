@@ -1,4 +1,4 @@
-"""Ranges, metaranges and the tables of a refs dump: damaged, or rebuilt with lies below checksums that are right."""
+"""Ranges, metaranges and the tables of a refs dump: damaged, or rebuilt with false content and correct checksums."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -49,10 +49,10 @@ class Kind:
     """One kind of table.
 
     Attributes:
-        record: any record of this kind; keys increase with the number.
-        properties: what the table says of itself.
-        read: the reader under test; its answer as rows that can be compared.
-        slowly: the same from (key, identity, data) of each record, by other means.
+        record: makes a random record of this kind; keys increase with the number.
+        properties: properties in the table.
+        read: the reader under test; returns rows that can be compared.
+        slowly: returns the same rows from (key, identity, data) of each record, by other means.
     """
 
     record: Callable[[random.Random, int], Record]
@@ -61,7 +61,7 @@ class Kind:
     slowly: Callable[[Sequence[tuple[bytes, bytes, bytes]]], Any]
 
     def case(self, rng: random.Random) -> Case:
-        """A table that was changed somewhere."""
+        """A table with a change in it."""
         if rng.random() < 0.4:
             return self._damaged(rng)
         data = _lying(rng, self._plain(rng))
@@ -85,13 +85,13 @@ class Kind:
 
     @cached_property
     def _built(self) -> list[tuple[bytes, Any]]:
-        """Some tables, and what they hold."""
+        """Some tables with their rows."""
         rng = random.Random(1)
         built = [self._plain(rng).build() for _ in range(50)]
         return [(data, self.read(data)) for data in built]
 
     def _damaged(self, rng: random.Random) -> Case:
-        """Bytes changed behind the writer's back: every one is covered, so what reads at all must be the original."""
+        """Changed bytes of a finished table: checksums cover every byte, so only the original can be read."""
         built, original = rng.choice(self._built)
         data = mutated(rng, built, built) if rng.random() < 0.9 else built
 
@@ -134,7 +134,7 @@ def _lying(rng: random.Random, table: TableBytes) -> bytes:
 
 
 def _bomb(rng: random.Random) -> bytes:
-    """Snappy that claims to be long, or is."""
+    """Snappy data that claims to be long, or is."""
     if rng.random() < 0.5:
         claim = rng.choice((1 << 20, 1 << 26, 1 << 31, (1 << 32) - 1, 1 << 40))
         return varint(claim) + rng.randbytes(rng.randrange(64))
@@ -197,7 +197,7 @@ def _metarange_rows_slowly(records: Sequence[tuple[bytes, bytes, bytes]]) -> Any
 
 
 def _fields(data: bytes) -> list[tuple[int, Any]]:
-    """Number and value of each field of a message, by a reader of its own that asks no questions."""
+    """Number and value of each field of a message, by a separate reader without checks."""
     fields: list[tuple[int, Any]] = []
     position = 0
     while position < len(data):

@@ -1,4 +1,4 @@
-"""Everything that is fuzzed, by name."""
+"""All fuzz targets, by name."""
 
 from lakefs_gc_assets_tests.fuzzing import (
     addresses,

@@ -1,6 +1,7 @@
-"""Every target, the same cases each time: 100 of each in two processes, 10,000 in one each in `make test-slow`.
+"""Fuzzes every target with the same cases each time.
 
-`make fuzz` has more.
+`make test` runs 100 cases of each in two processes, `make test-slow` 10,000 of each in its own process; `make fuzz`
+runs more.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`make model`: visits every state of each scope, and takes out each rule."""
+"""`make model`: visits every state of each scope, and removes each rule in turn."""
 
 import sys
 import time
@@ -9,12 +9,12 @@ from lakefs_gc_assets_tests.model.scopes import COLLECTION, Model, some
 
 
 def main() -> None:
-    """Prints what each scope has and what each mutant violates; ends with 1 where that is not as it should be."""
+    """Prints the states of each scope and the violation of each mutant; exits with status 1 if any result is wrong."""
     sys.exit(min(sum(map(_check, (COLLECTION, METADATA))), 1))
 
 
 def _check(model: Model) -> int:
-    """How many things of a model are not as they should be."""
+    """Number of wrong results of a model."""
     wrong, never = 0, set[frozenset[str]]()
     for name, scope in model.scopes.items():
         began = time.monotonic()

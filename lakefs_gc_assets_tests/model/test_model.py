@@ -1,4 +1,4 @@
-"""The model has the order of the code, names what there is, and its smallest scope is checked."""
+"""The model has the order of the code, names existing bugs and tests, and its smallest scope is checked."""
 
 import ast
 import inspect
@@ -109,7 +109,7 @@ def test_no_run_of_the_model_reads_the_requirement_or_what_no_answer_of_lakefs_s
 
 @pytest.fixture
 def tlc() -> None:
-    """TLC, or a skipped test if it cannot be installed."""
+    """Installs TLC, or skips the test."""
     try:
         install()
     except subprocess.CalledProcessError as error:

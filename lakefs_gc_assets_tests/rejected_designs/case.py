@@ -1,4 +1,4 @@
-"""What a module about a design offers: scenarios, and what is known of each."""
+"""Interface of a module about a design: scenarios with their descriptions and expected results."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +12,9 @@ class Case:
     """One scenario.
 
     Attributes:
-        title: what it is called on the page.
-        says: what there is to know about it, in a sentence or two.
-        holds: whether no history may end in a problem; otherwise one must.
+        title: its name on the page.
+        says: its description, in a sentence or two.
+        holds: True if no history may end in a problem; otherwise one must.
     """
 
     title: str
@@ -24,5 +24,5 @@ class Case:
 
     @cached_property
     def found(self) -> Exploration:
-        """What the explorer finds."""
+        """Result of the explorer."""
         return explore(self.scenario)

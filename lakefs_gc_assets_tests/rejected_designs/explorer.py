@@ -1,7 +1,7 @@
-"""All interleavings of a few actors, breadth first: the first violation that is found has the shortest history.
+"""All interleavings of a few actors, breadth first: the first violation found has the shortest history.
 
-An actor is a generator: it yields atomic steps and is sent what each of them answered. Given the same answers it takes
-the same steps, so a state is the world and what every actor was told so far; equal states are looked at once.
+An actor is a generator: it yields atomic steps and is sent the answer of each step. Given the same answers it takes the
+same steps. A state is therefore the world and all answers so far, and equal states are explored once.
 """
 
 from collections import deque
@@ -16,20 +16,20 @@ _DEAD = "dies"
 
 @dataclass
 class World:
-    """What actors share: its fields are sets, and dictionaries of values that never change.
+    """State shared by actors: its fields are sets, and dictionaries of immutable values.
 
     Attributes:
-        under_way: operations that have begun and not ended; kept by the explorer.
+        under_way: operations that have begun and not ended; maintained by the explorer.
     """
 
     under_way: set[str] = field(default_factory=set)
 
     def duplicate(self) -> Self:
-        """The same world, to be changed by a step."""
+        """A copy of the world, to be changed by a step."""
         return replace(self, **{each.name: copy(getattr(self, each.name)) for each in fields(self)})
 
     def frozen(self) -> Hashable:
-        """All of it as a value that can be compared with that of another moment."""
+        """All fields as a value that can be compared with that of another moment."""
         values = (getattr(self, each.name) for each in fields(self))
         return tuple(frozenset(value.items() if isinstance(value, dict) else value) for value in values)
 
@@ -39,7 +39,7 @@ Kind = TypeVar("Kind", bound=World)
 
 @dataclass(frozen=True)
 class Step:
-    """One atomic step: `act` changes the world it is given first, and answers."""
+    """One atomic step: `act` changes the world, its first argument, and returns the answer."""
 
     label: str
     act: Callable[..., Any]
@@ -47,7 +47,7 @@ class Step:
 
 
 def step(label: str, act: Callable[..., Any], *arguments: Any) -> Step:
-    """A step, to be yielded."""
+    """Makes a step to yield."""
     return Step(label, act, arguments)
 
 
@@ -65,7 +65,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class Scenario(Generic[Kind]):
-    """A world, who acts in it, what must never be, and what must not be left when everybody has ended."""
+    """A world and its actors; `broken` finds a problem in any state, `left` one at the end."""
 
     world: Kind
     actors: tuple[Actor, ...]
@@ -86,7 +86,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What was found: a history that ends in a problem, or (`problem` is None) that no history does."""
+    """Result: a history that ends in a problem, or a `problem` of None if no history does."""
 
     states: int
     problem: str | None = None
@@ -103,7 +103,7 @@ class _State(Generic[Kind]):
 
 
 def explore(scenario: Scenario[Kind]) -> Exploration:
-    """Looks at every state that can be reached, nearest first, up to the first problem."""
+    """Explores every reachable state, nearest first, up to the first problem."""
     start = _State(scenario.world.duplicate(), tuple(() for _ in scenario.actors))
     came_from: dict[Hashable, tuple[Hashable, Moment] | None] = {start.key(): None}
     waiting = deque([start])
@@ -121,7 +121,7 @@ def explore(scenario: Scenario[Kind]) -> Exploration:
 
 
 def replay(scenario: Scenario[Kind], history: tuple[Moment, ...]) -> str | None:
-    """The problem in which a history ends, if any. Raises ValueError where the scenario does not allow it."""
+    """The problem in which a history ends, or None. Raises ValueError if the scenario does not allow the history."""
     state = _State(scenario.world.duplicate(), tuple(() for _ in scenario.actors))
     for moment in history:
         matching = [follower for each, follower in _followers(scenario, state) if each == moment]
@@ -133,7 +133,7 @@ def replay(scenario: Scenario[Kind], history: tuple[Moment, ...]) -> str | None:
 
 
 def every_problem(scenario: Scenario[Kind], steps: int) -> Iterator[tuple[Moment, ...]]:
-    """Histories of at most so many steps that end in a problem; depth first and without comparing states: slow."""
+    """Histories up to a number of steps that end in a problem. Slow: depth first, without comparing states."""
 
     def below(state: _State[Kind], history: tuple[Moment, ...]) -> Iterator[tuple[Moment, ...]]:
         followers = list(_followers(scenario, state))
@@ -147,7 +147,7 @@ def every_problem(scenario: Scenario[Kind], steps: int) -> Iterator[tuple[Moment
 
 
 def alone(world: Kind, program: Callable[[], Steps]) -> Kind:
-    """The world after one operation that nobody interrupts."""
+    """The world after one uninterrupted operation."""
     world = world.duplicate()
     steps, answer = program(), None
     try:
@@ -183,7 +183,7 @@ def _with(answers: tuple[tuple[Any, ...], ...], index: int, answer: Any) -> tupl
 
 @lru_cache(maxsize=1 << 16)
 def _next_step(program: Callable[[], Steps], reported: tuple[Any, ...]) -> Step | None:
-    """What an actor does next that was told this so far; None where it has ended."""
+    """The next step of an actor after these answers; None if it has ended."""
     if reported and reported[-1] == _DEAD:
         return None
     steps = program()

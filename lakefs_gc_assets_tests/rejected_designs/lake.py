@@ -1,8 +1,8 @@
-"""A lakeFS in small: objects, staging areas, commits, and the steps that writers of every design share.
+"""A small lakeFS: objects, staging areas, commits, and the steps that writers of every design share.
 
-A branch has one staging token; a commit seals it, gives the branch a new one, and writes the sealed entries into the
-commit. Whatever a commit or a staging area of a branch refers to must be in the object store: that is all that
-`missing` asks for. Entries of dropped tokens stay until somebody cleans them up, and refer to nothing any more.
+A branch has one staging token. A commit seals it, gives the branch a new one, and writes the sealed entries into the
+commit. Every object that a commit or a staging area of a branch refers to must exist; `missing` checks only this.
+Entries of dropped tokens stay until they are cleaned up, but refer to nothing any more.
 """
 
 from dataclasses import dataclass, field
@@ -30,8 +30,8 @@ class Lake(World):
     """One repository and its object store.
 
     Attributes:
-        objects: by address, the operations that were under way when the object was written. Times are told by them:
-            what is to be older than any operation is so once all of these have ended.
+        objects: by address, the operations in progress when the object was written. They serve as its time: an object
+            is older than any operation once all of these have ended.
         tokens: the staging token of each branch.
         sealed: tokens whose entries a commit is about to write.
         staged: entries by token and path.
@@ -60,7 +60,7 @@ class Lake(World):
         self.objects[address] = frozenset(self.under_way)
 
     def old(self, meanwhile: frozenset[str]) -> bool:
-        """Whether all operations that were under way at some moment have ended."""
+        """True if all operations that were in progress at some moment have ended."""
         return self.under_way.isdisjoint(meanwhile)
 
     def hard_delete(self, address: str) -> None:
@@ -68,7 +68,7 @@ class Lake(World):
         self.objects.pop(address, None)
 
     def stage(self, token: str, path: str, address: str) -> str | None:
-        """Sets an entry; answers the address it had before."""
+        """Sets an entry; returns its previous address."""
         before = self.staged.get((token, path))
         self.staged[token, path] = Entry(address)
         return before.address if before else None
@@ -78,12 +78,12 @@ class Lake(World):
         self.staged.pop((token, path), None)
 
     def seal(self, branch: str) -> str:
-        """Gives the branch a new token; answers the old one, whose entries are to be committed."""
+        """Gives the branch a new token; returns the old one, whose entries are to be committed."""
         self.sealed.add(self.tokens[branch])
         return self.drop(branch)
 
     def drop(self, branch: str) -> str:
-        """Gives the branch a new token; answers the old one, whose entries are thrown away unless it is sealed."""
+        """Gives the branch a new token; returns the old one, whose entries are dropped unless it is sealed."""
         old = self.tokens[branch]
         self.tokens[branch] = f"{branch}.{int(old.rpartition('.')[2]) + 1}"
         return old
@@ -94,18 +94,18 @@ class Lake(World):
         self.sealed.discard(token)
 
     def entries(self, token: str) -> tuple[tuple[str, Entry], ...]:
-        """Path and entry of all that is under a token."""
+        """Path and entry of everything under a token."""
         return tuple(sorted((path, entry) for (under, path), entry in self.staged.items() if under == token))
 
     def references(self) -> dict[str, str]:
-        """Every address that is referred to, and what refers to it."""
+        """Every referenced address, and its referrer."""
         live = {*self.tokens.values(), *self.sealed}
         staged = {entry.address: f"{path}, staged" for (token, path), entry in self.staged.items() if token in live}
         return staged | {address: f"{path}, committed" for path, address in self.committed}
 
 
 def missing(lake: Lake) -> str | None:
-    """A live reference whose object is gone."""
+    """A live reference to a missing object."""
     for address, referrer in sorted(lake.references().items()):
         if address not in lake.objects:
             return f"{referrer} as {address}, which is gone"

@@ -20,31 +20,31 @@ class Locking(Lake):
     """A lake whose staged entries can be locked."""
 
     def lock(self, token: str, path: str, seen: Entry) -> bool:
-        """Locks an entry that is still as it was seen (`SetIf`); answers whether it did."""
+        """Locks an entry that has not changed since it was read (`SetIf`); returns True on success."""
         if self.staged.get((token, path)) != seen:
             return False
         self.staged[token, path] = Entry(seen.address, locked=True)
         return True
 
     def unlock(self, token: str, path: str) -> None:
-        """Gives a lock back."""
+        """Releases a lock."""
         if found := self.staged.get((token, path)):
             self.staged[token, path] = Entry(found.address)
 
     def copy_locked(self, branch: str, path: str, address: str) -> str:
-        """Adds an entry, locked, under the current token; answers the token."""
+        """Adds a locked entry under the current token; returns the token."""
         token = self.token(branch)
         self.staged[token, path] = Entry(address, locked=True)
         return token
 
     def override(self, branch: str, path: str, address: str) -> str:
-        """Sets an entry, not locked, under the current token; answers the token."""
+        """Sets an unlocked entry under the current token; returns the token."""
         token = self.token(branch)
         self.staged[token, path] = Entry(address)
         return token
 
     def expire(self) -> None:
-        """Unlocks everything."""
+        """Unlocks all entries."""
         for (token, path), entry in list(self.staged.items()):
             self.staged[token, path] = Entry(entry.address)
 
@@ -66,7 +66,7 @@ Care = Literal["looks", "locks"]
 
 
 def delete(branch: str, path: str, care: Care = "locks") -> Steps:
-    """Removes an entry and its object: after a look at the lock, or under a lock of its own."""
+    """Removes an entry and its object, after checking the lock or under its own lock."""
     found = yield step(f"reads the entry of {path}", Locking.entry, branch, path)
     if found is None or found.entry.locked:
         return
@@ -78,7 +78,7 @@ def delete(branch: str, path: str, care: Care = "locks") -> Steps:
 
 
 def upload(branch: str, path: str, address: str) -> Steps:
-    """Overrides an entry under a lock; the object it had goes unless the staging token changed."""
+    """Overrides an entry under a lock; its old object is deleted unless the staging token changed."""
     found = yield step(f"reads the entry of {path}", Locking.entry, branch, path)
     if found is not None:
         locked = not found.entry.locked and (yield step(f"locks {path}", Locking.lock, found.token, path, found.entry))
@@ -97,7 +97,7 @@ def commit(branch: str) -> Steps:
 
 
 def reset(branch: str, care: Care = "locks") -> Steps:
-    """Drops a token, and the objects of its entries that nobody has locked."""
+    """Drops a token, and the objects of its unlocked entries."""
     token = yield step(f"drops the token of {branch}", Locking.drop, branch)
     for path, entry in (yield step(f"reads the entries of {token}", Locking.entries, token)):
         if entry.locked or (care == "locks" and not (yield step(f"locks {path}", Locking.lock, token, path, entry))):
@@ -106,7 +106,7 @@ def reset(branch: str, care: Care = "locks") -> Steps:
 
 
 def stale_lock(lake: Locking) -> str | None:
-    """A lock that nobody holds any more: uploads, moves and deletes of this path will be refused for ever."""
+    """A lock without a holder: uploads, moves and deletes of this path will be refused forever."""
     for (_, path), entry in sorted(lake.staged.items()):
         if entry.locked:
             return f"{path} is locked and nobody holds the lock: it can never be overridden, moved or deleted"
@@ -114,7 +114,7 @@ def stale_lock(lake: Locking) -> str | None:
 
 
 def committed_gone(lake: Locking) -> str | None:
-    """A committed entry whose object is gone."""
+    """A committed entry whose object is missing."""
     gone = sorted((path, address) for path, address in lake.committed if address not in lake.objects)
     return f"{gone[0][0]}, committed as {gone[0][1]}, which is gone" if gone else None
 
@@ -125,7 +125,7 @@ def _scenario(*actors: Actor) -> Scenario[Locking]:
 
 
 def expiry() -> Steps:
-    """A lock with a time."""
+    """Locks that time out."""
     yield step("locks expire", Locking.expire)
 
 

@@ -24,7 +24,7 @@ LOOK = (STAGED, WAIT, COMMITTED)
 ONE_LOOK = (LIST, *LOOK)
 TWO_LOOKS = (LIST, STAGED, COMMITTED, WAIT, STAGED, COMMITTED)
 TRACKED = (LIST, STAGED, COPIED, WAIT, COMMITTED)
-"""What a collection does in which order; subtraction and deletion follow."""
+"""Phases of a collection in order; subtraction and deletion follow."""
 
 Place = tuple[str, str]
 """A branch and a path."""
@@ -32,12 +32,12 @@ Place = tuple[str, str]
 
 @dataclass
 class Tracked(Lake):
-    """A lake that notes shallow copies; where copies are full, there are none."""
+    """A lake that records shallow copies; none occur if copies are full."""
 
     tracked: set[str] = field(default_factory=set)
 
     def listed(self, young_too: bool) -> frozenset[str]:
-        """Objects older than the cutoff: what was under way when they were written has ended."""
+        """Objects older than the cutoff: all operations in progress when they were written have ended."""
         return frozenset(address for address, meanwhile in self.objects.items() if young_too or self.old(meanwhile))
 
     def committed_addresses(self) -> frozenset[str]:
@@ -45,12 +45,12 @@ class Tracked(Lake):
         return frozenset(address for _, address in self.committed)
 
     def look_at(self, branch: str, path: str) -> tuple[str | None, frozenset[str]]:
-        """The address that is staged at a path, and the tokens of commits that are under way, which nobody is told."""
+        """The address staged at a path, and the tokens of commits in progress, which no client can see."""
         found = self.entry(branch, path)
         return (found.entry.address if found else None), frozenset(self.sealed)
 
     def committing(self) -> frozenset[str]:
-        """Tokens of commits that are under way."""
+        """Tokens of commits in progress."""
         return frozenset(self.sealed)
 
     def copied_addresses(self) -> frozenset[str]:
@@ -58,11 +58,11 @@ class Tracked(Lake):
         return frozenset(self.tracked)
 
     def track(self, address: str) -> None:
-        """Notes a shallow copy."""
+        """Records a shallow copy."""
         self.tracked.add(address)
 
     def copy_object(self, source: str, target: str) -> bool:
-        """Copies an object; answers whether it was there."""
+        """Copies an object; returns True if it exists."""
         if source not in self.objects:
             return False
         self.write(target)
@@ -70,10 +70,10 @@ class Tracked(Lake):
 
 
 def collect(phases: tuple[str, ...], places: tuple[Place, ...]) -> Steps:
-    """One collection; staging is read place by place, as a server pages through it.
+    """One collection; reads staging place by place, as a server pages through it.
 
-    The wait is longer than any commit lasts: a history in which a commit of the time before is still under way after it
-    cannot be, and nothing is deleted in it.
+    The wait is longer than any commit lasts. A history in which an earlier commit is still in progress after the wait
+    is impossible, and nothing is deleted in it.
     """
     listed: frozenset[str] = frozenset()
     live: frozenset[str] = frozenset()
@@ -102,13 +102,13 @@ def collect(phases: tuple[str, ...], places: tuple[Place, ...]) -> Steps:
 
 
 def upload(branch: str, path: str, address: str) -> Steps:
-    """Writes an object to an address of its own and stages it; again if the token changed meanwhile."""
+    """Writes an object to a new address and stages it, again if the token changed meanwhile."""
     yield step(f"writes {address}", Tracked.write, address)
     yield from stage(branch, path, address)
 
 
 def stage(branch: str, path: str, address: str) -> Steps:
-    """Sets an entry; again if the token changed meanwhile."""
+    """Sets an entry, again if the token changed meanwhile."""
     token = yield step(f"reads the token of {branch}", Tracked.token, branch)
     while True:
         yield step(f"sets the entry of {path} to {address}", Tracked.stage, token, path, address)
@@ -119,9 +119,9 @@ def stage(branch: str, path: str, address: str) -> Steps:
 
 
 def copy(source: Place, target: Place, address: str, moves: bool = False) -> Steps:
-    """Copies an entry in full, the object to an address of its own; a move deletes the old entry then.
+    """Copies an entry in full, its object to a new address; a move then deletes the old entry.
 
-    Fails where the object went meanwhile.
+    Fails if the object was deleted meanwhile.
     """
     found = yield step(f"reads the entry of {source[1]}", Tracked.entry, *source)
     if found is None:
@@ -135,7 +135,7 @@ def copy(source: Place, target: Place, address: str, moves: bool = False) -> Ste
 
 
 def rename(source: Place, target: Place) -> Steps:
-    """Notes the address as copied, stages it a second time, and deletes the old entry."""
+    """Records the address as copied, stages it a second time, and deletes the old entry."""
     found = yield step(f"reads the entry of {source[1]}", Tracked.entry, *source)
     if found is None:
         return
@@ -145,7 +145,7 @@ def rename(source: Place, target: Place) -> Steps:
 
 
 def delete(branch: str, path: str) -> Steps:
-    """Removes an entry, and nothing else."""
+    """Removes an entry only."""
     found = yield step(f"reads the entry of {path}", Tracked.entry, branch, path)
     if found is not None:
         yield step(f"removes the entry of {path}", Tracked.unstage, found.token, path)

@@ -1,4 +1,4 @@
-"""The page `docs/evidence/rejected-designs.md`, made of what the modules say and of what the explorer finds."""
+"""The page `docs/evidence/rejected-designs.md`, made from the modules' docstrings and the explorer's results."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -16,7 +16,7 @@ TITLE = "A reference counter in object metadata"
 
 
 class Metadata(NamedTuple):
-    """Of one object; every write makes another version."""
+    """Metadata of one object; every write makes another version."""
 
     counter: int
     version: int
@@ -29,11 +29,11 @@ class Counting(Lake):
     metadata: dict[str, Metadata] = field(default_factory=dict)
 
     def read_counter(self, address: str) -> Metadata | None:
-        """The metadata; None where there is no such object."""
+        """The metadata; None if there is no such object."""
         return self.metadata.get(address)
 
     def set_counter(self, address: str, counter: int, if_version: int | None) -> bool:
-        """Writes the counter, under a condition where one is given; answers whether it did."""
+        """Writes the counter, only at `if_version` if given; returns True on success."""
         found = self.metadata.get(address)
         if found is None or if_version not in (None, found.version):
             return False
@@ -47,7 +47,7 @@ class Counting(Lake):
 
 
 def stage(conditional: bool, branch: str, path: str, address: str) -> Steps:
-    """One more entry for an address that exists."""
+    """Adds an entry for an address that exists."""
     while True:
         found = yield step(f"reads the counter of {address}", Counting.read_counter, address)
         if found is None or found.counter == 0:
@@ -61,7 +61,7 @@ def stage(conditional: bool, branch: str, path: str, address: str) -> Steps:
 
 
 def delete(conditional: bool, branch: str, path: str) -> Steps:
-    """Takes an entry away, and with the last one the object."""
+    """Removes an entry, and the object with the last one."""
     found = yield step(f"reads the entry of {path}", Counting.entry, branch, path)
     address = found.entry.address
     yield step(f"removes the entry of {path}", Counting.unstage, found.token, path)

@@ -16,12 +16,12 @@ TITLE = "Staged data on a defined path"
 
 @dataclass
 class Paths(World):
-    """The staging token of the one branch, objects by address, and what commits hold.
+    """The staging token of the one branch, objects by address, and committed data.
 
     Attributes:
-        tokens: those that the branch has had, the last one is current.
+        tokens: all tokens that the branch has had; the last one is current.
         objects: content by address.
-        committed: address and, as the commit saw it, content.
+        committed: address and content as of the commit.
     """
 
     tokens: set[int] = field(default_factory=set)
@@ -33,17 +33,17 @@ class Paths(World):
         return max(self.tokens)
 
     def swap(self) -> int:
-        """Gives the branch another token; answers the one it had."""
+        """Gives the branch another token; returns the old one."""
         old = self.token()
         self.tokens.add(old + 1)
         return old
 
     def write(self, address: str, content: str) -> None:
-        """The moment in which an object is there: a store shows it whole, when its upload ends."""
+        """Makes an object visible: a store shows it whole, when its upload ends."""
         self.objects[address] = content
 
     def commit(self, token: int) -> None:
-        """Writes what is on the token's path into committed tables."""
+        """Writes the objects on the token's path into committed tables."""
         self.committed |= {item for item in self.objects.items() if item[0].startswith(f"main/{token}/")}
 
 
@@ -60,7 +60,7 @@ def commit() -> Steps:
 
 
 def changed(world: Paths) -> str | None:
-    """Committed data that is no longer what was committed."""
+    """Committed data that has changed since its commit."""
     for address, content in sorted(world.committed):
         if (now := world.objects.get(address)) != content:
             return f"{address} was committed with the content {content!r} and now has {now!r}"

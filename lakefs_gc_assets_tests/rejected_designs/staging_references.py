@@ -25,7 +25,7 @@ _KEYS_GO = (DELETED, STAGED, COMMITTED)
 
 
 class Note(NamedTuple):
-    """A reference's state, and what was under way when it was written: its `last_modified`."""
+    """A reference's state, and the operations in progress when it was written: its `last_modified`."""
 
     state: str
     meanwhile: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Tracking(Lake):
     notes: dict[tuple[str, str], Note] = field(default_factory=dict)
 
     def mark(self, address: str, token: str, state: str) -> bool:
-        """Sets a note; committed is never overwritten (`SetIf`). Answers whether it was set."""
+        """Sets a note; committed is never overwritten (`SetIf`). Returns True if it was set."""
         before = self.notes.get((address, token))
         if state != COMMITTED and before is not None and before.state == COMMITTED:
             return False
@@ -61,7 +61,7 @@ class Tracking(Lake):
         return tuple(sorted({address for address, _ in self.notes}))
 
     def notes_of(self, address: str) -> tuple[tuple[str, str, bool], ...]:
-        """Token, state, and whether it is old, of each of an address's notes."""
+        """Token, state, and True if old, for each note of an address."""
         found = [(token, note) for (about, token), note in self.notes.items() if about == address]
         return tuple(sorted((token, note.state, self.old(note.meanwhile)) for token, note in found))
 
@@ -71,7 +71,7 @@ class Tracking(Lake):
 
 
 def upload(branch: str, path: str, address: str) -> Steps:
-    """Writes an object and stages it; the address that the entry had before is marked deleted."""
+    """Writes an object and stages it; marks the entry's previous address deleted."""
     yield step(f"writes {address}", Tracking.write, address)
     token = yield step(f"reads the token of {branch}", Tracking.token, branch)
     yield step(f"notes {address} on {token} as staged", Tracking.mark, address, token, STAGED)
@@ -88,7 +88,7 @@ def copy(source: str, path: str, branch: str, target: str) -> Steps:
 
 
 def stage(branch: str, path: str, address: str) -> Steps:
-    """Stages an address inside of the repository."""
+    """Stages an address inside the repository."""
     token = yield step(f"reads the token of {branch}", Tracking.token, branch)
     yield step(f"notes {address} on {token} as staged", Tracking.mark, address, token, STAGED)
     yield step(f"sets the entry of {path} to {address}", Tracking.stage, token, path, address)

@@ -1,4 +1,4 @@
-"""What the document says of its designs, and what this project says of its own, is what the explorer finds."""
+"""The explorer confirms the claims of the document about its designs, and those of this project about its own."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -33,7 +33,7 @@ def test_a_case_ends_as_it_is_said_to(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [each for each in _ALL if not each.values[0].holds])  # type: ignore[union-attr]
 def test_no_history_is_shorter(case: Case) -> None:
-    """By another search that goes through histories and not through states, as far as it gets in a second or so."""
+    """Checks with another search over histories, not states, as far as it gets in a second or so."""
     found = case.found
     assert not list(every_problem(case.scenario, min(len(found.history) - 1, 8)))
     if len(found.history) <= 8:
@@ -47,7 +47,7 @@ LENGTHS: dict[ModuleType, dict[str, int]] = {
     token_states: {"an override on one token": 8},
     no_copies: {"commit and move": 11, "delete and move": 6, "concurrent moves": 12, "a stale lock": 4},
 }
-"""The blockers and races that the document names, and how long a history each of them needs in these models."""
+"""The blockers and races that the document names, and the lengths of their histories in these models."""
 
 
 @pytest.mark.parametrize("module", LENGTHS, ids=lambda module: module.TITLE)
@@ -73,7 +73,7 @@ def test_where_the_documents_own_repair_holds(module: ModuleType, title: str) ->
 
 
 def test_each_look_of_an_offline_collection_is_needed() -> None:
-    """For every single look that is left out, some history of the same writers loses something live."""
+    """Without any single look, some history of the same writers loses a live object."""
     for without in offline.LOOK:
         phases = tuple(phase for phase in offline.TWO_LOOKS if phase != without)
         scenario = offline.scenario(phases, offline.UPLOAD, offline.COMMIT, places=(offline.X,))

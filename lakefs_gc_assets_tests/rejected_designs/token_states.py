@@ -31,11 +31,11 @@ class Listed(Lake):
     ended: set[str] = field(default_factory=set)
 
     def tokens_of(self, address: str) -> Tokens | None:
-        """The list; None where there is no such key."""
+        """The list; None if there is no such key."""
         return self.lists.get(address)
 
     def set_tokens(self, address: str, tokens: Tokens, predicate: Tokens | None) -> bool:
-        """Sets a list if it is still the one that was read (`set if`); answers whether it did."""
+        """Sets a list if it has not changed since it was read (`set if`); returns True on success."""
         if self.lists.get(address) != predicate:
             return False
         self.lists[address] = tokens
@@ -50,11 +50,11 @@ class Listed(Lake):
         self.ended.add(token)
 
     def ended_tokens(self) -> tuple[str, ...]:
-        """What the job has to do."""
+        """Tokens for the job."""
         return tuple(sorted(self.ended))
 
     def addresses_on(self, token: str) -> tuple[tuple[str, bool], ...]:
-        """Addresses that a token's entries hold, and whether they are committed."""
+        """Addresses in a token's entries, each with True if it is committed."""
         committed = {address for _, address in self.committed}
         return tuple(sorted({(entry.address, entry.address in committed) for _, entry in self.entries(token)}))
 
@@ -66,7 +66,7 @@ class Listed(Lake):
 
 
 def upload(branch: str, path: str, address: str, repaired: bool) -> Steps:
-    """Writes an object, lists it, stages it; `repaired` takes the overridden object's reference away."""
+    """Writes an object, lists it, stages it; with `repaired` it also drops the overridden object's reference."""
     yield step(f"writes {address}", Listed.write, address)
     token = yield step(f"reads the token of {branch}", Listed.token, branch)
     yield from _add(address, token)
@@ -84,7 +84,7 @@ def _add(address: str, token: str) -> Steps:
 
 
 def _remove(address: str, token: str) -> Steps:
-    """Takes a token off a list; the object goes with the last one."""
+    """Takes a token off a list, and deletes the object with the last one."""
     while True:
         tokens = yield step(f"reads the list of {address}", Listed.tokens_of, address)
         if tokens is None:
@@ -98,7 +98,7 @@ def _remove(address: str, token: str) -> Steps:
 
 
 def copy(source: str, path: str, branch: str, target: str) -> Steps:
-    """Adds a reference where there are any; an address without a list is taken for committed."""
+    """Adds a reference if there is any; an address without a list is taken for committed."""
     found = yield step(f"reads the entry of {path}", Listed.entry, source, path)
     if found is None:
         return
@@ -117,14 +117,14 @@ def copy(source: str, path: str, branch: str, target: str) -> Steps:
 
 
 def commit(branch: str) -> Steps:
-    """As today; then the job is told."""
+    """Commits as today, then notifies the job."""
     token = yield step(f"swaps the token of {branch}", Listed.seal, branch)
     yield step(f"writes the entries of {token} to a commit", Listed.commit, token)
     yield step(f"enters {token} as committed", Listed.end, token)
 
 
 def reset(branch: str) -> Steps:
-    """As today; then the job is told."""
+    """Resets as today, then notifies the job."""
     token = yield step(f"drops the token of {branch}", Listed.drop, branch)
     yield step(f"enters {token} as deleted", Listed.end, token)
 
@@ -141,7 +141,7 @@ def job() -> Steps:
 
 
 def never_found(lake: Listed) -> str | None:
-    """An object that nothing refers to, and that the job does not find either, however often it runs."""
+    """An unreferenced object that the job does not find either, however often it runs."""
     after = alone(lake, job)
     for address in sorted(after.objects.keys() - after.references().keys()):
         return f"nothing refers to {address}, and the job never finds it"

@@ -25,7 +25,7 @@ from lakefs_gc_assets_tests.runs.replayed_runs import AGED
 
 @pytest.fixture
 def much_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treats a few objects as many: runs first exclude those in live ranges with the same keys, then look up the rest."""
+    """Treats a few objects as many: runs first exclude those in live ranges of the same keys, then look up the rest."""
     monkeypatch.setattr(checkpoint, "_MANY_ENTRIES", 0)
     monkeypatch.setattr(current, "_ASKED_AT_ONCE", 3)
     monkeypatch.setattr(current, "_ROUNDS", 1_000)
@@ -162,7 +162,7 @@ _KEPT_DAYS = (400, 30, 3, 400, 1, 0)
 def test_a_run_that_builds_on_another_marks_what_one_does_that_lists_everything(folder: str, tmp_path: Path) -> None:
     went = require_the_same(folder, tmp_path, plain_tables)
     assert len(went) == len(_KEPT_DAYS)
-    # The first run examined everything: ranges that it kept are known, so later deletions come from them alone.
+    # The first run examined everything, so later deletions come only from ranges that earlier runs kept.
     assert sum(map(len, went[1:])) > 0
 
 
@@ -186,7 +186,7 @@ def test_so_it_does_where_much_expires_in_the_graph(much_expires: None, tmp_path
 def require_the_same(
     folder: str, scratch: Path, engine: Engine, kept_days: Sequence[int] = _KEPT_DAYS
 ) -> list[list[str]]:
-    """Sweeps repeatedly, each time after a dry run that lists everything; returns the deleted addresses of each sweep."""
+    """Sweeps repeatedly, each time after a dry run that lists everything; returns the deleted addresses by sweep."""
     clock, policy, went = SetClock(datetime.now(UTC)), scratch / "policy.yaml", []
     with ReplayServer(folder_of(folder), now=clock.now, deletes="overlay") as server, engine() as collect:
         base_run = None
