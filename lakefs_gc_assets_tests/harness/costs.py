@@ -1,7 +1,7 @@
-"""What each test costs: seconds of wall and of processor, those of all processes counted that its own one started.
+"""Cost of each test: seconds of wall and of processor, including all processes that it started.
 
-`make costs` writes `costs.json`: files are dealt out by it, dearest first. A test over its budget is named at the end
-of a run. Times of the processor hardly depend on what else the machine does; those of the wall do.
+`make costs` writes `costs.json`, by which files are dealt out, most expensive first. The end of a run names each test
+over its budget. Processor times hardly depend on other work of the machine; wall times do.
 """
 
 import json
@@ -19,10 +19,10 @@ from lakefs_gc_assets_tests.harness import process_tree
 
 FILE = Path(__file__).with_name("costs.json")
 BUDGET = 6.0
-"""Seconds of processor for one test of `make test`; what costs more is marked slow, or made cheaper."""
+"""Processor seconds for one test of `make test`. A more expensive test must be marked slow, or made cheaper."""
 _PROPERTY = "cost"
 _NAMED = 2.0
-"""Tests that cost less than these seconds are not named, only their files."""
+"""Minimum seconds for a test to be named; cheaper tests are only in the sums of their files."""
 Making = Generator[None, pytest.TestReport, pytest.TestReport]
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -38,25 +38,25 @@ class Cost:
         return Cost(self.wall + other.wall, self.processor + other.processor)
 
     def as_json(self) -> dict[str, float]:
-        """Rounded, as the file holds it."""
+        """Rounded, as in the file."""
         return {"wall": round(self.wall, 1), "processor": round(self.processor, 1)}
 
 
 def spent() -> float:
-    """Seconds of processor of this process and its descendants, those that have ended included."""
+    """Processor seconds of this process and its descendants, including ended ones."""
     return process_tree.ticks(os.getpid()) / _TICKS
 
 
 def of_files(tests: Set[str]) -> Mapping[str, float]:
-    """Seconds by test file, as measured last: of wall or of processor, whichever are more; none where nothing was.
+    """Seconds by test file, as last measured: wall or processor, whichever is greater; empty without a measurement.
 
     Args:
-        tests: ids of those that are to run; what others of their files cost is left out, as far as they are named.
+        tests: ids of the tests to run. Costs of other tests are subtracted if the file names these tests.
     """
     if not FILE.exists():
         return {}
     measured = json.loads(FILE.read_text())
-    # What was skipped where the costs were measured cost nothing there, and is dear elsewhere.
+    # A test skipped in the measurement cost nothing there, but may be expensive elsewhere.
     seconds = {file: more for file, cost in measured["files"].items() if (more := _more(cost))}
     for test, cost in measured["tests"].items():
         if test not in tests and test.partition("::")[0] in seconds:
@@ -70,10 +70,11 @@ def _more(cost: Mapping[str, float]) -> float:
 
 @dataclass(eq=False)
 class Costs:
-    """The plugin: measures in the processes that run tests, gathers where all reports arrive.
+    """Pytest plugin: measures in the processes that run tests, and collects results in the process that gets all
+    reports.
 
     Attributes:
-        written_to: the file that is written at the end; None for none.
+        written_to: the file to write at the end, or None.
     """
 
     written_to: Path | None
@@ -84,15 +85,15 @@ class Costs:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Begins with the fixtures, which belong to the test that needs them first."""
+        """Starts with the fixtures, which count for the first test that needs them."""
         self._began = time.monotonic()
-        # Between two tests nothing is done.
+        # No work happens between two tests.
         if self._before is None:
             self._before = spent()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Making:
-        """Hands the cost over with the last report of a test."""
+        """Adds the cost to the last report of a test."""
         report = yield
         if call.when == "teardown":
             before, self._before = self._before or 0.0, spent()
@@ -101,7 +102,7 @@ class Costs:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Gathers them."""
+        """Collects the costs."""
         for name, value in report.user_properties:
             if name == _PROPERTY and report.when == "teardown":
                 wall, processor, slow = cast("tuple[float, float, bool]", value)

@@ -1,4 +1,4 @@
-"""`dagster dev` as a user starts it, talked to through GraphQL as the UI does."""
+"""`dagster dev` as a user starts it, used through GraphQL as the UI does."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 _PATIENT = {f"DAGSTER_{call}GRPC_TIMEOUT_SECONDS": "300" for call in ("", "SENSOR_", "SCHEDULE_", "REPOSITORY_")}
-"""A busy machine takes its time."""
+"""A busy machine answers slowly."""
 PROJECT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")
 
@@ -71,7 +71,7 @@ class DagsterDev:
     """A webserver and a daemon with one code location.
 
     Attributes:
-        headers: what a proxy adds to requests.
+        headers: headers that a proxy adds to requests.
     """
 
     url: str
@@ -81,7 +81,7 @@ class DagsterDev:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """The data that GraphQL answers. Raises AssertionError where it refuses."""
+        """The data of a GraphQL answer. Raises AssertionError if the answer has errors."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         headers = {"Content-Type": "application/json", **self.headers}
         request = urllib.request.Request(f"{self.url}/graphql", body, headers)
@@ -92,7 +92,7 @@ class DagsterDev:
         return data
 
     def wait_for(self, what: str, look: Callable[[], Found | None], seconds: float) -> Found:
-        """Looks again and again until something is found. Raises AssertionError with the log where it never is."""
+        """Polls until `look` returns a value. Raises AssertionError with the log on timeout."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.process.poll() is None:
             if (found := look()) is not None:
@@ -101,7 +101,7 @@ class DagsterDev:
         raise AssertionError(f"no {what} in {seconds} s; the log ends:\n{self.log.read_text()[-5000:]}")
 
     def wait_until_loaded(self) -> None:
-        """Waits for the code location. Raises AssertionError where it cannot be loaded."""
+        """Waits for the code location. Raises AssertionError if it cannot be loaded."""
 
         def loaded() -> dict[str, Any] | None:
             try:
@@ -125,7 +125,7 @@ class DagsterDev:
         return run_id
 
     def post(self, target: str, body: str, headers: Mapping[str, str], url: str = "") -> dict[str, Any]:
-        """What the webserver, or one at another URL, answers to a request as any page can make it."""
+        """The answer of the webserver, or of one at another URL, to a request that any web page can make."""
         request = urllib.request.Request(f"{url or self.url}{target}", body.encode(), dict(headers), method="POST")
         with urllib.request.urlopen(request, timeout=60) as answer:
             content: dict[str, Any] = json.load(answer)
@@ -137,35 +137,35 @@ class DagsterDev:
         return {"query": _LAUNCH, "variables": {"parameters": parameters}}
 
     def failures(self, run_id: str) -> str:
-        """What the page of a run says of its failure."""
+        """The failure shown on the page of a run."""
         return json.dumps(self.ask(_FAILURES, id=run_id)["logsForRun"]["events"])
 
     def everything(self) -> str:
-        """All that GraphQL tells of runs, resources and jobs."""
+        """All GraphQL data about runs, resources and jobs."""
         reported = [self.ask(_EVERYTHING, selector=self._repository)]
         return json.dumps(
             [*reported, *(self.ask(_EVENTS, id=run["runId"]) for run in reported[0]["runsOrError"]["results"])]
         )
 
     def again(self, run_id: str) -> str:
-        """Re-executes a run from where it failed, as the button does; returns the id of the new one."""
+        """Re-executes a run from its failure, as the button does; returns the id of the new one."""
         launched = self.ask(_AGAIN, parent=run_id)["launchRunReexecution"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         new: str = launched["run"]["runId"]
         return new
 
     def materialized_by(self, asset: str) -> set[str]:
-        """The runs that an asset's page names."""
+        """Ids of the runs on an asset's page."""
         found = self.ask(_MATERIALIZED, path=[asset])["assetOrError"].get("assetMaterializations", [])
         return {event["runId"] for event in found}
 
     def start_sensor(self, name: str) -> None:
-        """The switch beside a sensor."""
+        """Turns a sensor on."""
         started = self.ask(_START_SENSOR, selector=self._sensor(name))["startSensor"]
         assert started["sensorState"]["status"] == "RUNNING", started
 
     def stop_sensor(self, name: str) -> None:
-        """The same switch."""
+        """Turns a sensor off."""
         stopped = self.ask(_STOP_SENSOR, id=self.sensor(name)["sensorState"]["id"])["stopSensor"]
         assert stopped["__typename"] == "StopSensorMutationResult", stopped
 
@@ -192,7 +192,7 @@ class DagsterDev:
 
 
 def commented(section: str) -> str:
-    """A section that dagster.yaml shows as a comment, without the signs of one; empty for none."""
+    """A section that is commented out in dagster.yaml, without the comment signs; empty if `section` is empty."""
     lines = re.search(rf"^# {section}:\n(?:# .+\n)+", (PROJECT / "dagster.yaml").read_text(), re.MULTILINE)
     return re.sub(r"^# ", "", lines[0], flags=re.MULTILINE) if section and lines else ""
 
@@ -201,14 +201,14 @@ def commented(section: str) -> str:
 def dagster_dev(
     home: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], section: str = ""
 ) -> Iterator[DagsterDev]:
-    """Starts it with our dagster.yaml, waits for the code location, and ends it with everything that it started.
+    """Starts `dagster dev` with our dagster.yaml, waits for the code location, and ends it with all its processes.
 
     Args:
         home: an empty folder for DAGSTER_HOME.
-        section: a section of dagster.yaml that is a comment there, and is not to be one.
-        arguments: what says which code to load.
+        section: a section to enable that is commented out in dagster.yaml.
+        arguments: arguments that select the code to load.
         folder: working folder.
-        environment: in addition to our own.
+        environment: variables in addition to our own.
     """
     (home / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text() + commented(section))
     port = free_port()
@@ -232,7 +232,7 @@ def dagster_dev(
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            # Runs that are under way go with it; the group is this process's own.
+            # End active runs as well; the process group is this process's own.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(30)

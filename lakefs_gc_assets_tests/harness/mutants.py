@@ -1,14 +1,14 @@
-"""Changes modules of the run one place at a time, and sees whether their fast tests notice: `make mutants`.
+"""Changes modules of the run one place at a time, and checks that their fast tests notice: `make mutants`.
 
-mutmut makes the changes (mutants). It is not in the lock: `make mutants` installs it beside `.venv`. Operators of our
-own are added to its own, and those that change texts are left out: what a message says is no rule. Functions with a
-decorator are not changed: mutmut cannot stand in for them.
+mutmut makes the changes (mutants). It is not in the lock: `make mutants` installs it beside `.venv`. Our own operators
+are added, and those that change texts are removed: the wording of a message is no rule. Functions with a decorator are
+not changed, since mutmut cannot replace them.
 
-Tests are collected once, and run once to see which functions each of them calls. Then each mutant has a process of its
-own, forked from that one, which runs the tests of the changed function until one fails: those first that failed before,
+Tests are collected once, and run once to record the functions that each calls. Each mutant then gets its own process,
+forked from that one, which runs the tests of the changed function until one fails: tests that failed before come first,
 then the fastest.
 
-This file is run by its path, with `python -P` and in the folder of the project: mutmut must be the first to import the
+Run this file by its path, with `python -P` and in the folder of the project: mutmut must be the first to import the
 package.
 """
 
@@ -52,7 +52,7 @@ _MODULES = {
     "lakefs": "addresses",
 }
 MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items() for name in names.split()}
-"""Modules that can be asked for, inside of the package."""
+"""Modules that can be chosen, inside the package."""
 FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/live/test_uncommitted_preparations.py",),
@@ -70,7 +70,7 @@ FURTHER_TESTS = {
 }
 """Tests of a module beside the file that mirrors it."""
 _IN_A_CLOUD = re.compile(r"[\[_-](s3|gcs|azure)[\]_-]")
-"""In the names of tests that ask for the service where they begin."""
+"""Names of tests that need a cloud service from their start."""
 _AROUND = 80
 _KILLED = "killed"
 _OPPOSITE = {"min": "max", "max": "min"}
@@ -81,8 +81,8 @@ class Mutant:
     """One change of one function.
 
     Attributes:
-        module: as it is asked for.
-        name: the name of the module to Python, and of a function of its own there.
+        module: name on the command line.
+        name: the module's Python name and the name of the mutated function in it.
     """
 
     module: str
@@ -90,17 +90,17 @@ class Mutant:
 
     @property
     def function(self) -> str:
-        """The function that is changed, as mutmut tells that it was called."""
+        """The changed function, by the name that mutmut records for calls."""
         return self.name.rpartition("__mutmut_")[0]
 
     @property
     def own_function(self) -> str:
-        """The name that the changed function has in its class or module."""
+        """The name of the changed function in its class or module."""
         own = self.function.rpartition(".")[2]
         return own.rpartition("ǁ")[2] if "ǁ" in own else own.removeprefix("x_")
 
     def change(self) -> str:
-        """What differs from the function as it was, with a little of what is around it."""
+        """The difference from the original function, with some context."""
         codes: dict[str, str] = {}
         for node in ast.walk(ast.parse((COPY / PACKAGE / MODULES[self.module]).read_text())):
             if isinstance(node, ast.FunctionDef):
@@ -114,12 +114,12 @@ class Mutant:
 
 
 def _count_alike(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Length of the common beginning of two texts."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def main() -> None:
-    """Tries the modules that are asked for; prints what was not noticed as it goes, and figures of each module."""
+    """Tries the chosen modules; prints unnoticed mutants as it goes, and figures of each module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)}; all unless given")
     parser.add_argument("--functions", nargs="+", default=[], metavar="name", help="only mutants of these functions")
@@ -144,12 +144,12 @@ def main() -> None:
 
 
 def make_mutants(names: Sequence[str]) -> list[Mutant]:
-    """Puts a copy of the package, and of its tests, where these modules hold all of their mutants."""
+    """Copies the package and its tests, and writes all mutants into these modules of the copy."""
     shutil.rmtree(COPY, ignore_errors=True)
     for folder in (PACKAGE, TESTS):
         shutil.copytree(folder, COPY / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy("pyproject.toml", COPY)
-    # Recordings lie beside the copy, where tests look for them, if they lie beside the checkout.
+    # If recordings are beside the checkout, tests must find them beside the copy.
     (WORK / "shared").unlink(missing_ok=True)
     (WORK / "shared").symlink_to(Path("../shared").absolute())
     _change_operators()
@@ -163,10 +163,10 @@ def make_mutants(names: Sequence[str]) -> list[Mutant]:
 
 
 def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
-    """Runs the tests against each mutant, and keeps what became of it; prints what no test noticed."""
+    """Runs the tests against each mutant, and stores the outcomes; prints mutants that no test noticed."""
     os.chdir(COPY)
     sys.path.insert(0, str(COPY))
-    # Not before: whatever imports the package has to find the copy.
+    # Imports of the package must come after this point, to find the copy.
     from lakefs_gc_assets_tests.harness.statements import Trial, Ways, passes
 
     def calls(item: pytest.Item) -> tuple[bool, set[str]]:
@@ -186,7 +186,7 @@ def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
         waiting_seconds=180,
         runs=lambda item: not _IN_A_CLOUD.search(item.name),
     )
-    # What mutmut asks when a function tells it that it was called.
+    # mutmut reads this when a function reports its call.
     mutmut.config = runner.Config(also_copy=[], do_not_mutate=[], max_stack_depth=-1, debug=False, paths_to_mutate=[])
     settings.register_profile(
         "mutants",
@@ -199,8 +199,8 @@ def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
         suppress_health_check=[*HealthCheck],
     )
     settings.load_profile("mutants")
-    # Tests of one process, of the disk alone, that need nothing of conftest.py, which starts Spark. A traceback would
-    # have pytest parse a module with all its mutants in it, which takes longer than the tests.
+    # Only tests of one process and of the disk, without conftest.py, which starts Spark. For a traceback pytest would
+    # parse a module with all its mutants, which takes longer than the tests.
     chosen = ["--noconftest", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     os.environ["MUTANT_UNDER_TEST"] = ""
     if code := pytest.main(["-q", "-s", *chosen, "--rootdir=.", *tests], plugins=[Trial(mutants, ways)]):
@@ -208,7 +208,7 @@ def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
 
 
 def tests_of(name: str) -> tuple[str, ...]:
-    """Files of tests for a module, inside of the tests."""
+    """Test files of a module, relative to the folder of tests."""
     folder, stem = MODULES[name].parent, MODULES[name].stem
     mirrors = (COPY / TESTS / folder).glob(f"test_{stem}*.py")
     own = (each.name for each in mirrors if each.stem == f"test_{stem}" or each.stem.startswith(f"test_{stem}_"))
@@ -216,13 +216,13 @@ def tests_of(name: str) -> tuple[str, ...]:
 
 
 def outcomes_of(name: str) -> Mapping[str, str]:
-    """What became of the mutants of a module that were tried, by their names; the last word counts."""
+    """Outcomes of the tried mutants of a module, by name; the last one counts."""
     kept = OUTCOMES / name
     return dict(line.split("\t") for line in kept.read_text().splitlines()) if kept.exists() else {}
 
 
 def _keep(mutant: Mutant, outcome: str) -> None:
-    """Keeps what became of a mutant, and prints one that no test noticed."""
+    """Stores the outcome of a mutant, and prints one that no test noticed."""
     OUTCOMES.mkdir(exist_ok=True)
     with (OUTCOMES / mutant.module).open("a") as kept:
         kept.write(f"{mutant.name}\t{outcome}\n")
@@ -231,7 +231,7 @@ def _keep(mutant: Mutant, outcome: str) -> None:
 
 
 def _change_operators() -> None:
-    """Leaves out changes of texts, adds what a hurried collector does, and looks into data classes as well."""
+    """Removes changes of texts, adds mistakes of a hurried collector, and mutates data classes as well."""
     kept = [each for each in node_mutation.mutation_operators if each[1] is not node_mutation.operator_string]
     file_mutation.mutation_operators = [
         *((node, _strict(change) if node is cst.Call else change) for node, change in kept),
@@ -250,7 +250,7 @@ def _change_operators() -> None:
 
 
 def _strict(change: Callable[[cst.Call], Iterable[cst.CSTNode]]) -> Callable[[cst.Call], Iterable[cst.CSTNode]]:
-    """Leaves `strict=` alone: it says what cannot be otherwise, so nobody can test it."""
+    """Leaves `strict=` alone: it states what is always true, so no test can notice its change."""
 
     def changed(node: cst.Call) -> Iterable[cst.CSTNode]:
         strict = [each for each in node.args if each.keyword is not None and each.keyword.value == "strict"]
@@ -263,18 +263,18 @@ def _strict(change: Callable[[cst.Call], Iterable[cst.CSTNode]]) -> Callable[[cs
 
 
 def _opposite_extreme(node: cst.Call) -> Iterable[cst.CSTNode]:
-    """`min` for `max`, and the other way round."""
+    """Swaps `min` and `max`."""
     if isinstance(node.func, cst.Name) and node.func.value in _OPPOSITE:
         yield node.with_changes(func=cst.Name(_OPPOSITE[node.func.value]))
 
 
 def _pass(node: cst.Raise) -> Iterable[cst.CSTNode]:
-    """Goes on instead of raising."""
+    """Continues instead of raising."""
     yield cst.Pass()
 
 
 def _without_call(node: cst.Expr) -> Iterable[cst.CSTNode]:
-    """Does not call what is called for what it does."""
+    """Drops a call made for its effect."""
     if isinstance(node.value, cst.Call):
         yield cst.Pass()
 

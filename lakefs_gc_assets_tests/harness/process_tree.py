@@ -1,4 +1,4 @@
-"""Processes that other processes started, and what they were started with, as Linux tells of them."""
+"""Processes that other processes started, with command and environment, as Linux reports them."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -12,39 +12,39 @@ _LISTENS = "0A"
 
 
 def children(parent: int) -> list[int]:
-    """The processes that a process started, oldest first."""
+    """Child processes, oldest first."""
     return sorted(each.pid for each in _processes() if each.parent == parent)
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Its children, and theirs."""
+    """All descendants of a process."""
     return [each.pid for each in _descendants(ancestor, sorted(_processes()))]
 
 
 def ticks(ancestor: int) -> int:
-    """Ticks of the system that a process, its descendants and their ended children have taken of the processor."""
+    """Clock ticks of processor time taken by a process, its descendants and their ended children."""
     processes = [*_processes()]
     own = sum(each.ticks for each in processes if each.pid == ancestor)
     return own + sum(each.ticks for each in _descendants(ancestor, processes))
 
 
 def command(pid: int) -> str:
-    """Command and arguments of a process; empty where it is gone."""
+    """Command and arguments of a process; empty if it has ended."""
     return _read(pid, "cmdline")
 
 
 def environment(pid: int) -> str:
-    """Names and values that a process was started with; empty where it is gone."""
+    """Environment that a process was started with; empty if it has ended."""
     return _read(pid, "environ")
 
 
 def parent(pid: int) -> int:
-    """The process that started a process. Raises StopIteration where it is gone."""
+    """The parent of a process. Raises StopIteration if it has ended."""
     return next(each.parent for each in _processes() if each.pid == pid)
 
 
 def listening(pid: int) -> list[IPv4Address | IPv6Address]:
-    """The addresses on which a process accepts connections over TCP; none where it is gone."""
+    """The addresses on which a process accepts TCP connections; none if it has ended."""
     sockets = set()
     for descriptor in (_PROCESSES / str(pid) / "fd").glob("*"):
         with suppress(OSError):
@@ -56,7 +56,7 @@ def listening(pid: int) -> list[IPv4Address | IPv6Address]:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """An address as Linux writes it: words of four bytes, each the other way round."""
+    """Parses an address as Linux writes it: words of four bytes, each in reverse order."""
     words = bytes.fromhex(text.partition(":")[0])
     address = ip_address(b"".join(words[start : start + 4][::-1] for start in range(0, len(words), 4)))
     return getattr(address, "ipv4_mapped", None) or address
@@ -86,7 +86,7 @@ def _descendants(ancestor: int, processes: Iterable[_Process]) -> list[_Process]
 
 
 def _processes() -> Iterator[_Process]:
-    # All of them are asked for after each test: by paths that took thrice as long.
+    # All processes are read after each test; with `Path` this took three times as long.
     for name in os.listdir(_PROCESSES):  # noqa: PTH208
         if not name.isdecimal():
             continue
@@ -95,7 +95,7 @@ def _processes() -> Iterator[_Process]:
         except OSError:
             continue
         try:
-            # The name in brackets may hold anything.
+            # The name in brackets may contain any characters.
             fields = os.read(file, 4096).rpartition(b")")[2].split()
         except OSError:
             continue

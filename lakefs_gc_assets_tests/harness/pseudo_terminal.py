@@ -1,4 +1,4 @@
-"""A command on a pseudo-terminal, as somebody who types it would have it."""
+"""Runs a command on a pseudo-terminal, as for a user who types it."""
 
 import fcntl
 import os
@@ -18,17 +18,17 @@ CTRL_C = b"\x03"
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command said on its terminal, and its exit status; negative for a signal that killed it."""
+    """Terminal output of a command, and its exit status; negative for a signal that killed it."""
 
     written: str
     status: int
 
     @property
     def lines(self) -> list[str]:
-        """The lines that stay on the screen, without colours: what a bar drew over itself is left out."""
+        """The lines that stay on the screen, without colours and without overwritten progress bars."""
         shown: list[str] = []
         for line in self.written.replace("\r\n", "\n").split("\n"):
-            # A line that is erased, or begun anew, shows what was written to it last.
+            # An erased or restarted line shows its last content.
             last = re.split(r"\r|\x1b\[2K", line)[-1]
             ups = len(re.findall(r"\x1b\[1A", line))
             if ups:
@@ -47,8 +47,11 @@ def run(
     """Runs a command on a terminal of 40 lines and 120 columns until it ends.
 
     Args:
-        interrupt: is told all that was written so far; where it answers yes for the first time, Ctrl-C is typed.
-        seconds: so long at most. Raises TimeoutError.
+        interrupt: receives all output so far; when it first returns True, Ctrl-C is typed.
+        seconds: maximum duration.
+
+    Raises:
+        TimeoutError: the command takes longer.
     """
     pid, terminal = pty.fork()
     if not pid:

@@ -1,7 +1,7 @@
-"""Deals test files out to processes so that half of them start no Spark.
+"""Deals test files out to processes so that half of the processes start no Spark.
 
 A session takes a JVM, some ten seconds of processor until it is warm, and half a GB. The other half takes files without
-Spark first, those with it last.
+Spark first, those with Spark last.
 """
 
 import re
@@ -16,7 +16,7 @@ _NEEDS_SPARK = re.compile(r"SparkSession|graph_runs|usefixtures\(.*\"spark\"")
 
 
 class SparkOnFew(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
-    """As `--dist loadfile`, which takes the first file of a queue: here the first that suits a process."""
+    """As `--dist loadfile`, but takes the first file that suits a process instead of the first of the queue."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)

@@ -1,14 +1,14 @@
-"""Takes statements of the run out one at a time, or swaps two, and sees whether tests notice: `make statements`.
+"""Removes statements of the run one at a time, or swaps two, and checks that tests notice: `make statements`.
 
-It complements mutmut, which changes expressions and leaves functions with a decorator alone (`mutants.py`). Here a
-whole statement goes: an `if` with all that is in it, a loop, a `with` (once with its body, once without), a `try`, an
-assignment. Then each two neighbours change places that call something and need nothing of each other: much of what
-protects is the order of two questions. Lines of a log are left alone.
+It complements mutmut, which changes expressions and skips functions with a decorator (`mutants.py`). Here a whole
+statement goes: an `if` with its body, a loop, a `with` (once with its body, once without), a `try`, an assignment. Then
+each two neighbours are swapped that make calls and are independent: much safety rests on the order of two requests. Log
+lines are left alone.
 
-The code object of the function is replaced, so whoever has imported the function has the change. Tests are collected
-once, and run once to see which functions each of them calls. Then each change has a process of its own, forked from
-that one, which runs the tests of the function until one fails: those first that failed before. `mutants.py` tries its
-changes in the same way.
+The code object of the function is replaced, so every importer of the function has the change. Tests are collected once,
+and run once to record the functions that each calls. Each change then gets its own process, forked from that one, which
+runs the tests of the function until one fails: tests that failed before come first. `mutants.py` tries its changes in
+the same way.
 """
 
 import argparse
@@ -45,22 +45,22 @@ MODULES = {
     "step": "collector.step",
     "passes": "collector.sweep.passes",
 }
-"""Modules that can be asked for, and where they are in the package. Each has tests in the file that mirrors it."""
+"""Modules that can be chosen, with their names in the package. The file that mirrors a module has its tests."""
 FOR_ALL = (
     "collector/test_run_guards.py",
     "collector/test_run.py",
     "simulation/test_seeded_bugs.py::test_without_a_bug_the_same_history_passes",
 )
-"""Tests of every module beside the file that mirrors it: the histories are a fixed set, those that show seeded bugs."""
+"""Tests of every module besides the file that mirrors it. The histories are fixed: those that show seeded bugs."""
 _SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}
-"""What starts a service: clients that were used before a fork wait for ever after it."""
+"""Names whose use starts a service: clients used before a fork hang forever after it."""
 _LINES_OF_A_LOG = ("step.log(", "step.warn(", "self.log(", "warn(")
 _LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 C = TypeVar("C")
 
 
 class Outcome(StrEnum):
-    """What became of a change."""
+    """Outcome of a change."""
 
     KILLED = "killed"
     SURVIVED = "survived"
@@ -70,13 +70,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """A statement that is taken out of a function, or comes after the next one.
+    """A statement that is removed from a function, or swapped with the next one.
 
     Attributes:
-        module: its name to Python.
-        function: the qualified name of the function of a class or module that has it.
-        line: where the statement begins, from 1.
-        what: what becomes of the statement.
+        module: its Python name.
+        function: the qualified name of the function in its class or module.
+        line: line number of the statement, from 1.
+        what: description of the change.
         code: the code of the function with the change.
     """
 
@@ -92,7 +92,7 @@ class Change:
 
 @dataclass(frozen=True)
 class _Edit:
-    """Statements of a block, from a place on, and what stands there instead."""
+    """Statements of a block, from a place on, and their replacement."""
 
     block: list[ast.stmt]
     place: int
@@ -102,7 +102,7 @@ class _Edit:
 
 
 def changes(module: str) -> Iterator[Change]:
-    """Every change of the functions of a module; functions inside of a function are a part of it."""
+    """Every change of the functions of a module; nested functions are part of the outer one."""
     file = inspect.getsourcefile(importlib.import_module(module))
     assert file is not None
     tree = ast.parse(Path(file).read_text())
@@ -117,7 +117,7 @@ def changes(module: str) -> Iterator[Change]:
 
 
 def _edits(node: ast.AST) -> Iterator[_Edit]:
-    """What can be changed in the blocks inside of a node."""
+    """Possible changes in the blocks inside a node."""
     for name in ("body", "orelse", "finalbody"):
         block: list[ast.stmt] = getattr(node, name, [])
         for place, (statement, following) in enumerate(zip_longest(block, block[1:])):
@@ -137,9 +137,9 @@ def _edits(node: ast.AST) -> Iterator[_Edit]:
 
 
 def _may_swap(one: ast.stmt, other: ast.stmt) -> bool:
-    """Whether both call something, come to their end, and bind no name that the other one speaks of.
+    """True if both make calls, neither leaves the block, and neither binds a name that the other uses.
 
-    Of two refusals it does not matter which one comes first.
+    The order of two refusals does not matter.
     """
     (bound, named), (also_bound, also_named) = map(_names, (one, other))
     return (
@@ -152,7 +152,7 @@ def _may_swap(one: ast.stmt, other: ast.stmt) -> bool:
 
 
 def _names(statement: ast.stmt) -> tuple[set[str], set[str]]:
-    """The names, attributes as such, that a statement binds, and all of which it speaks."""
+    """The names and attributes that a statement binds, and all that it uses."""
     nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute)]
     bound = {ast.unparse(node) for node in nodes if not isinstance(node.ctx, ast.Load)}
     return bound, {ast.unparse(node) for node in nodes}
@@ -167,7 +167,7 @@ def _functions(tree: ast.AST, owner: tuple[str, ...] = ()) -> Iterator[tuple[tup
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """Whether it is a docstring, or `...` in its place."""
+    """True if it is a docstring, or `...` in its place."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
@@ -189,16 +189,16 @@ def function_of(module: str, name: str) -> FunctionType:
 
 @dataclass(frozen=True)
 class Ways(Generic[C]):
-    """How changes of one kind are made, and how it is seen which tests are to notice them.
+    """How to make changes of one kind, and how to find the tests that should notice them.
 
     Attributes:
         function: the function that a change is in, as `calls` names it.
-        calls: runs a test; returns whether it passes, and the functions that it called.
+        calls: runs a test; returns True if it passes, and the functions that it called.
         begin: makes a change in this process, or none.
-        tell: called with each change and what became of it.
-        shortest_seconds: of processor, which the tests of a change may take in any case.
-        waiting_seconds: after which the process of a change is ended, whatever it does.
-        runs: whether a test may run.
+        tell: called with each change and its outcome.
+        shortest_seconds: minimum limit of processor seconds for the tests of a change.
+        waiting_seconds: seconds after which the process of a change is ended.
+        runs: returns True if a test may run.
     """
 
     function: Callable[[C], Hashable]
@@ -211,7 +211,7 @@ class Ways(Generic[C]):
 
 
 class Trial(Generic[C]):
-    """Stands in for pytest's own loop: runs all tests once, then those of each change."""
+    """Replaces pytest's own loop: runs all tests once, then those of each change."""
 
     def __init__(self, changed: Sequence[C], ways: Ways[C]) -> None:
         self._changed, self._ways = changed, ways
@@ -219,7 +219,7 @@ class Trial(Generic[C]):
         self._failed = Counter[pytest.Item]()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leaves out tests that need a service, or Spark, whatever their names are."""
+        """Leaves out tests that need a service, or Spark."""
         items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item)) and self._ways.runs(item)]
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -238,7 +238,7 @@ class Trial(Generic[C]):
 
     def _try(self, change: C) -> Outcome:
         while tests := self._tests[self._ways.function(change)]:
-            # What failed with other changes of the function is likely to fail again.
+            # A test that failed with other changes of the function is likely to fail again.
             tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
             code, place = self._run_apart(change, [item for _, item in tests], sum(seconds for seconds, _ in tests))
             if place is None:
@@ -253,13 +253,14 @@ class Trial(Generic[C]):
         return Outcome.NO_TEST
 
     def _run_apart(self, change: C | None, items: Sequence[pytest.Item], seconds: float) -> tuple[int, int | None]:
-        """Runs tests in a process of its own until one fails.
+        """Runs tests in a new process until one fails.
 
         Args:
-            seconds: of processor that the tests take without any change.
+            seconds: processor seconds that the tests take without any change.
+
         Returns:
-            The process's exit code, 0 where all tests pass, and the place of the test that failed; None where none did,
-            or where the process was ended, since it took too long or crashed.
+            The process's exit code, 0 if all tests pass, and the position of the failed test. The position is None if
+            no test failed, or if the process crashed or ran too long.
         """
         read, write = os.pipe()
         if not (pid := os.fork()):
@@ -290,7 +291,7 @@ class Trial(Generic[C]):
 
 
 def ways_of(changed: Sequence[Change], counts: Counter[Outcome]) -> Ways[Change]:
-    """Gives functions other code; prints and counts what became of each change."""
+    """Replaces the code of functions; prints and counts the outcome of each change."""
     codes = {function_of(each.module, each.function).__code__ for each in changed}
 
     def calls(item: pytest.Item) -> tuple[bool, set[CodeType]]:
@@ -310,7 +311,7 @@ def ways_of(changed: Sequence[Change], counts: Counter[Outcome]) -> Ways[Change]
 
 @contextlib.contextmanager
 def _noting(codes: set[CodeType]) -> Iterator[set[CodeType]]:
-    """Which of these codes run meanwhile, in any thread."""
+    """Records which of these codes run while the context is open, in any thread."""
     called: set[CodeType] = set()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -327,12 +328,12 @@ def _noting(codes: set[CodeType]) -> Iterator[set[CodeType]]:
 
 
 def passes(item: pytest.Item) -> bool:
-    """Whether a test passes now."""
+    """True if a test passes now."""
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
 
 
 def _names_in(item: pytest.Item) -> set[str]:
-    """Names of the fixtures of a test, and those that the code of the test and of its fixtures speaks of."""
+    """Names of a test's fixtures, and names used in the code of the test and of its fixtures."""
     if not isinstance(item, pytest.Function):
         return set()
     fixtures = [each.func for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
@@ -341,7 +342,7 @@ def _names_in(item: pytest.Item) -> set[str]:
 
 
 def main() -> int:
-    """Tries the modules that are asked for, and prints what became of each change."""
+    """Tries the chosen modules, and prints the outcome of each change."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)}; all unless given")
     parser.add_argument("--functions", nargs="+", default=[], metavar="name", help="only statements of these functions")
@@ -360,7 +361,7 @@ def main() -> int:
     ]
     mirrors = [Path(*name.split(".")[1:]) for name in names]
     tests = options.tests or [*(str(path.with_name(f"test_{path.name}.py")) for path in mirrors), *FOR_ALL]
-    # Nothing of conftest.py, which starts Spark. A traceback would take longer than the tests.
+    # Without conftest.py, which starts Spark. A traceback would take longer than the tests.
     chosen = ["--noconftest", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     paths = sorted({str(TESTS / test) for test in tests})
     counts = Counter[Outcome]()

@@ -1,4 +1,4 @@
-"""What `make statements` takes out, and that a function has the change then."""
+"""Changes of `make statements`, and their effect on a function."""
 
 from pathlib import Path
 

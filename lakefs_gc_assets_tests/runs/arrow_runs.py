@@ -1,4 +1,4 @@
-"""Whole runs on the engine of plain Arrow tables, in this process and without Dagster, of any server and store."""
+"""Whole runs on the engine of plain Arrow tables, in this process and without Dagster, for any server and store."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class Opened:
     """A run that can be made.
 
     Attributes:
-        why_clean: why an optimized run was asked for and a clean one is to be expected.
+        why_clean: the reason for a clean run in place of a requested optimized one, or None.
     """
 
     run_id: str
@@ -49,12 +49,12 @@ class Opened:
 
 @dataclass
 class Made:
-    """What became of some steps of a run.
+    """Result of some steps of a run.
 
     Attributes:
-        asked: the steps that were to be made, in order.
-        done: those that were.
-        error: what ended the one that follows; None where none failed.
+        asked: the requested steps, in order.
+        done: the completed steps.
+        error: the error that ended the next step, or None.
     """
 
     opened: Opened
@@ -65,21 +65,21 @@ class Made:
 
     @property
     def success(self) -> bool:
-        """Whether all steps were made."""
+        """True if all steps were made."""
         return self.error is None
 
     @property
     def failures(self) -> dict[str, str]:
-        """What the step said that failed, by its name."""
+        """The error message of the failed step, by its name."""
         return {} if self.error is None else {self.asked[len(self.done)]: summary(self.error)}
 
 
 @dataclass
 class ArrowRuns:
-    """Makes runs of one configuration; `lines` is everything that they told.
+    """Makes runs of one configuration; `lines` collects all their log lines.
 
     Attributes:
-        between: is told the name of each step after it was made.
+        between: called with the name of each step after it was made.
     """
 
     loaded: Loaded
@@ -90,7 +90,7 @@ class ArrowRuns:
 
     @property
     def host(self) -> StepHost[ArrowRows]:
-        """This process as its steps see it."""
+        """The host that steps of this process run on."""
         return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
 
     def open(self) -> OpenRepository:
@@ -129,8 +129,8 @@ class ArrowRuns:
         return Opened(run_id, windows, flow, why_clean)
 
     def collect(self, flow: Flow = Flow.CLEAN) -> Report:
-        """One run over every window that it needs. Raises what ends it."""
-        # Where a test's clock stands still, ids still tell which run is newer.
+        """Makes one run over every window that it needs. Raises the error that ends it."""
+        # If a test's clock stands still, ids must still tell which run is newer.
         run_id = layout.issue_run_id(self.now() + timedelta(microseconds=next(_OPENED)))
         made = self.make(self.open_run(flow, run_id), STEPS, "owner")
         if made.error is not None:
@@ -141,7 +141,7 @@ class ArrowRuns:
         return found
 
     def purge(self) -> list[Purged]:
-        """Empties the quarantine of what is due; what became of each copy."""
+        """Purges due copies in quarantine; returns the result for each copy."""
         repository = self.open()
 
         def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
@@ -150,11 +150,11 @@ class ArrowRuns:
         return [*purge_by(repository, None, "purge", check, self.warn)]
 
     def restore(self, run_id: str, *addresses: str) -> list[Restored]:
-        """Restores what a run deleted, all of it where no addresses are named; what became of each."""
+        """Restores objects that a run deleted, all of them if no addresses are named; returns the result for each."""
         return [*restore.restore(self.open(), run_id, addresses, "restore", self.warn)]
 
     def make(self, opened: Opened, asked: Sequence[str], owner: str) -> Made:
-        """Makes some steps of a run, as one Dagster run does, up to the one that fails. Raises an interrupt."""
+        """Makes some steps of a run, as one Dagster run does, up to the first failure. Interrupts are raised."""
         made = Made(opened, owner, tuple(asked))
         try:
             for name in asked:

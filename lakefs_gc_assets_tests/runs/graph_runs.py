@@ -27,10 +27,10 @@ class GraphRuns(ReplayedRuns):
     instance: dg.DagsterInstance = field(kw_only=True)
 
     def job(self, sweep: bool | None = None) -> dg.JobDefinition:
-        """The job that collects, as a process makes it that decides itself what the run may do.
+        """The job that collects, in a process that decides itself what the run may do.
 
         Args:
-            sweep: whether to delete; None for what the settings say.
+            sweep: True to delete; None for the value in the settings.
         """
         loggers = {"console": running.line_logger(self.lines.append)}
         decided = running.decided_here(self.loaded, **({} if sweep is None else {"sweep": sweep}))
@@ -58,7 +58,7 @@ class GraphRuns(ReplayedRuns):
         )
 
     def again(self, failed: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> dg.JobExecutionResult:
-        """Re-executes a Dagster run from where it failed."""
+        """Re-executes a Dagster run from its failure."""
         return dg.execute_job(
             _reconstructable(self),
             self.instance,
@@ -72,18 +72,18 @@ _runs: list[GraphRuns] = []
 
 
 def job_of(number: int) -> dg.JobDefinition:
-    """The job of runs that are re-executed; Dagster keeps what it got for a number."""
+    """The job of runs that are re-executed; Dagster caches it by number."""
     return _runs[number].job()
 
 
 def _reconstructable(runs: GraphRuns) -> ReconstructableJob:
-    """Dagster re-executes jobs that a function of a module makes."""
+    """Makes a job that Dagster can re-execute: one that a module's function returns."""
     _runs.append(runs)
     return dg.build_reconstructable_job(__name__, job_of.__name__, (len(_runs) - 1,))
 
 
 def failures(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> dict[str, str]:
-    """What each failed step said, by its name."""
+    """The error message of each failed step, by its name."""
     found = {}
     for event in result.all_events:
         if event.is_step_failure:
@@ -107,7 +107,7 @@ def made(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> list[str]
 
 
 class Replaying(Protocol):
-    """Opens a recording for runs of the graph, from its beginning or as other runs left it."""
+    """Opens a recording for runs of the graph, from its beginning or in the state after other runs."""
 
     def __call__(
         self, folder: str, *, deletes: Deletes = "refuse", after: GraphRuns | None = None, **settings: Any
@@ -116,7 +116,7 @@ class Replaying(Protocol):
 
 @contextmanager
 def replays() -> Iterator[Replaying]:
-    """Serves recordings, aged by two days, until the exit."""
+    """Serves recordings, aged by two days, while the context is open."""
     with ExitStack() as stack:
         stack.enter_context(pytest.MonkeyPatch.context()).delenv("DAGSTER_HOME", raising=False)
 

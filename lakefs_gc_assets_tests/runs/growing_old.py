@@ -1,4 +1,4 @@
-"""Repositories in several clouds, which grow old at the same time: nothing of a young one may be collected."""
+"""Repositories in several clouds that age at the same time: no object of a young one may be collected."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,11 +8,11 @@ import pytest
 
 
 class GrowsOld(Protocol):
-    """A repository of which all objects may be collected from a moment of `time.monotonic` on."""
+    """A repository whose objects may all be collected from a moment of `time.monotonic` on."""
 
     @property
     def old_at(self) -> float:
-        """That moment."""
+        """The moment from which they may."""
         ...
 
 
@@ -20,7 +20,7 @@ Made = TypeVar("Made", bound=GrowsOld)
 
 
 def made_or_why_not(makers: Mapping[str, Callable[[], Made]]) -> dict[str, Made | str]:
-    """What each maker makes, by the name of its cloud, or why that cloud is left out."""
+    """The repository of each maker by the name of its cloud, or the reason why that cloud is skipped."""
     found: dict[str, Made | str] = {}
     for name, make in makers.items():
         try:
@@ -31,7 +31,7 @@ def made_or_why_not(makers: Mapping[str, Callable[[], Made]]) -> dict[str, Made 
 
 
 def once_old(found: Made | str) -> Made:
-    """What was made, as soon as it is old enough. Skips the test where there is none."""
+    """Returns the repository as soon as it is old enough. Skips the test if there is none."""
     if isinstance(found, str):
         pytest.skip(found)
     time.sleep(max(found.old_at - time.monotonic(), 0))

@@ -1,4 +1,4 @@
-"""Different texts whose 64-bit hashes (xxHash64) are the same, as no two names of objects should have."""
+"""Different texts with equal 64-bit hashes (xxHash64), as no two names of objects should have."""
 
 import random
 import string
@@ -10,10 +10,11 @@ _READABLE = frozenset(string.printable.encode())
 
 
 def colliding(seed: int, number: int = 0) -> tuple[str, str]:
-    """Two texts of 16 letters and signs that have one hash; for each number others.
+    """Two texts of 16 letters and signs with the same hash; other ones for each number.
 
-    What the first eight bytes leave is XORed with what the others become by a function that can be undone, so for any
-    two beginnings there are endings that meet. Most are no readable text: beginnings are tried until one is.
+    The hash XORs the state after the first eight bytes with an invertible function of the last eight. For any two
+    beginnings there are therefore endings that collide. Most are no readable text, so beginnings are tried until one
+    is.
     """
     chance = random.Random(number)
     while True:
@@ -26,7 +27,7 @@ def colliding(seed: int, number: int = 0) -> tuple[str, str]:
 
 
 def _after(beginning: bytes, seed: int) -> int:
-    """What the hash of a text of 16 bytes is after the first eight of them."""
+    """State of the hash of a 16-byte text after its first eight bytes."""
     start = (seed + _PRIME_5 + 16) & _MASK
     return (_turned(start ^ _done(int.from_bytes(beginning, "little")), 27) * _PRIME_1 + _PRIME_4) & _MASK
 

@@ -1,4 +1,4 @@
-"""Records of ranges that a test has as objects."""
+"""Converts range records of tests to columns."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""A clock for tests, in a module that costs Python workers nothing to import."""
+"""A clock for tests, in a module that Python workers import cheaply."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -6,16 +6,16 @@ from datetime import datetime, timedelta
 
 @dataclass
 class MovingClock:
-    """Stands still until a test or a wait moves it."""
+    """A clock that stands still until a test or a wait moves it."""
 
     moment: datetime
 
     def now(self) -> datetime:
-        """The moment."""
+        """See Clock.now."""
         return self.moment
 
     def sleep(self, seconds: float) -> None:
-        """Waiting takes no time, and still it passes."""
+        """Moves the clock at once, without waiting."""
         self.moment += timedelta(seconds=seconds)
 
     def monotonic(self) -> float:

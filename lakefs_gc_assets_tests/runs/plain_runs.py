@@ -1,7 +1,7 @@
-"""Runs of replayed recordings on the engine of plain tables, step by step as Dagster makes them, without it and Spark.
+"""Runs of replayed recordings on the engine of plain tables, step by step as Dagster makes them, but without it and
+Spark.
 
-They are asked for, and tell what they left, in the words of `graph_runs`: a test of what the run does rather than of
-Spark or Dagster takes half a second here.
+They have the interface of `graph_runs`. A test of the run, not of Spark or Dagster, takes half a second here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,12 +35,12 @@ class PlainRuns(ReplayedRuns):
         """Makes steps of an opened run in one process.
 
         Args:
-            sweep: whether to delete; None for what the settings say.
+            sweep: True to delete; None for the value in the settings.
         """
         return self._process(sweep).make(opened, assets, f"process {next(_OWNERS)}")
 
     def again(self, failed: Made) -> Made:
-        """Makes the steps that were not made, as a process of the same owner."""
+        """Makes the remaining steps, as a process of the same owner."""
         return self._process(None).make(failed.opened, failed.asked[len(failed.done) :], failed.owner)
 
     def _process(self, sweep: bool | None) -> ArrowRuns:
@@ -49,7 +49,7 @@ class PlainRuns(ReplayedRuns):
 
 
 class Replaying(Protocol):
-    """Opens a recording for runs, from its beginning or as other runs left it."""
+    """Opens a recording for runs, from its beginning or in the state after other runs."""
 
     def __call__(
         self, folder: str, *, deletes: Deletes = "refuse", after: PlainRuns | None = None, **settings: Any
@@ -58,7 +58,7 @@ class Replaying(Protocol):
 
 @contextmanager
 def replays() -> Iterator[Replaying]:
-    """Serves recordings, aged by two days, until the exit."""
+    """Serves recordings, aged by two days, while the context is open."""
     with ExitStack() as stack:
 
         def opened(

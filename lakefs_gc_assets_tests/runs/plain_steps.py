@@ -1,4 +1,4 @@
-"""What Dagster does around the steps of a run, for runs on plain tables: it hands frames on, and checks candidates."""
+"""Dagster's part around the steps of a run, for runs on plain tables: it passes frames on, and checks candidates."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,7 +19,7 @@ INPUTS = {
     "candidates": STEPS[:3],
     "deleted_report": STEPS[3:4],
 }
-"""The frames that each asset takes."""
+"""Input frames of each asset."""
 _FUNCTIONS = {
     "store_df": "list_stored",
     "uncommitted_df": "read_uncommitted",
@@ -31,7 +31,7 @@ _FUNCTIONS = {
 
 
 def make_frame(name: str, step: Step[ArrowRows], inputs: Sequence[StoredFrame[Any]]) -> StoredFrame[Any]:
-    """Makes the step that an asset makes. Raises what ends it."""
+    """Makes the step of an asset. Raises the error that ends it."""
     made = getattr(protocol, _FUNCTIONS[name])(step, *inputs)
     frame: StoredFrame[Any] = made[0] if isinstance(made, tuple) else made
     return frame
@@ -40,7 +40,7 @@ def make_frame(name: str, step: Step[ArrowRows], inputs: Sequence[StoredFrame[An
 def require_passed_checks(
     engine: LocalEngine, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]], cutoff: datetime
 ) -> None:
-    """The blocking checks of the candidates. Raises CollectionError where one fails.
+    """Runs the blocking checks of the candidates. Raises CollectionError if one fails.
 
     Args:
         inputs: the frames that the candidates were made from.

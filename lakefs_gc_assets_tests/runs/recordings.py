@@ -1,8 +1,8 @@
-"""Recordings of repositories by their names: of real lakeFS servers, or made in this run of the tests.
+"""Recordings of repositories by name: of real lakeFS servers, or made in this test run.
 
-Those of real servers lie beside the checkout, in `../shared`, never in it. The embedded server makes recordings of the
-same shape in a few seconds, so that a clone alone tests what a replay can show; see `replay.made`. What is true of a
-real server's recording only, such as its figures, needs the real one.
+Those of real servers are beside the checkout, in `../shared`, never in it. The embedded server makes recordings of the
+same shape in a few seconds, so that a clone alone can run the tests of replays; see `replay.made`. Facts that hold only
+for a real server's recording, such as its figures, need the real one.
 """
 
 import os
@@ -14,7 +14,7 @@ import pytest
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "lakefs" / "fixtures"
 REAL = FIXTURES.is_dir()
-"""Whether recordings of real servers are there."""
+"""True if recordings of real servers exist."""
 
 needs_recordings = pytest.mark.skipif(
     not REAL, reason="recordings of a real lakeFS server are not beside this checkout (../shared)"
@@ -28,16 +28,16 @@ MADE_BY_NAME = {
 }
 """Names of the recordings that the tests make, each with the group that is made at once."""
 MADE_PREFIX = "made/"
-"""Before a name: the recording of this run of the tests, even where there is a real one."""
+"""Prefix of a name that selects the recording of this test run, even if there is a real one."""
 FOLDER_VARIABLE = "LAKEFS_GC_MADE_RECORDINGS"
-"""The environment variable that names the folder of made recordings, for all processes of a run of the tests."""
+"""The environment variable with the folder of made recordings, for all processes of a test run."""
 
 
 def folder_of(name: str) -> Path:
-    """Where a recording lies: the real one where it is there, otherwise the one that the tests make, made by now."""
+    """Folder of a recording: the real one if it exists, otherwise one that the tests make, now if necessary."""
     if REAL and not name.startswith(MADE_PREFIX):
         return FIXTURES / name
-    # Recordings are made where they are needed: reading this module starts no server.
+    # Import late: reading this module must start no server.
     from lakefs_gc_assets_tests.replay import made
 
     plain = name.removeprefix(MADE_PREFIX)
@@ -45,17 +45,17 @@ def folder_of(name: str) -> Path:
 
 
 def made_folder() -> Path:
-    """The folder of this run's made recordings: chosen by the process that asks first, and told to those it starts."""
+    """The folder of this run's recordings: the first process chooses it and passes it to its children."""
     if FOLDER_VARIABLE not in os.environ:
         os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="lakefs-gc-recordings-")
     return Path(os.environ[FOLDER_VARIABLE])
 
 
 def recorded(*names: str) -> list[Any]:
-    """Parameters of a test of recordings; skipped are those that nobody makes and that are not there."""
+    """Parameters of a test of recordings; those that neither exist nor can be made are skipped."""
     return [pytest.param(name, marks=() if name in MADE_BY_NAME else needs_recordings) for name in names]
 
 
 def recorded_and_made(*names: str) -> list[Any]:
-    """The same, and besides the real ones those that the tests make: for tests that cost little."""
+    """The same, with made recordings besides the real ones: for cheap tests."""
     return recorded(*names) + [MADE_PREFIX + name for name in names if REAL and name in MADE_BY_NAME]

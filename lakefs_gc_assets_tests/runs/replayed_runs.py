@@ -28,7 +28,7 @@ from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
 from lakefs_gc_assets_tests.runs.recordings import folder_of
 
 AGED = timedelta(days=2)
-"""Recorded objects are hours old: this makes all of them old enough."""
+"""Recorded objects are hours old: this makes them all old enough."""
 
 ApiFault = Callable[[str, str], ApiAnswer | None]
 
@@ -37,7 +37,7 @@ class ChangedServer(ReplayServer):
     """A replay whose objects and answers a test can change.
 
     Attributes:
-        fault: is asked for an answer before the recording is, with method and target.
+        fault: called with method and target; its answer replaces the recorded one, unless it is None.
         undeletable: keys whose deletion is refused although others are deleted.
     """
 
@@ -62,12 +62,12 @@ class ChangedServer(ReplayServer):
         self._overlay.delete = refusing  # type: ignore[method-assign]
 
     def place(self, key: str, *, written_at: datetime, etag: str | None = None, content: bytes = b"content") -> None:
-        """Puts an object as if it had been written at some moment."""
+        """Puts an object with a given write time."""
         facts = self._overlay.put(key, content)
         self._overlay._objects[key] = RecordedObject(facts.size, written_at, etag or facts.etag)
 
     def stored(self) -> set[str]:
-        """Every key that is there now."""
+        """Every present key."""
         return set(self._overlay._objects)
 
     def _api(self, method: str, target: str, headers: dict[str, str], body: bytes) -> S3Answer:
@@ -78,18 +78,18 @@ class ChangedServer(ReplayServer):
 
 
 def refused(status: int, message: str) -> ApiAnswer:
-    """An error as lakeFS words it."""
+    """An error in lakeFS's words."""
     return ApiAnswer(status, b'{"message": "%s"}' % message.encode())
 
 
 @dataclass
 class ReplayedRuns:
-    """Runs of one replayed repository, and what they left.
+    """Runs of one replayed repository, and their files.
 
     Attributes:
         settings: changes of the section `collection`.
         launch: changes of the section `launch`.
-        lines: everything that runs told.
+        lines: all log lines of the runs.
     """
 
     server: ChangedServer
@@ -109,7 +109,7 @@ class ReplayedRuns:
 
     @property
     def repository(self) -> OpenRepository:
-        """The repository, past any run."""
+        """The repository, opened outside of any run."""
         return Collector.from_loaded(self.loaded, self.clock).open()
 
     def report(self, run_id: str) -> Report:
@@ -132,11 +132,11 @@ class ReplayedRuns:
         return sorted(self.table(run_id, name).column("address").to_pylist())
 
     def lock_holder(self) -> str | None:
-        """Who holds the repository's lock."""
+        """The holder of the repository's lock."""
         return lock.holder(self.repository.store)
 
     def require_failed(self, run_id: str, why: str) -> None:
-        """A run has failed: its report says so and why, and others may take the lock."""
+        """Requires that a run failed: its report gives the reason, and the lock is free."""
         found = self.report(run_id)
         assert (found.success, found.ending.value) == (False, "failed")
         assert why in str(found.error)
@@ -144,7 +144,7 @@ class ReplayedRuns:
 
 
 def served(folder: str, deletes: Deletes, after: ReplayedRuns | None) -> tuple[ChangedServer, MovingClock]:
-    """A recording, aged by two days, or as other runs left it; its server is not started yet."""
+    """A recording, aged by two days, or in the state after other runs; its server is not started yet."""
     clock = MovingClock(datetime.now(UTC))
     continued = after.server if after else None
     server = ChangedServer(folder_of(folder), now=clock.now, deletes=deletes, continues=continued)
@@ -153,7 +153,7 @@ def served(folder: str, deletes: Deletes, after: ReplayedRuns | None) -> tuple[C
 
 
 def truth_classes(folder: str) -> dict[str, set[str]]:
-    """Addresses of a recording by the class that its own bookkeeping gives them."""
+    """Addresses of a recording by their class in its own bookkeeping."""
     plain = folder_of(folder) / "truth.json"
     text = plain.read_bytes() if plain.exists() else gzip.decompress(Path(f"{plain}.gz").read_bytes())
     classes: dict[str, set[str]] = {}

@@ -15,7 +15,7 @@ SECRET_VARIABLE = "TEST_EMBEDDED_SECRET"
 
 @dataclass
 class RetainedRepository:
-    """The repository `repo`: names of versions stand for addresses, names of commits for their ids."""
+    """The repository `repo`, with addresses by version name and commit ids by commit name."""
 
     server: EmbeddedServer
     folder: Path
@@ -26,7 +26,7 @@ class RetainedRepository:
         self.addresses[version] = clients.upload(self.server, path, version.encode(), branch=branch)
 
     def commit(self, name: str, days: float, branch: str = "main", *, claimed_days: float | None = None) -> None:
-        """Commits so many days ago by the server's clock, which dates files too; it may claim another date."""
+        """Commits some days ago by the server's clock, which also dates files; the commit may claim another date."""
         now = datetime.now(UTC)
         date = int((now - timedelta(days=days if claimed_days is None else claimed_days)).timestamp())
         body = {"message": name, "date": date, "allow_empty": True}
@@ -43,7 +43,7 @@ class RetainedRepository:
         self.call("PUT", "/settings/gc_rules", {"default_retention_days": default, "branches": rules})
 
     def configuration(self, **collection: Any) -> Path:
-        """Writes the file; the secret is to be in SECRET_VARIABLE."""
+        """Writes the file; the secret must be in SECRET_VARIABLE."""
         file = self.folder / "lakefs-gc.yaml"
         content = {
             "repository": "repo",

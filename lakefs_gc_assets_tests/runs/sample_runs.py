@@ -1,4 +1,4 @@
-"""The sample repository, and runs of it by the command, with nothing changed but the settings of `spark`."""
+"""The sample repository, and runs of it by the command, with only the settings of `spark` changed."""
 
 import os
 import subprocess
@@ -31,12 +31,12 @@ class SampleRuns:
 
     @property
     def store(self) -> ObjectStore:
-        """Where its objects lie."""
+        """The object store of the repository."""
         blockstore = self.server.core.blockstore
         return blockstore.open(f"{blockstore.scheme}{self.sample.repository}")
 
     def objects(self) -> set[str]:
-        """The addresses of all objects of data that are stored."""
+        """The addresses of all stored data objects."""
         return {key for batch in self.store.list("data/") for key in batch.column("key").to_pylist()}
 
     def run(
@@ -47,7 +47,7 @@ class SampleRuns:
         collection: Mapping[str, Any] | None = None,
         reported: Callable[[str], None] = lambda line: None,
     ) -> str:
-        """Makes a sweeping run; returns its table. Its lines are told as they come."""
+        """Makes a sweeping run and returns its table; passes its lines on as they come."""
         content = demo.configuration(self.server, self.sample.repository).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET}
         content["collection"] |= collection or {}
@@ -73,7 +73,7 @@ class SampleRuns:
         return table
 
     def require_collected(self) -> None:
-        """All garbage is gone and nothing else."""
+        """Requires that all garbage is gone and nothing else."""
         assert unreadable(self.server, self.sample) == []
         assert demo.still_stored(self.server, self.sample) == []
 
@@ -84,6 +84,6 @@ def _environment() -> dict[str, str]:
 
 @pytest.fixture
 def sample_runs(tmp_path: Path) -> Iterator[SampleRuns]:
-    """A small one, and nothing collected yet."""
+    """A small sample repository before any collection."""
     with demo.open_server(tmp_path / "lakefs", "oss", "", None) as server:
         yield SampleRuns(tmp_path, server, make_sample_repository(server, objects=60))

@@ -1,4 +1,4 @@
-"""Which recording a name means, and that all processes of a run of the tests share the made ones."""
+"""Choice of recordings by name, and sharing of made ones by all processes of a test run."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
 """Emulators of Google Cloud Storage and Azure Blob Storage: installed once into a cache folder, started by the tests.
 
-Each stands behind a proxy of ours that keeps every request and lets things go wrong on demand.
-`python -m lakefs_gc_assets_tests.servers.emulators` only installs them.
+A proxy of ours stands before each, records every request and makes faults on demand. `python -m
+lakefs_gc_assets_tests.servers.emulators` only installs them.
 """
 
 import atexit
@@ -55,11 +55,11 @@ class Response:
 
 
 class LimitedRate:
-    """Keys that a service which throttles takes, by a time of its own that passes as somebody waits.
+    """Rate limit of a throttling service, counted in keys; its own time passes only in `pass_time`.
 
     Attributes:
         now: seconds.
-        refused: keys so far.
+        refused: keys refused so far.
     """
 
     def __init__(self, rate: float, at_once: float) -> None:
@@ -75,7 +75,7 @@ class LimitedRate:
             self._tokens = min(self._most, self._tokens + seconds * self._rate)
 
     def take(self, keys: int) -> int:
-        """How many of so many keys the service takes now; it refuses the others."""
+        """Number of these keys that the service takes now; it refuses the others."""
         with self._lock:
             taken = min(keys, int(self._tokens))
             self._tokens -= taken
@@ -84,14 +84,14 @@ class LimitedRate:
 
 
 class Proxy:
-    """Stands before an emulator.
+    """A proxy before an emulator.
 
     Attributes:
-        url: where it listens.
-        upstream: the emulator's own address.
-        requests: every request, as it came.
-        answer: may answer in place of the emulator.
-        change: may change what the emulator answered.
+        url: its own address.
+        upstream: the emulator's address.
+        requests: every request, unchanged.
+        answer: answers in place of the emulator, unless it returns None.
+        change: changes the emulator's answer.
     """
 
     def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
@@ -117,7 +117,7 @@ class Proxy:
         answer: Callable[[Request], Response | None] = lambda request: None,
         change: Callable[[Request, Response], Response] = lambda request, response: response,
     ) -> Iterator[None]:
-        """Lets things go wrong for a while."""
+        """Makes faults while the context is open."""
         self.answer, self.change = answer, change
         try:
             yield
@@ -149,7 +149,7 @@ class _Listener(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is no event."""
+        """Ignores clients that close their connection."""
 
 
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
@@ -175,7 +175,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     return Handler
 
@@ -184,8 +184,8 @@ class GcsServer(Proxy):
     """Google Cloud Storage with a service account whose key is in a file; other tokens are refused.
 
     Attributes:
-        tokens: how many were asked for.
-        token_answer: what is answered to who asks for one.
+        tokens: number of token requests.
+        token_answer: makes the answer to a token request.
     """
 
     def __init__(self, upstream: str, folder: Path) -> None:
@@ -243,24 +243,24 @@ class AzureServer(Proxy):
 
 
 def fake_gcs_server() -> Path:
-    """The program; skips the test where it cannot be built."""
+    """The program; skips the test if it cannot be built."""
     return go_program("github.com/fsouza/fake-gcs-server", FAKE_GCS_SERVER)
 
 
 def azurite() -> Path:
-    """The program; skips the test where it cannot be installed."""
+    """The program; skips the test if it cannot be installed."""
     return npm_program("azurite", AZURITE, "azurite-blob")
 
 
 def go_program(module: str, version: str) -> Path:
-    """A program, built from its Go module where it is not in the cache; skips the test where there is no Go."""
+    """A program, built from its Go module if it is not in the cache; skips the test without Go."""
     name = module.rpartition("/")[2]
     folder = CACHE / f"{name}-{version.removeprefix('v')}"
     return installed(folder / name, "go", ["install", f"{module}@{version}"], {"GOBIN": str(folder)})
 
 
 def npm_program(package: str, version: str, program: str) -> Path:
-    """A package's program, installed by npm where it is not in the cache; skips the test where there is no npm."""
+    """A package's program, installed by npm if it is not in the cache; skips the test without npm."""
     folder = CACHE / f"{package}-{version}"
     install = ["install", "--prefix", str(folder), "--no-audit", "--no-fund", f"{package}@{version}"]
     return installed(folder / "node_modules/.bin" / program, "npm", install, {})
@@ -303,7 +303,7 @@ def azure_blob_storage() -> AzureServer:
     program = str(azurite())
 
     def command(port: int) -> list[str]:
-        # It closes connections after 5 idle seconds, also when a request is on its way: ours stay open.
+        # It closes connections after 5 idle seconds, even if a request is on its way: keep them open.
         listening = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--blobKeepAliveTimeout", "3600"]
         return [program, *listening, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
 
@@ -311,13 +311,13 @@ def azure_blob_storage() -> AzureServer:
 
 
 def started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
-    """Starts a program that listens on a free port; its folder, and its address."""
+    """Starts a program that listens on a free port; returns its folder and its address."""
     port = free_port()
     temporary = TemporaryDirectory()
     folder = Path(temporary.name)
     with (folder / "emulator.log").open("wb") as log:
         process = subprocess.Popen(command(port), stdout=log, stderr=log, cwd=folder)
-    # Last registered, first called: the folder goes after the program.
+    # Last registered, first called: the folder is deleted after the program ends.
     atexit.register(temporary.cleanup)
     atexit.register(process.wait, 10)
     atexit.register(process.terminate)

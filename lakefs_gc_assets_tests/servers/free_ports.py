@@ -1,14 +1,14 @@
-"""Ports for servers that tests start as programs of their own."""
+"""Ports for servers that tests start as separate programs."""
 
 import random
 import socket
 
 _CHOSEN_FROM = range(20_000, 32_000)
-"""Below the ports that systems hand out unasked: one of those may be some client's before the program listens on it."""
+"""Below the range that systems assign on their own: a client could get such a port before the program listens on it."""
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, and that nobody is given who names none."""
+    """A port of this machine that is free, and that systems do not assign on their own."""
     while True:
         port = random.SystemRandom().choice(_CHOSEN_FROM)
         with socket.socket() as free:

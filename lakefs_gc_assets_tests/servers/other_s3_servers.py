@@ -1,6 +1,6 @@
-"""S3 servers of other makes: installed once into the emulators' cache, started once by the tests that ask for one.
+"""S3 servers of other makes: installed once into the emulators' cache, started once by the tests that need one.
 
-`python -m lakefs_gc_assets_tests.servers.other_s3_servers` only installs them. docs/stores.md says what each lacks.
+`python -m lakefs_gc_assets_tests.servers.other_s3_servers` only installs them. docs/stores.md lists the gaps of each.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class S3Service:
         )
 
     def new_bucket(self) -> str:
-        """A bucket with a name of its own."""
+        """Makes a bucket with a unique name."""
         bucket = f"bucket-{uuid4().hex}"
         client = boto3.client(
             "s3",
@@ -56,12 +56,12 @@ class S3Service:
 
 @dataclass(frozen=True)
 class Make:
-    """How a server is had and started.
+    """How a server is installed and started.
 
     Attributes:
-        install: fetches it where it is not in the cache; gives its program, or skips the test.
-        command: what starts the program on a port.
-        keys: the pair of keys that it takes.
+        install: installs it if it is not in the cache; returns its program, or skips the test.
+        command: command that starts the program on a port.
+        keys: the pair of keys that it accepts.
     """
 
     install: Callable[[], Path]
@@ -70,7 +70,7 @@ class Make:
 
 
 def _jar(coordinates: str) -> Path:
-    """A jar from Maven that brings all that it needs."""
+    """A jar from Maven that contains its dependencies."""
     _, artifact, version, _, classifier = coordinates.split(":")
     jar = CACHE / f"{artifact}-{version}" / f"{artifact}-{version}-{classifier}.jar"
     copy = ["--batch-mode", "--quiet", _COPY_JAR, f"-Dartifact={coordinates}", f"-DoutputDirectory={jar.parent}"]
@@ -105,7 +105,7 @@ def _s3mock_command(jar: Path, port: int) -> list[str]:
 
 def _versitygw_command(program: Path, port: int) -> list[str]:
     keys = ["--access", ACCESS_KEY, "--secret", SECRET_KEY]
-    # Below the folder that it is started in, which goes when it has ended.
+    # Data is in the working folder, which is deleted after the program ends.
     return [str(program), "--port", f"127.0.0.1:{port}", *keys, "--quiet", "posix", "."]
 
 
@@ -123,7 +123,7 @@ MAKES = {
 
 @cache
 def s3_service(name: str) -> S3Service:
-    """A server of one make, started once and ended with this process; skips the test where it cannot be had."""
+    """A server of one make, started once and ended with this process; skips the test if it cannot be installed."""
     make = MAKES[name]
     program = make.install()
     _, url = started(lambda port: make.command(program, port))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own for a test, from the programs that Debian's packages install."""
+"""A separate PostgreSQL server for a test, from the programs of Debian's packages."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _SECONDS = 60
 
 
 def _programs() -> Path | None:
-    """The folder of the newest server that is installed."""
+    """The program folder of the newest installed server."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
     found = shutil.which("initdb")
     return folders[-1] if folders else Path(found).parent if found else None
@@ -31,7 +31,7 @@ needs_postgres = pytest.mark.skipif(PROGRAMS is None, reason="there is no Postgr
 
 @contextmanager
 def postgres() -> Iterator[int]:
-    """Starts a server with an empty database; yields its port. Root starts it as the user that the package made."""
+    """Starts a server with an empty database; yields its port. Root starts it as the package's user."""
     assert PROGRAMS is not None
     user = "postgres" if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-postgres-") as name:

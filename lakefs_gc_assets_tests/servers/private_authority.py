@@ -1,4 +1,4 @@
-"""A certificate authority that nobody trusts by default, and a server's certificate by it, for 127.0.0.1."""
+"""A certificate authority that is not trusted by default, and its certificate for a server at 127.0.0.1."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """The authority's bundle, for clients, and a server's side of a connection; both last an hour."""
+    """The authority's bundle, for clients, and a server's TLS context; both are valid for an hour."""
     authority_key, server_key = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
     authority = (
         _builder("a private authority", "a private authority", authority_key)

@@ -29,7 +29,7 @@ xml.register_namespace("", _NAMESPACE)
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it arrived; `path` before any decoding."""
+    """One request; `path` is not decoded."""
 
     method: str
     path: str
@@ -40,7 +40,13 @@ class Request:
 
 @dataclass
 class Faults:
-    """What goes wrong: `answer` may give a status, headers and body of its own; keys in `undeletable` fail in bulk."""
+    """Faults of the service.
+
+    Attributes:
+        answer: returns status and body in place of the service, or None.
+        undeletable: keys that fail in bulk deletes, with their error codes.
+        unmentioned: keys that bulk deletes neither delete nor mention.
+    """
 
     answer: Callable[[Request], tuple[str, bytes] | None] | None = None
     undeletable: dict[str, str] = field(default_factory=dict)
@@ -48,7 +54,7 @@ class Faults:
 
 
 def listing_names(names: Callable[[Request], str]) -> Faults:
-    """A service that lists one-letter names, whatever it is asked for."""
+    """A service that lists one-letter names at every request."""
 
     def answer(request: Request) -> tuple[str, bytes] | None:
         root = request.query.partition("prefix=")[2].partition("%2F")[0]
@@ -115,26 +121,26 @@ class S3Server:
         )
 
     def new_bucket(self, verify: str | None = None) -> str:
-        """A bucket with a name of its own."""
+        """Makes a bucket with a unique name."""
         bucket = f"bucket-{uuid4().hex}"
         self.client(verify).create_bucket(Bucket=bucket)
         return bucket
 
     def new_versioned_bucket(self) -> str:
-        """A bucket with a name of its own that keeps versions."""
+        """Makes a bucket with a unique name that keeps versions."""
         bucket = self.new_bucket()
         self.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
         return bucket
 
     def fill(self, bucket: str, keys: Iterable[str]) -> None:
-        """Puts empty objects past HTTP, many at once."""
+        """Puts empty objects without HTTP, for speed."""
         backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         for key in keys:
             backend.put_object(bucket, key, b"")
 
     @contextmanager
     def failing(self, faults: Faults) -> Iterator[None]:
-        """Lets things go wrong for a while."""
+        """Makes faults while the context is open."""
         self.faults = faults
         try:
             yield
@@ -159,14 +165,14 @@ class S3Server:
             return [body]
         if request.method == "POST" and "delete" in request.query and (faults.undeletable or faults.unmentioned):
             return self._delete_some(environ, start_response, request, faults)
-        # moto looks before it writes, without a lock: conditional puts would not be atomic.
+        # moto checks before it writes, without a lock: conditional puts would not be atomic.
         with self._one_at_a_time:
             return list(self._moto(environ, start_response))
 
     def _delete_some(
         self, environ: dict[str, Any], start_response: Any, request: Request, faults: Faults
     ) -> Iterable[bytes]:
-        """Passes a bulk delete on without the keys that fail, and says so in the answer."""
+        """Passes a bulk delete on without the failing keys, and adds their errors to the answer."""
         asked = xml.fromstring(request.body)
         refused = []
         for element in list(asked.findall(f"{{{_NAMESPACE}}}Object")):
@@ -197,4 +203,4 @@ class _Quiet(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log(self, *_: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""

@@ -1,6 +1,6 @@
-"""The environment variable that configuration files of tests take the store's secret from, and its value.
+"""The environment variable with the store's secret for configuration files of tests, and its value.
 
-Spark's workers read it as well: they have the environment in which the session of the tests was started.
+Spark's workers read it as well: they have the environment in which the tests' session was started.
 """
 
 VARIABLE = "TEST_STORE_SECRET"

@@ -1,6 +1,6 @@
-"""Fixtures of real stores: a folder, and buckets over HTTP. A test module imports the ones it asks for.
+"""Fixtures of real stores: a folder, and buckets over HTTP. A test module imports the ones that it needs.
 
-Emulators are imported by the fixtures that start them: most modules that import this one need none.
+The fixtures that start emulators import them: most modules that import this one need none.
 """
 
 from collections.abc import Iterator

@@ -12,11 +12,11 @@ from typing import Any
 
 @dataclass
 class Receiver:
-    """What was posted, in order.
+    """Posted messages, in order.
 
     Attributes:
-        status: what it answers.
-        first: what it answers at first, before that.
+        status: status of its answers.
+        first: statuses of its first answers, before that.
     """
 
     url: str = ""
@@ -26,7 +26,7 @@ class Receiver:
     _server: ThreadingHTTPServer | None = None
 
     def encrypt(self, context: ssl.SSLContext) -> None:
-        """From now on takes only connections by TLS."""
+        """Accepts only TLS connections from now on."""
         assert self._server is not None
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.url = self.url.replace("http://", "https://")

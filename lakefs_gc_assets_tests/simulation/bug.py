@@ -70,7 +70,7 @@ def replaced(*replacements: Replacement) -> Bug:
 
 
 def without_unnamed(bug: Bug) -> Bug:
-    """A bug in the set of committed addresses. Ranges that no known commit names are dropped too; they would hide it."""
+    """A bug in the set of committed addresses. It also drops ranges that no known commit names, which would hide it."""
     return Bug(lambda: (*bug.replacements(), UNNAMED_LEFT_OUT), bug.changed)
 
 
