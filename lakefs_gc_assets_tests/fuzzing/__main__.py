@@ -17,7 +17,7 @@ _PAGE = resource.getpagesize()
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the targets one after the other and prints figures of each."""
+    """Runs the targets one after the other and prints their figures."""
     cases, seed = int(arguments[0]), int(arguments[1])
     logging.disable(logging.CRITICAL)
     for name in arguments[2:] or TARGETS:

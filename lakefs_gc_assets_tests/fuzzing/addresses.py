@@ -53,12 +53,12 @@ def _plain(key: str) -> bool:
 
 
 def _spelling_case(rng: random.Random) -> Case:
-    """Any spelling of a key is kept, whatever address type the entry has."""
+    """Any spelling of a key is kept, under any address type."""
     uri = rng.choice(list(_SPELLINGS))
     namespace, key = _NAMESPACES[uri], _key(rng)
     verbatim = rng.random() < 0.4
     starts = [namespace.uri, *_SPELLINGS[uri]]
-    if verbatim:  # A client that escapes part of an address escapes all of it.
+    if verbatim:  # A client that escapes part of an address escapes the whole.
         starts = [start for start in starts if "%" not in start and "//" not in start.partition("://")[2]]
     address = rng.choice(starts) + (key if verbatim else _spelt(rng, key))
     if verbatim and rng.random() < 0.5 and not re.match("[^/]+://", key):

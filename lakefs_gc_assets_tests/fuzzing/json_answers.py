@@ -126,7 +126,7 @@ def _body(rng: random.Random, content: Any) -> str:
 
 
 def _answer_case(rng: random.Random) -> Case:
-    """A changed document: the result equals a plain reading of it."""
+    """A changed document: the result equals a plain reading."""
     read, content, plainly = _READERS[rng.choice(list(_READERS))]
     body = _body(rng, content)
 

@@ -26,7 +26,7 @@ def _xid(rng: random.Random) -> str:
 
 
 def _name(rng: random.Random) -> str:
-    """A name of one of the layouts, in most cases changed somewhere."""
+    """A name in any layout, in most cases changed somewhere."""
     part = f".part_{rng.choice((0, 1, 33, 10_000, 10_001, rng.randrange(100_000))):05}"
     suffixes = "", "," + _some(rng, _BASE64, 43), ".multipart", part, part + rng.choice(("_1", "_2", "_1_2"))
     object_ = _xid(rng) + rng.choice(suffixes)

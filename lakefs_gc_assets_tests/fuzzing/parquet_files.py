@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.runs.recordings import FIXTURES
 
 
 class OneObject:
-    """A store of one object, with the methods that readers need."""
+    """A store with a single object, and the methods that readers need."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = data
@@ -41,7 +41,7 @@ class OneObject:
 
 @cache
 def _uncommitted() -> list[tuple[bytes, list[str]]]:
-    """Files like a server's, and those of a real server if recordings exist."""
+    """Files like a server's, and a real server's files if recordings exist."""
     rng = random.Random(1)
     files = []
     for rows in (0, 1, 3, 40, 40, 200):

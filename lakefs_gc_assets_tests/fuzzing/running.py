@@ -16,7 +16,7 @@ from lakefs_gc_assets.errors import CollectionError
 
 MEASURE_EVERY = 50
 LONGEST_MESSAGE = 3000
-"""Maximum characters of an error message: a person must be able to read it, whatever the file contains."""
+"""Maximum characters of an error message: a person must be able to read it."""
 
 Found = TypeVar("Found")
 _POOLS: list[pa.MemoryPool] = []

@@ -123,7 +123,7 @@ def _damaged(rng: random.Random, body: bytes) -> bytes:
 
 
 def _root(body: bytes) -> ElementTree.Element:
-    """The document, read as UTF-8 whatever encoding it declares, as boto3 does."""
+    """The document, read as UTF-8 against any declared encoding, as boto3 does."""
     return ElementTree.fromstring(body, ElementTree.XMLParser(encoding="utf-8"))
 
 
@@ -148,7 +148,7 @@ def _plainly(body: bytes) -> dict[str, Any]:
 
 
 def _listing_case(rng: random.Random) -> Case:
-    """Reads all rows of the answer in order, or raises; never only some of them."""
+    """Reads all rows of the answer in order, or raises; never only a part."""
     service, body = _service(), _damaged(rng, _listing(rng, _keys(rng)))
 
     def read() -> list[tuple[str, int, str]]:

@@ -52,7 +52,7 @@ class Kind:
         record: makes a random record of this kind; keys increase with the number.
         properties: properties in the table.
         read: the reader under test; returns rows that can be compared.
-        slowly: returns the same rows from (key, identity, data) of each record, by other means.
+        slowly: returns the same rows from the records' (key, identity, data), by other means.
     """
 
     record: Callable[[random.Random, int], Record]
@@ -197,7 +197,7 @@ def _metarange_rows_slowly(records: Sequence[tuple[bytes, bytes, bytes]]) -> Any
 
 
 def _fields(data: bytes) -> list[tuple[int, Any]]:
-    """Number and value of each field of a message, by a separate reader without checks."""
+    """Numbers and values of a message's fields, by a separate reader without checks."""
     fields: list[tuple[int, Any]] = []
     position = 0
     while position < len(data):

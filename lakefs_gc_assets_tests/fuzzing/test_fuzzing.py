@@ -1,7 +1,7 @@
 """Fuzzes every target with the same cases each time.
 
-`make test` runs 100 cases of each in two processes, `make test-slow` 10,000 of each in its own process; `make fuzz`
-runs more.
+`make test` runs 100 cases for each target in two processes, `make test-slow` 10,000 cases in a process for each target;
+`make fuzz` runs more.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Cost of each test: seconds of wall and of processor, including all processes that it started.
+"""Cost of every test: seconds of wall and of processor, including all processes that it started.
 
 `make costs` writes `costs.json`, by which files are dealt out, most expensive first. The end of a run names each test
 over its budget. Processor times hardly depend on other work of the machine; wall times do.

@@ -1,8 +1,8 @@
 """Changes modules of the run one place at a time, and checks that their fast tests notice: `make mutants`.
 
 mutmut makes the changes (mutants). It is not in the lock: `make mutants` installs it beside `.venv`. Our own operators
-are added, and those that change texts are removed: the wording of a message is no rule. Functions with a decorator are
-not changed, since mutmut cannot replace them.
+are added, and operators that change texts are removed: the wording of a message is no rule. Functions with a decorator
+are not changed, since mutmut cannot replace them.
 
 Tests are collected once, and run once to record the functions that each calls. Each mutant then gets its own process,
 forked from that one, which runs the tests of the changed function until one fails: tests that failed before come first,
@@ -78,7 +78,7 @@ _OPPOSITE = {"min": "max", "max": "min"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one function.
+    """A change of a function.
 
     Attributes:
         module: name on the command line.
@@ -119,7 +119,7 @@ def _count_alike(one: str, other: str) -> int:
 
 
 def main() -> None:
-    """Tries the chosen modules; prints unnoticed mutants as it goes, and figures of each module."""
+    """Tries the chosen modules; prints unnoticed mutants as it goes, and every module's figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)}; all unless given")
     parser.add_argument("--functions", nargs="+", default=[], metavar="name", help="only mutants of these functions")
@@ -199,8 +199,8 @@ def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
         suppress_health_check=[*HealthCheck],
     )
     settings.load_profile("mutants")
-    # Only tests of one process and of the disk, without conftest.py, which starts Spark. For a traceback pytest would
-    # parse a module with all its mutants, which takes longer than the tests.
+    # Only tests that use a single process and the disk, without conftest.py, which starts Spark. For a traceback pytest
+    # would parse a module with all its mutants, which takes longer than the tests.
     chosen = ["--noconftest", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     os.environ["MUTANT_UNDER_TEST"] = ""
     if code := pytest.main(["-q", "-s", *chosen, "--rootdir=.", *tests], plugins=[Trial(mutants, ways)]):
@@ -250,7 +250,7 @@ def _change_operators() -> None:
 
 
 def _strict(change: Callable[[cst.Call], Iterable[cst.CSTNode]]) -> Callable[[cst.Call], Iterable[cst.CSTNode]]:
-    """Leaves `strict=` alone: it states what is always true, so no test can notice its change."""
+    """Leaves `strict=` alone: it states a fact, so no test can notice its change."""
 
     def changed(node: cst.Call) -> Iterable[cst.CSTNode]:
         strict = [each for each in node.args if each.keyword is not None and each.keyword.value == "strict"]

@@ -189,7 +189,7 @@ def function_of(module: str, name: str) -> FunctionType:
 
 @dataclass(frozen=True)
 class Ways(Generic[C]):
-    """How to make changes of one kind, and how to find the tests that should notice them.
+    """How to make a kind of changes, and how to find the tests that should notice them.
 
     Attributes:
         function: the function that a change is in, as `calls` names it.
@@ -211,7 +211,7 @@ class Ways(Generic[C]):
 
 
 class Trial(Generic[C]):
-    """Replaces pytest's own loop: runs all tests once, then those of each change."""
+    """Replaces pytest's own loop: runs all tests once, then the tests for each change."""
 
     def __init__(self, changed: Sequence[C], ways: Ways[C]) -> None:
         self._changed, self._ways = changed, ways
@@ -291,7 +291,7 @@ class Trial(Generic[C]):
 
 
 def ways_of(changed: Sequence[Change], counts: Counter[Outcome]) -> Ways[Change]:
-    """Replaces the code of functions; prints and counts the outcome of each change."""
+    """Replaces the code of functions; prints and counts their outcomes."""
     codes = {function_of(each.module, each.function).__code__ for each in changed}
 
     def calls(item: pytest.Item) -> tuple[bool, set[CodeType]]:
@@ -311,7 +311,7 @@ def ways_of(changed: Sequence[Change], counts: Counter[Outcome]) -> Ways[Change]
 
 @contextlib.contextmanager
 def _noting(codes: set[CodeType]) -> Iterator[set[CodeType]]:
-    """Records which of these codes run while the context is open, in any thread."""
+    """Records the codes that run while the context is open, in any thread."""
     called: set[CodeType] = set()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -342,7 +342,7 @@ def _names_in(item: pytest.Item) -> set[str]:
 
 
 def main() -> int:
-    """Tries the chosen modules, and prints the outcome of each change."""
+    """Tries the chosen modules, and prints the changes' outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)}; all unless given")
     parser.add_argument("--functions", nargs="+", default=[], metavar="name", help="only statements of these functions")

@@ -1,1 +1,1 @@
-"""A formal model of the protocol of a collection, and the check of it by TLC. See docs/evidence/model.md."""
+"""A formal model of a collection's protocol, checked by TLC. See docs/evidence/model.md."""

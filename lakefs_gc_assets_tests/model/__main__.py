@@ -1,4 +1,4 @@
-"""`make model`: visits every state of each scope, and removes each rule in turn."""
+"""`make model`: visits every state of every scope, and removes the rules in turn."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from lakefs_gc_assets_tests.model.scopes import COLLECTION, Model, some
 
 
 def main() -> None:
-    """Prints the states of each scope and the violation of each mutant; exits with status 1 if any result is wrong."""
+    """Prints every scope's states and every mutant's violation; exits with status 1 if any result is wrong."""
     sys.exit(min(sum(map(_check, (COLLECTION, METADATA))), 1))
 
 

@@ -61,8 +61,8 @@ def check(
     """Visits every state of a scope, up to one that violates an invariant.
 
     Args:
-        constants: constants that differ from those of the scope.
-        invariants: invariants to check; by default those of the scope.
+        constants: constants that differ from the scope's.
+        invariants: invariants to check; the scope's by default.
 
     Raises:
         RuntimeError: TLC ends otherwise.

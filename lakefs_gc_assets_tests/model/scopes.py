@@ -1,7 +1,7 @@
 """Scopes in which the model of a collection is checked, and the rules that are removed from it one by one.
 
 A scope sets the size of the world (addresses, branches, runs) and the actions of clients. TLC visits every state of
-each scope. A mutant removes one rule from the model, and TLC must find a state that violates its invariant.
+every scope. A mutant removes one rule from the model, and TLC must find a state that violates its invariant.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """All interleavings of a few actors, breadth first: the first violation found has the shortest history.
 
-An actor is a generator: it yields atomic steps and is sent the answer of each step. Given the same answers it takes the
-same steps. A state is therefore the world and all answers so far, and equal states are explored once.
+An actor is a generator: it yields atomic steps and is sent their answers. Given the same answers it takes the same
+steps. A state is therefore the world and all answers so far, and equal states are explored once.
 """
 
 from collections import deque

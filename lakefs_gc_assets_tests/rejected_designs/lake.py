@@ -31,8 +31,8 @@ class Lake(World):
 
     Attributes:
         objects: by address, the operations in progress when the object was written. They serve as its time: an object
-            is older than any operation once all of these have ended.
-        tokens: the staging token of each branch.
+            is older than any operation once they have all ended.
+        tokens: staging token by branch.
         sealed: tokens whose entries a commit is about to write.
         staged: entries by token and path.
         committed: path and address of every committed entry.

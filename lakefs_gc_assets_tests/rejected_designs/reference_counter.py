@@ -16,7 +16,7 @@ TITLE = "A reference counter in object metadata"
 
 
 class Metadata(NamedTuple):
-    """Metadata of one object; every write makes another version."""
+    """Metadata of an object; every write makes another version."""
 
     counter: int
     version: int

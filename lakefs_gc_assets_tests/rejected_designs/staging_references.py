@@ -46,7 +46,7 @@ class Tracking(Lake):
         return True
 
     def note(self, address: str, token: str) -> str | None:
-        """The state of one reference."""
+        """The state of a reference."""
         found = self.notes.get((address, token))
         return found.state if found else None
 
@@ -81,7 +81,7 @@ def upload(branch: str, path: str, address: str) -> Steps:
 
 
 def copy(source: str, path: str, branch: str, target: str) -> Steps:
-    """Stages the address of one entry as another."""
+    """Stages an entry's address under another path."""
     found = yield step(f"reads the entry of {path}", Tracking.entry, source, path)
     if found is not None:
         yield from stage(branch, target, found.entry.address)

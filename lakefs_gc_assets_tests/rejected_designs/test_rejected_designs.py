@@ -1,4 +1,4 @@
-"""The explorer confirms the claims of the document about its designs, and those of this project about its own."""
+"""The explorer confirms the document's claims about its designs, and this project's claims about its own."""
 
 from dataclasses import replace
 from types import ModuleType

@@ -21,14 +21,14 @@ ACCESS_KEY_ID = "AKIAREPLAYREPLAY"
 SECRET_ACCESS_KEY = "replay/not-a-real-secret/0123456789ABCDE"
 _AUTHORIZATION = "Basic " + b64encode(f"{ACCESS_KEY_ID}:{SECRET_ACCESS_KEY}".encode()).decode()
 _BOOLEANS = {"True": "true", "False": "false"}
-"""Spellings of one value: lakeFS reads both, `lakefs-sdk` sends the first, the recordings have the second."""
+"""Spellings of a value: lakeFS reads both, `lakefs-sdk` sends the first, the recordings have the second."""
 _REPOSITORIES = "/api/v1/repositories"
 _PREPARE = "/gc/prepare_uncommited"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """Status and body of one answer."""
+    """Status and body of an answer."""
 
     status: int
     body: bytes
@@ -91,7 +91,7 @@ def _token(request: object) -> str:
 
 
 class ApiAnswers:
-    """All answers of one recording.
+    """All answers of a recording.
 
     Args:
         variant: number of the rule set to replay; None for the rules that the repository had at the end.

@@ -30,7 +30,7 @@ class BucketFolder:
         return self._folder / location.removeprefix("s3://")
 
     def files(self, location: str) -> Iterator[tuple[str, Path]]:
-        """Key and file of each object below a full address."""
+        """Keys and files of the objects below a full address."""
         root = self.folder_of(location)
         for path in sorted(root.rglob("*")):
             if path.is_file():

@@ -92,7 +92,7 @@ def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress:
         moments: time of the clocks in each run; by default each recording's own time plus two days for each run.
 
     Returns:
-        The results of each run, see `collected`.
+        The results of every run, see `collected`.
     """
     earlier: ReplayServer | None = None
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Recordings of the embedded server, made by tests: the same scenes as those of real servers, fewer of each kind.
+"""Recordings of the embedded server, made by tests: the same scenes as recorded from real servers, but fewer.
 
 Each has the shape and time of the real recording of its name, so that tests can use either.
 """

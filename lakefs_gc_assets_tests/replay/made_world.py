@@ -34,8 +34,8 @@ class Books:
     """Books of all requests.
 
     Attributes:
-        commits: entries of each commit, including those that no branch reaches.
-        parents: the first parent of each commit.
+        commits: entries by commit, including commits that no branch reaches.
+        parents: first parent by commit.
         written: reason for which each object was written, by its address.
     """
 

@@ -39,7 +39,7 @@ class Listed:
 
 
 class Overlay:
-    """Objects of one replay. Safe to use from several threads.
+    """Objects of a replay. Safe to use from several threads.
 
     Args:
         deletes: `refuse` every delete, or do it in the `overlay`. Files of runs that the replay itself wrote can always
@@ -68,7 +68,7 @@ class Overlay:
         self._lock = RLock()
 
     def head(self, key: str) -> RecordedObject:
-        """Facts of one object. Raises NoSuchKey."""
+        """Facts of an object. Raises NoSuchKey."""
         with self._lock:
             try:
                 return self._objects[key]
@@ -76,7 +76,7 @@ class Overlay:
                 raise NoSuchKey(key) from None
 
     def read(self, key: str) -> tuple[RecordedObject, bytes]:
-        """Facts and content of one object. Raises NoSuchKey."""
+        """Facts and content of an object. Raises NoSuchKey."""
         with self._lock:
             facts = self.head(key)
             if key in self._written:

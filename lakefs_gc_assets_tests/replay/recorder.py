@@ -2,7 +2,7 @@
 
 A recording has `api.jsonl`, `listing.json`, `truth.json` and `namespace/`, see `recording`. It has no `sstables.jsonl`:
 files decoded by the code under test would prove nothing. `real.recorder` records real servers by the same calls, but
-without `objects` in `truth.json`, since there are no books of them.
+without `objects` in `truth.json`, since they have no books.
 """
 
 import csv
@@ -109,7 +109,7 @@ class Recorder:
         return {"location": location, "run_id": answer["run_id"], "rows": list(self._rows_of(location))}
 
     def _ask_references(self, staged: Iterable[tuple[str, str]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Requests branches and tags, the first change and log of each branch, and each staged path."""
+        """Requests branches and tags, their first changes and logs, and all staged paths."""
         note = "what a collector asks besides prepare"
         branches = self.ask(note, "GET", "./branches", amount=1000, show_hidden="true")["results"]
         tags = self.ask(note, "GET", "./tags", amount=1000)["results"]
@@ -130,7 +130,7 @@ def write_answers_and_files(
     """Writes a recording except `truth.json` into a new folder; returns the listing.
 
     Args:
-        files: key and file of each object of the namespace.
+        files: keys and files of the namespace's objects.
     """
     folder.mkdir(parents=True)
     (folder / "api.jsonl").write_text("".join(json.dumps(row) + "\n" for row in recorder.rows))

@@ -1,7 +1,8 @@
 """A recorded repository in a folder: the server's answers, and its objects at the end.
 
-A folder (or one `.tar.gz` with such a folder inside) holds `api.jsonl`, the namespace as files in `namespace/` or
-`namespace.tar.gz`, and `listing.json`, plain or gzipped, with size, time and ETag of each object. It is only read.
+A folder (or a `.tar.gz` with such a folder inside) holds `api.jsonl`, and the namespace as files in `namespace/` or
+`namespace.tar.gz`. It also holds `listing.json`, plain or gzipped, with size, time and ETag of every object. It is only
+read.
 
 Commits of a recording have dates over weeks, but were made within minutes. The recorded answers go by these dates.
 Metaranges are therefore served with the earliest date of a commit that names them.
@@ -81,7 +82,7 @@ class FilesBelow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedObject:
-    """Size in bytes, time of the last modification in UTC, and ETag of one object."""
+    """Size in bytes, time of the last modification in UTC, and ETag of an object."""
 
     size: int
     last_modified: datetime
@@ -107,7 +108,7 @@ class Recording:
     """One recorded repository.
 
     Args:
-        folder: the folder, or the archive of one.
+        folder: the folder, or its archive.
         now: time of the objects if the folder has no listing.
     """
 

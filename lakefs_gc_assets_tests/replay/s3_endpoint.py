@@ -1,7 +1,7 @@
 """The S3 calls of object stores' clients, path style, on one bucket; any signature is accepted.
 
 It offers ListObjectsV2, GetObject with ranges, HeadObject, PutObject with `If-None-Match: *` or `If-Match`, CopyObject
-of one version of an object, DeleteObject and DeleteObjects, as in the S3 API reference. All other calls get 501
+of a version of an object, DeleteObject and DeleteObjects, as in the S3 API reference. All other calls get 501
 NotImplemented.
 """
 
@@ -189,7 +189,7 @@ class S3Endpoint:
     def _page(
         self, prefix: str, delimiter: str, start: str, limit: int
     ) -> tuple[list[tuple[str, RecordedObject]], list[str], str | None]:
-        """One page of the bucket; its keys are those of the objects after the namespace's prefix."""
+        """One page of the bucket; its keys are the objects' keys after the namespace's prefix."""
         inside = prefix.removeprefix(self._prefix)
         if prefix.startswith(self._prefix):
             first = start.removeprefix(self._prefix) if start.startswith(self._prefix) else ""

@@ -76,7 +76,7 @@ class Made:
 
 @dataclass
 class ArrowRuns:
-    """Makes runs of one configuration; `lines` collects all their log lines.
+    """Makes runs of a configuration; `lines` collects all their log lines.
 
     Attributes:
         between: called with the name of each step after it was made.

@@ -27,7 +27,7 @@ class GraphRuns(ReplayedRuns):
     instance: dg.DagsterInstance = field(kw_only=True)
 
     def job(self, sweep: bool | None = None) -> dg.JobDefinition:
-        """The job that collects, in a process that decides itself what the run may do.
+        """The job that collects, in a process that decides itself whether the run may sweep.
 
         Args:
             sweep: True to delete; None for the value in the settings.
@@ -83,7 +83,7 @@ def _reconstructable(runs: GraphRuns) -> ReconstructableJob:
 
 
 def failures(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> dict[str, str]:
-    """The error message of each failed step, by its name."""
+    """Error messages of the failed steps, by name."""
     found = {}
     for event in result.all_events:
         if event.is_step_failure:

@@ -20,7 +20,7 @@ Made = TypeVar("Made", bound=GrowsOld)
 
 
 def made_or_why_not(makers: Mapping[str, Callable[[], Made]]) -> dict[str, Made | str]:
-    """The repository of each maker by the name of its cloud, or the reason why that cloud is skipped."""
+    """The makers' repositories by the name of their cloud, or the reason why that cloud is skipped."""
     found: dict[str, Made | str] = {}
     for name, make in makers.items():
         try:

@@ -19,7 +19,7 @@ INPUTS = {
     "candidates": STEPS[:3],
     "deleted_report": STEPS[3:4],
 }
-"""Input frames of each asset."""
+"""Input frames by asset."""
 _FUNCTIONS = {
     "store_df": "list_stored",
     "uncommitted_df": "read_uncommitted",

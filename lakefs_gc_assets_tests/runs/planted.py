@@ -22,7 +22,7 @@ def basic(user: str, password: str) -> str:
 
 
 def require_absent(secrets: Iterable[str], text: str, where: str = "") -> None:
-    """Fails if a text contains a secret, or a large part of it."""
+    """Fails if a text contains a secret, or a large part."""
     for secret in secrets:
         assert secret not in text, f"{secret} is in {where or text[:2000]}"
         assert secret[:_PART] not in text, f"a part of {secret} is in {where or text[:2000]}"

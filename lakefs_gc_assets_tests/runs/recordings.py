@@ -1,8 +1,8 @@
 """Recordings of repositories by name: of real lakeFS servers, or made in this test run.
 
-Those of real servers are beside the checkout, in `../shared`, never in it. The embedded server makes recordings of the
-same shape in a few seconds, so that a clone alone can run the tests of replays; see `replay.made`. Facts that hold only
-for a real server's recording, such as its figures, need the real one.
+Recordings of real servers are beside the checkout, in `../shared`, never in it. The embedded server makes recordings of
+the same shape in a few seconds, so that a clone alone can run the tests of replays; see `replay.made`. Facts that hold
+only for a real server's recording, such as its figures, need the real one.
 """
 
 import os
@@ -52,7 +52,7 @@ def made_folder() -> Path:
 
 
 def recorded(*names: str) -> list[Any]:
-    """Parameters of a test of recordings; those that neither exist nor can be made are skipped."""
+    """Parameters of a test of recordings; recordings that neither exist nor can be made are skipped."""
     return [pytest.param(name, marks=() if name in MADE_BY_NAME else needs_recordings) for name in names]
 
 

@@ -84,7 +84,7 @@ def refused(status: int, message: str) -> ApiAnswer:
 
 @dataclass
 class ReplayedRuns:
-    """Runs of one replayed repository, and their files.
+    """Runs of a replayed repository, and their files.
 
     Attributes:
         settings: changes of the section `collection`.

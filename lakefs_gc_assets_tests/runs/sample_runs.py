@@ -1,4 +1,4 @@
-"""The sample repository, and runs of it by the command, with only the settings of `spark` changed."""
+"""The sample repository, and its runs by the command, with only the settings of `spark` changed."""
 
 import os
 import subprocess

@@ -75,7 +75,7 @@ class LimitedRate:
             self._tokens = min(self._most, self._tokens + seconds * self._rate)
 
     def take(self, keys: int) -> int:
-        """Number of these keys that the service takes now; it refuses the others."""
+        """Number of keys that the service takes now; it refuses the others."""
         with self._lock:
             taken = min(keys, int(self._tokens))
             self._tokens -= taken

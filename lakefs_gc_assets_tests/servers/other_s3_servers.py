@@ -1,6 +1,6 @@
 """S3 servers of other makes: installed once into the emulators' cache, started once by the tests that need one.
 
-`python -m lakefs_gc_assets_tests.servers.other_s3_servers` only installs them. docs/stores.md lists the gaps of each.
+`python -m lakefs_gc_assets_tests.servers.other_s3_servers` only installs them. docs/stores.md lists their gaps.
 """
 
 from collections.abc import Callable, Sequence
@@ -123,7 +123,7 @@ MAKES = {
 
 @cache
 def s3_service(name: str) -> S3Service:
-    """A server of one make, started once and ended with this process; skips the test if it cannot be installed."""
+    """A server of the named make, ended with this process; skips the test if it cannot be installed."""
     make = MAKES[name]
     program = make.install()
     _, url = started(lambda port: make.command(program, port))

@@ -105,7 +105,7 @@ class Bucket:
             del self.keys[bisect_left(self.keys, key)]
 
     def between(self, prefix: str, after: str = "") -> tuple[int, int]:
-        """Index range of the keys below a prefix, or of those that follow the key `after`."""
+        """Index range of the keys below a prefix, or of the keys after `after`."""
         first = bisect_left(self.keys, max(prefix, after + "\0" if after else ""))
         return first, bisect_left(self.keys, prefix + _AFTER_ALL, first) if prefix else len(self.keys)
 

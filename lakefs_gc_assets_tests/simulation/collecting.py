@@ -102,7 +102,7 @@ def open_repository(
 
 @dataclass
 class Run:
-    """One run of one collector process. A resumed run is another object with the same run id and owner.
+    """One run in a collector process. A resumed run is another object with the same run id and owner.
 
     Attributes:
         only_windows: number of newest needed windows to collect, if limited; 0 for all. A negative number drops as many

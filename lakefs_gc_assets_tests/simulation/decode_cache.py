@@ -32,7 +32,7 @@ _dumps = json.dumps
 
 
 class _Given:
-    """A store of one object that was already read."""
+    """A store with a single object that was already read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -10,8 +10,8 @@ and so alike.
 
 Documented differences, and no others:
 
-- Only clean runs find a *late arrival*. It came into a slice more than 26 hours after the slice was begun, or outside
-  of slices after the run that sealed that place had begun to list it.
+- Only clean runs find a *late arrival*. It came into a slice more than 26 hours after the slice was begun. Outside of
+  slices it came after the run that sealed that place had begun to list it.
 - An object that a store reported as deleted and did not delete waits for a clean run, too.
 - A carried object that was deleted elsewhere since is deleted once more, which does nothing.
 - A run limited to some windows keeps the objects of others, and no run builds on it.

@@ -149,7 +149,7 @@ def _never(self: object, written_at: datetime) -> datetime:
     return written_at.replace(year=3000)
 
 
-# Run reads one staged entry per branch as a sample, which would hide the bug in a small world.
+# A run looks one staged entry per branch up in the uncommitted data, which would hide the bug in a small world.
 _AS_FAR_AS_IT_WENT = (
     (uncommitted, "_written", _as_far_as_it_went),
     (uncommitted, "missing_samples", lambda *about: ()),

@@ -1,4 +1,4 @@
-"""The kinds of run in which every call is broken: the small world of each, its beginning, and how people go on."""
+"""The kinds of run in which every call is broken: their small worlds, their beginning, and how people go on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Whole runs of each kind in which one call goes wrong, and the recovery: resume the run, or begin a new one.
+"""Whole runs of every kind in which one call goes wrong, and the recovery: resume the run, or begin a new one.
 
 All runs of a kind are played in the same small world. A play is a kind of run, a fault, the number of the call, and the
 recovery.

@@ -618,7 +618,7 @@ _IN_HISTORIES: dict[Kind, tuple[str, ...]] = {
     ),
     "unified": (),
 }
-"""Names of those bugs that histories find as well."""
+"""Names of bugs above that histories find as well."""
 HISTORY_BUGS: dict[Kind, dict[str, Bug]] = {
     kind: {name: TESTED_BUGS[name].bug for name in names} for kind, names in _IN_HISTORIES.items()
 }

@@ -2,7 +2,7 @@
 
 The log uses no parents and no commit graph. It watches branches: if one shows a commit never seen before, this commit
 replaced the branch's head, and its line of work goes on. A branch that is made on a commit, or set back to one, takes
-over that commit's line so far. A line that no branch continues (its branch was deleted, or set back) goes by the
+over that commit's line so far. If its branch was deleted or set back, a line is not continued. It then goes by the
 default rule, as if its last commit was replaced the moment it was made. The caller says when each commit was made: the
 world knows the true time, which commits may misstate.
 """

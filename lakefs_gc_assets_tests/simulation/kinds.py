@@ -18,7 +18,7 @@ from lakefs_gc_assets_tests.simulation.surroundings import surrounded
 
 @dataclass(frozen=True)
 class Histories:
-    """Histories of one kind, one for each seed."""
+    """Histories of a kind, one for each seed."""
 
     generate: Callable[[int], History]
     bugs: Mapping[str, Bug]

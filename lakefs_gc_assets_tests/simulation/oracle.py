@@ -5,8 +5,8 @@ since when it is referenced. Three kinds of reference count:
 
 - *firm*: a commit, a visible staged entry, a remembered copy. The object may neither be marked nor deleted.
 - *pending*: an upload between object and staging, a commit in progress, an address that may still be linked.
-- *soft*: a reference that lakeFS does not promise, such as an old object staged by StageObject. It is protected if it
-  was staged before the last recheck began, or longer ago than a recheck is valid, and if the server lists it. An object
+- *soft*: a reference that lakeFS does not promise, such as an old object staged by StageObject. It is protected if the
+  server lists it, and if it was staged before the last recheck began or longer ago than a recheck is valid. An object
   whose size a client misstated is soft, too, once the server does not list it: the search for equal committed content
   goes by size and cannot find it.
 """
@@ -78,7 +78,7 @@ class Recheck:
 
 @dataclass
 class Watched:
-    """The actions of one collector in one run.
+    """The actions of a collector in one run.
 
     Attributes:
         accepted: deletions that the store accepted, with sizes.

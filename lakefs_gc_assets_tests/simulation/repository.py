@@ -119,7 +119,7 @@ class Repository:
         return self.commits[branch.commit_id].entries
 
     def rests_on(self, branch: Branch) -> Mapping[str, Entry]:
-        """The entries below the branch's tokens: those of its commit, or of its compacted base."""
+        """The entries below the branch's tokens: its commit's, or its compacted base's."""
         return self.head(branch) if branch.compacted is None else branch.compacted
 
     def staged(self, branch: Branch) -> Staging:

@@ -1,7 +1,7 @@
 """Oracle: a run by retention rules keeps exactly the right commits by its information, and examines all that may go.
 
-The commits that stay follow from the world's log of heads, at the very second from which the run counts ages. They are
-those of the branches and commits in the dump that the run got, with tagged ones and the server's own list. Their dates
+The commits that stay follow from the world's log of heads, at the very second from which the run counts ages. They
+belong to the branches and commits in the dump that the run got, with tagged ones and the server's own list. Their dates
 are the latest that the run knows from commits, from the files of their metaranges and from their parents. A run that
 requested uncommitted data also keeps the commits that stayed right before, by the same measure.
 

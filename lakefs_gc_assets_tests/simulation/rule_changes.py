@@ -34,7 +34,7 @@ def lengthen_rules(world: World, days: int) -> Job:
 
 @operation
 def lengthen_rule(world: World, branch: int, days: int) -> Job:
-    """Makes the rule of one branch longer."""
+    """Makes a branch's rule longer."""
     rules, name = world.repository.rules, BRANCHES[branch % len(BRANCHES)]
     if rules is None:
         raise Refused("no rules")

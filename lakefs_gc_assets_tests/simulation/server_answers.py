@@ -46,14 +46,14 @@ class ServerAnswers:
         }
 
     def dates(self, now: float) -> dict[str, float]:
-        """Date of each commit, as far as the collector can know."""
+        """Dates of commits, as far as the collector can know."""
         return effective_dates(self.commits, self.claims(), self.written, now)
 
 
 def effective_dates(
     commits: Mapping[str, Commit], claims: Mapping[str, float], written: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """The latest known date of each commit.
+    """The latest known dates of commits.
 
     A commit is made after its parents, and after its metarange was written. A parent's own claim counts only if it can
     be true: nothing was made in the future.

@@ -1,7 +1,7 @@
 """Any number of histories, then every seeded bug afresh: `make soak HISTORIES=N SEED=S`.
 
-There are five kinds: of clean runs, of optimized ones that build on each other, of runs by retention rules, and of such
-runs that build on each other, which mostly list or mostly do not list. N of each kind are played. After that N
+There are five kinds: clean runs, optimized runs that build on each other, and runs by retention rules: single ones,
+ones that build on each other and mostly list, and ones that mostly do not list. N of each kind are played. After that N
 histories of all kinds in turn are played once more, and unneeded metadata is moved and purged after each, while others
 write (`metadata`). Histories of consecutive seeds are spread over all cores. A failing history ends the soak and is
 printed with its seed and, except for `metadata`, with its shortened steps.

@@ -1,6 +1,6 @@
 """Runs limited to some windows, in simulated histories: by all commits and by retention rules.
 
-The histories are those of runs that build on each other. Half of the runs are limited to some windows.
+The histories have runs that build on each other. Half of the runs are limited to some windows.
 """
 
 import random

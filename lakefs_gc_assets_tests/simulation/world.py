@@ -267,7 +267,7 @@ class World:
         self.oracle.look()
 
     def tick(self, seconds: float) -> None:
-        """Passes the time of one call."""
+        """Passes the time that a call takes."""
         self.time.now += seconds
         now = self.time.now
         for running in self.jobs:
