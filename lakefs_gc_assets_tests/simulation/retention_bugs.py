@@ -87,7 +87,7 @@ def _by_rules(rules: Callable[[Ask], RetentionRules | None]) -> tuple[Replacemen
 
 
 def _ask_by_rules_of_the_mark(step: ArrowStep, *more: Any, **named: Any) -> Committed:
-    """Rechecks by the rules that there were at the mark, without the server's list, which goes by those of today."""
+    """Rechecks by the rules of the mark, without the server's list, which goes by the present rules."""
     at_mark = step.stored(UNCOMMITTED_DF).figures.reasons_before
     if at_mark is None:
         return ask_committed(step, *more, **named)

@@ -83,7 +83,7 @@ def _nothing_pending(engine: LocalEngine, not_committed: ArrowRows, *more: Any) 
 
 
 def _first_look() -> Sequence[Replacement]:
-    """Takes for expired what was so when the run began."""
+    """Treats only ranges as expired that were so when the run began."""
     then: dict[str, Committed] = {}
 
     def look(step: ArrowStep) -> OtherRepositories:

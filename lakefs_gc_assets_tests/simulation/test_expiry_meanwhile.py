@@ -1,4 +1,4 @@
-"""What expires, or no longer expires, while a run by retention rules is under way: a history for each moment."""
+"""Commits that expire, or no longer expire, during a run by retention rules: a history for each moment."""
 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.rule_changes import DAYS
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, Setup
 
 FIRST_BRANCH = 0
-"""The first branch by name: `main`, or `alpha` while there is one."""
+"""The first branch by name: `main`, or `alpha` while it exists."""
 ALPHA, ZETA = map(BRANCHES.index, ("alpha", "zeta"))
 FOUR_DAYS, FOUR_HOURS = (Step("time", "seconds", (int(seconds),)) for seconds in (4 * DAY, 4 * HOUR))
 FINISH = Step("c0", "finish")
@@ -19,12 +19,12 @@ def rules_of(days: int) -> Step:
 
 
 def commit_of(path: int, content: int) -> tuple[Step, ...]:
-    """A commit of a new object on the first branch."""
+    """Steps that commit a new object on the first branch."""
     return Step("w0", "upload_now", (FIRST_BRANCH, path, content, 0)), Step("w0", "commit_now", (FIRST_BRANCH, 0, 0))
 
 
 def reset_to(commit: int, *meanwhile: Step) -> tuple[Step, ...]:
-    """The first branch is set to a commit: what was staged before goes, what is staged meanwhile stays."""
+    """Steps that set the first branch to a commit. Staged entries go, except those staged meanwhile."""
     return Step("w1", "hard_reset", (FIRST_BRANCH, commit, 1)), *meanwhile, Step("w1", "go_on", (0,))
 
 
@@ -38,10 +38,10 @@ def played(*steps: Step) -> Result:
 
 
 class TestARuleThatBecameLongerSinceTheMark:
-    """It alone keeps an object that was staged when the recheck read reasons to stay."""
+    """Only this rule keeps an object that was staged when the recheck read reasons to stay."""
 
     ROOT, OLDER, NEWER = 0, 1, 2
-    """Places of commits in the order of ids: one without objects, and two with an object each on one line."""
+    """Positions of commits in the order of ids: one without objects, and two on one line with an object each."""
     EXPIRED_LINE = (
         rules_of(2),
         *commit_of(1, 3),
@@ -61,7 +61,7 @@ class TestARuleThatBecameLongerSinceTheMark:
     UNTIL_PREPARE = Step("c0", "until", (1, 1))
 
     def deleted(self, *before_recheck: Step) -> int:
-        """Objects that a sweep deletes if `alpha` goes back to the line between reasons and uncommitted data."""
+        """Objects that a sweep deletes if `alpha` returns to the line after reasons, but before uncommitted data."""
         sweep = (start_of(Flow.COMMITTED), self.UNTIL_SWEEP, *before_recheck, *self.STAGED, self.UNTIL_PREPARE)
         return played(*self.EXPIRED_LINE, *sweep, *reset_to(self.NEWER), FINISH).deleted
 
@@ -73,7 +73,7 @@ class TestARuleThatBecameLongerSinceTheMark:
 
 
 def test_what_expires_after_the_listing_began_is_looked_at_in_the_same_run() -> None:
-    """Rules become shorter before the run reads them. No later run would look at what the expired range held."""
+    """Rules become shorter before the run reads them. No later run would examine the objects of the expired range."""
     replaced = (rules_of(5), *commit_of(1, 3), *commit_of(0, 1), *commit_of(0, 2), FOUR_DAYS)
     base_run = (start_of(Flow.UNIFIED), FINISH, FOUR_HOURS)
     until_slices_are_listed = Step("c0", "until", (0, 3))
