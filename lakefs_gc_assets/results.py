@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -25,10 +24,10 @@ from lakefs_gc_assets.collector.frame.frames import (
     UNCOMMITTED_DF,
     UNRECOGNISED_DF,
 )
-from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.incremental import earlier_runs
+from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,

@@ -17,11 +17,11 @@ import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
 from lakefs_gc_assets.cli.common import QUIET, Target, encode, on_repository, progress_unless
-from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
+from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.page import run_facts
 from lakefs_gc_assets.collector.page.garbage import SIZES, WITH_A_RUN, FrameReader, written_by
 from lakefs_gc_assets.collector.page.run_facts import LAST_SEEN, Counting, LastSeen, RunFacts

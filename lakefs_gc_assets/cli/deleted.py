@@ -16,7 +16,7 @@ from lakefs_gc_assets.cli.candidates import (
     write_frame,
 )
 from lakefs_gc_assets.cli.common import QUIET, Target, on_repository, progress_unless
-from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector.incremental import earlier_runs
 
 _COLUMNS = (
     TextColumn("decided_at", 20),

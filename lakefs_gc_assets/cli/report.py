@@ -13,9 +13,9 @@ from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.run_facts import Counting
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import ReportSettings
 

@@ -17,10 +17,9 @@ from datetime import timedelta
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, uncommitted
-from lakefs_gc_assets.collector.records import plan, stored_forecasts
+from lakefs_gc_assets.collector.records import plan, records_json, run_folder, stored_forecasts
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, delete_all, get_if_there, keys_below

@@ -17,8 +17,6 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.work import merge, work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -32,7 +30,8 @@ from lakefs_gc_assets.collector.frame.frames import (
     SIGHTINGS,
     Frame,
 )
-from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.incremental import earlier_runs, planning
+from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS, METARANGES, NAMED_RANGES, name_ranges
@@ -41,14 +40,14 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, 
 from lakefs_gc_assets.collector.live.references import ROWS_MERGED, References, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, relative
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.listing import as_listed
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.errors import (

@@ -17,8 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs, guards
-from lakefs_gc_assets.collector.earlier_runs import branch_baseline, restored_before
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
@@ -38,9 +37,10 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.incremental import checkpoint, gap_check
+from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
+from lakefs_gc_assets.collector.incremental.earlier_runs import branch_baseline, restored_before
 from lakefs_gc_assets.collector.live import other_repositories, references
 from lakefs_gc_assets.collector.live.commits_under_way import find_slowest_hooks
 from lakefs_gc_assets.collector.live.current import (
@@ -56,10 +56,11 @@ from lakefs_gc_assets.collector.live.current import (
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.uncommitted import write_samples
-from lakefs_gc_assets.collector.records import across_runs, report
+from lakefs_gc_assets.collector.records import across_runs, report, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
 from lakefs_gc_assets.collector.records.report import Report, describe_loosened
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.reporting import (
     count_amounts,
     describe_gone,
@@ -72,8 +73,6 @@ from lakefs_gc_assets.collector.reporting import (
 from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing

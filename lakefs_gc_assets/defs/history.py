@@ -18,12 +18,12 @@ import dagster as dg
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.figures import in_events
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import report_failure
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.pages import bullets, figure_definitions
 from lakefs_gc_assets.defs.partitions import (

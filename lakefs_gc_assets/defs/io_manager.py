@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
+from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.page.garbage import FrameReader
 from lakefs_gc_assets.collector.page.run_facts import trace
 from lakefs_gc_assets.collector.records import plan as plans

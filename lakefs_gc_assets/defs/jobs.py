@@ -11,9 +11,8 @@ from typing import Any, assert_never
 import dagster as dg
 from pydantic import Field, create_model
 
-from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.frame.slices import select_windows
-from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.incremental import earlier_runs, planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.reporting import Violation
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, made, runs, write
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replaying

@@ -12,7 +12,7 @@ import pytest
 from lakefs_gc_assets.cli.candidates import PLACES, Groups, Order, TextColumn, _size_group
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, RECEIPTS
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, made, runs
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.retention.active_commits import EXPIRED_BEFORE, EXPIRED_BEFORE_KEY
-from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes

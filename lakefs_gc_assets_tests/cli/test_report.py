@@ -15,8 +15,8 @@ from lakefs_gc_assets.collector.frame.frames import CandidateFigures
 from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs, write

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.make_step import StepHost, StepRequest
-from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -25,7 +25,6 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock, renewed
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import (
     LockHeld,
     LockLost,

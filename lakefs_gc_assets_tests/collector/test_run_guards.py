@@ -18,8 +18,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs, reporting, run
-from lakefs_gc_assets.collector.earlier_runs import deleted_before
+from lakefs_gc_assets.collector import reporting, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -33,8 +32,9 @@ from lakefs_gc_assets.collector.frame.frames import (
     CommittedFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.incremental import earlier_runs, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.live import facts, uncommitted
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
@@ -42,13 +42,13 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.step import Step, universe_of
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout

@@ -17,8 +17,8 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.step import place_by_address
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings

@@ -6,9 +6,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.records import plan, report
+from lakefs_gc_assets.collector.records import plan, report, run_folder
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import jobs, launching, pages, running
 from lakefs_gc_assets.defs.launching import Permit

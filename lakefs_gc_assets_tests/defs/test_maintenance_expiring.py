@@ -9,10 +9,9 @@ import pytest
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastFolder
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import stored_forecasts
+from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.maintenance import removing_config
 from lakefs_gc_assets.defs.partitions import Names, RunPartitions
 from lakefs_gc_assets.errors import StorageError

@@ -10,8 +10,8 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import find_counts, keep_counts
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.failures import end_run
 from lakefs_gc_assets.defs.pages import count_garbage, keep, keep_counted, keep_failed

@@ -36,17 +36,17 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "earlier_runs expiring gap_check guards lock make_step repository run step",
+    "collector": "expiring guards make_step run step",
     "collector/frame": "files receipts",
     "collector/engine": "local",
-    "collector/incremental": "checkpoint checkpoint_writer planning",
+    "collector/incremental": "checkpoint checkpoint_writer earlier_runs gap_check planning",
     "collector/live": (
         "contents current facts facts_of_ranges hidden live_files other_repositories references uncommitted"
     ),
     "collector/quarantine": "purge restore",
-    "collector/records": "across_runs outcomes",
+    "collector/records": "across_runs outcomes records_json run_folder tables",
+    "collector/repository": "lock repository",
     "collector/retention": "active_commits commits retention rules",
-    "collector/stored": "records_json run_folder tables",
     "collector/sweep": "passes recheck",
     "collector/universe": "listing subtraction",
     "lakefs": "addresses",

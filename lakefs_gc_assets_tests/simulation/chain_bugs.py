@@ -32,14 +32,13 @@ from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
 )
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, find_unread
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records import report, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import earlier_runs, guards, run
+from lakefs_gc_assets.collector import guards, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     DeletedFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_module
 from lakefs_gc_assets.collector.live.current import (
     Committed,

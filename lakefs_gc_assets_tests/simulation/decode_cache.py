@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.frames import TIME, Frame
 from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.stored import records_json, tables
+from lakefs_gc_assets.collector.records import records_json, tables
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import layout

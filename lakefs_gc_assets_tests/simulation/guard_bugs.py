@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs, guards, make_step, run
+from lakefs_gc_assets.collector import guards, make_step, run
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     DeletedFigures,
     StoredFigures,
 )
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, gap_check, planning
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, earlier_runs, gap_check, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.commits_under_way import SlowestHooks

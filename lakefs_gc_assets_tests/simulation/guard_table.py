@@ -41,8 +41,8 @@ NOT_SEEDED = {
         "`test_no_row_without_an_address_is_in_a_part` of the contract of engines"
     ),
     Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck.__call__", "_require_believable"): _BELIEVABLE,
-    Call(f"{_COLLECTOR}.stored.records_json:decode", "_require_no_signature"): _SIGNED,
-    Call(f"{_COLLECTOR}.stored.records_json:require_digest", "_require_no_signature"): _SIGNED,
+    Call(f"{_COLLECTOR}.records.records_json:decode", "_require_no_signature"): _SIGNED,
+    Call(f"{_COLLECTOR}.records.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_EXTENSIONS}.branches.stale_branches:delete", "require_few_stale"): _BRANCHES,
     Call(f"{_EXTENSIONS}.branches.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:_cutoff", "require_clocks_agree"): _METADATA,

@@ -14,8 +14,8 @@ from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.live import facts_of_ranges, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
+from lakefs_gc_assets.collector.records import records_json
 from lakefs_gc_assets.collector.retention import rules
-from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs, run
+from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, FRAMES, LISTED, PROVISIONAL_DF, SIGHTINGS, STEPS
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, earlier_runs
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles

@@ -1,7 +1,7 @@
 """Restores deleted objects with the product's own command, while no collector works."""
 
 from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView

@@ -28,14 +28,14 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.references import find_ranges
+from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.rules import Rule
 from lakefs_gc_assets.collector.run import find_other_repositories, track
-from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import test_expiry_meanwhile

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.frame.files import FrameFile, Span
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 RUN_ID = "ft5dgg5c83vpm1manb80"

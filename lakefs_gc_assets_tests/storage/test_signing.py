@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records import records_json, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.stored import records_json, run_folder, tables
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, NotOffered
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.layout import RUNS_PREFIX

@@ -34,9 +34,9 @@ from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, ReadIt
 from lakefs_gc_assets.collector.engine.work import spread_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, F, Frame
 from lakefs_gc_assets.collector.records import figures as declared
+from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.records_json import entries, read_time, require_digest, with_digest
+from lakefs_gc_assets.collector.records.records_json import entries, read_time, require_digest, with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch, get_if_there, read_ahead

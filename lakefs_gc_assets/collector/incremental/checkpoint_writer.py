@@ -29,11 +29,11 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
+from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.figures import required
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step, Universe, universe_of
-from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import OrderViolation, counted
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 

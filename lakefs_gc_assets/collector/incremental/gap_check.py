@@ -16,7 +16,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier_runs import DELETIONS, EarlierRuns, are_gone, deleted_before, deletions
 from lakefs_gc_assets.collector.engine.port import Engine, Holds, R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -32,14 +31,21 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.earlier_runs import (
+    DELETIONS,
+    EarlierRuns,
+    are_gone,
+    deleted_before,
+    deletions,
+)
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.tables import IdSet, lacking
 from lakefs_gc_assets.collector.retention import active_commits, commits
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize

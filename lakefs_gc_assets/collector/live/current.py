@@ -32,12 +32,12 @@ from lakefs_gc_assets.collector.live.references import References, find_ranges, 
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
+from lakefs_gc_assets.collector.records.tables import IdSet, lacking
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CorruptFile, counted
 
 _ROWS_OF_A_FILE = 250_000

@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.frame.slices import are_sealed, slices_of
 from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter, StoredFacts
-from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, EngineFault
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore

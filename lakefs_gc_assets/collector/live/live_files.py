@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED, LIVE, 
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import record_sizes
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
-from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace

@@ -15,9 +15,9 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, LastHeld
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.report import Report, describe_loosened
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 

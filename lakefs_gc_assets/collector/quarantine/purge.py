@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier_runs import count_branches, without_deleted
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS
+from lakefs_gc_assets.collector.incremental.earlier_runs import count_branches, without_deleted
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -33,15 +33,14 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.records import across_runs, run_folder, tables
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.lock import Lock, LockToken, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Clocks, Moment, OpenRepository, Pace
 from lakefs_gc_assets.collector.step import Step, require_own_plan
-from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, StorageError, counted

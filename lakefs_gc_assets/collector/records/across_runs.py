@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.stored import records_json, run_folder
+from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there, keys_below

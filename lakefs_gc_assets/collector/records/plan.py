@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
 
+from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Why
-from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, keys_below

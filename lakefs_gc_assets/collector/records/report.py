@@ -11,10 +11,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.figures import Statistics
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, count_known, share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier_runs import are_gone, deleted_since
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, R
 from lakefs_gc_assets.collector.engine.work import first_of_each
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -39,9 +38,10 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.incremental.earlier_runs import are_gone, deleted_since
 from lakefs_gc_assets.collector.live.commits_under_way import longest_commit
 from lakefs_gc_assets.collector.live.current import sample_staged
-from lakefs_gc_assets.collector.records import across_runs, report
+from lakefs_gc_assets.collector.records import across_runs, report, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Failures, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
@@ -49,7 +49,6 @@ from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.repository.lock import LockToken, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Pace
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep.recheck import RESOLUTION, Countdown, Validity, find_live_again, store_time
 from lakefs_gc_assets.errors import (
     CollectionError,

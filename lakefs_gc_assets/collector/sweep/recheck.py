@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier_runs import without_deleted
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.incremental.earlier_runs import without_deleted
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -29,10 +29,10 @@ from lakefs_gc_assets.collector.live.current import (
     read_reasons,
 )
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import Clock, Moment
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import (
     CorruptFile,
     OrderViolation,

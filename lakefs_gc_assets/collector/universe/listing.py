@@ -20,19 +20,19 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead, youngest_of_each
 from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile, frame_files, in_windows
 from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
 from lakefs_gc_assets.collector.frame.slices import Folders, folder_of, folders, outside_of_folders, sealed_folders
+from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.records_json import entries
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize

@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.earlier_runs import is_multipart
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import sum_all
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -26,6 +24,8 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.incremental import earlier_runs
+from lakefs_gc_assets.collector.incremental.earlier_runs import is_multipart
 from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.step import Step, universe_of

@@ -25,12 +25,12 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier_runs import are_gone, deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.incremental.earlier_runs import are_gone, deleted_before
 from lakefs_gc_assets.collector.live.hidden import stats_at
 from lakefs_gc_assets.collector.live.references import References, find_ranges
-from lakefs_gc_assets.collector.records import stored_forecasts
+from lakefs_gc_assets.collector.records import records_json, stored_forecasts
 from lakefs_gc_assets.collector.records.across_runs import (
     BRANCHES,
     BranchState,
@@ -47,7 +47,6 @@ from lakefs_gc_assets.collector.retention import commits, retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,

@@ -21,17 +21,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import spread, work_ahead
+from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.incremental.gap_check import select_expired
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.survey import PLACES, Commits, Finding, FindingKind, Place, Problems, begin_reading
 from lakefs_gc_assets.collector.universe.listing import Part, list_all, listing, share_out
 from lakefs_gc_assets.errors import (

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.engine.work import sum_by, sum_in_task
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
 from lakefs_gc_assets.collector.live.live_files import FOLDER
-from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records import report, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.stored_forecasts import (
@@ -38,7 +38,6 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported, counted
 from lakefs_gc_assets.extensions.forecast import marking, scenarios
 from lakefs_gc_assets.extensions.forecast.marking import SUMS, Marked, binary_of, count, words_of

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.engine.port import ChangePart, R
 from lakefs_gc_assets.collector.engine.work import gather, merge, sum_in_task, work_ahead
 from lakefs_gc_assets.collector.frame.frames import LISTED, RANGES, SIGHTINGS
+from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.live import live_files
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_committed
 from lakefs_gc_assets.collector.live.facts import FactWriter
@@ -33,8 +33,8 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References, facts_folder
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.forecast.scenarios import WORD, Questions

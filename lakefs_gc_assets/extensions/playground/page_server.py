@@ -14,8 +14,7 @@ from typing import cast
 from urllib.parse import unquote
 
 from lakefs_gc_assets.cli.common import open_repository
-from lakefs_gc_assets.collector.records import stored_forecasts
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError, ObjectNotFound
 

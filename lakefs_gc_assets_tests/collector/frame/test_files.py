@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile
 from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame import files as stored_frame
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import STORE_DF, StoredFigures
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.faults import from_worker

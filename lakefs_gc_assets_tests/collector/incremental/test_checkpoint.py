@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -41,14 +41,13 @@ from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     select_pending,
     write_checkpoint,
 )
-from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.records import across_runs, run_folder, tables
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener

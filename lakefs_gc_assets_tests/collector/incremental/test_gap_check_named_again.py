@@ -12,11 +12,10 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import LISTED
-from lakefs_gc_assets.collector.records import plan
+from lakefs_gc_assets.collector.records import plan, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.survey import FindingKind
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.check.fsck import Checkup, check

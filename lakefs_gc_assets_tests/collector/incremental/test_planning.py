@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.records import plan, report
+from lakefs_gc_assets.collector.records import plan, report, run_folder
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks

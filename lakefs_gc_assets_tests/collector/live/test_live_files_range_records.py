@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live import live_files
 from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, RangeRecords, pack, unpack, weight_of
-from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
 

@@ -24,10 +24,10 @@ from lakefs_gc_assets.collector.page import run_facts
 from lakefs_gc_assets.collector.page.garbage import FrameReader, Garbage, LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, _decoded, find_last_seen, gather, trace
+from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo

@@ -15,10 +15,10 @@ from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, UNCOMMITTED_D
 from lakefs_gc_assets.collector.page.garbage import FrameReader, Garbage, LastStaged, PastRun, count_last_staged
 from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, find_last_seen, gather, trace
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

@@ -14,12 +14,11 @@ from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, Candid
 from lakefs_gc_assets.collector.page import markup, page
 from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, LastStaged, StagedEntry, count_here
 from lakefs_gc_assets.collector.page.run_facts import Counting, gather
-from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener

@@ -14,11 +14,10 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import Moved, Purged, PurgeFate, PurgeVerdict
-from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, PermissionMissing, StorageError
 from lakefs_gc_assets.lakefs import layout

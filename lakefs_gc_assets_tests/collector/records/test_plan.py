@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.stored import records_json, run_folder
-from lakefs_gc_assets.collector.stored.records_json import read_time, write_time
+from lakefs_gc_assets.collector.records.records_json import read_time, write_time
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.scripted import NOW

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.records import plan
+from lakefs_gc_assets.collector.records import plan, run_folder
 from lakefs_gc_assets.collector.records.plan import Approval
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.local.store import LocalStore
 

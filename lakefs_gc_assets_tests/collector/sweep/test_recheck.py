@@ -15,10 +15,10 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
 from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
+from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped
 from lakefs_gc_assets.lakefs.addresses import Namespace

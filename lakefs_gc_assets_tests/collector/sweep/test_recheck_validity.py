@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.errors import StorageError

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates

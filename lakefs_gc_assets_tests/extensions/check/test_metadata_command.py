@@ -13,7 +13,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import Target
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.extensions.check import metadata_command as command
 from lakefs_gc_assets.extensions.check import unneeded_metadata

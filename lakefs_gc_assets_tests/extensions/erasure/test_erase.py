@@ -18,9 +18,8 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.quarantine.purge import Purged, PurgeFate
-from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Kept
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.survey import HolderKind
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LakeFSError

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
+from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock

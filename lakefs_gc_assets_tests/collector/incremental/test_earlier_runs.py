@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Span
 from lakefs_gc_assets.collector.frame.frames import SIGHTINGS_DF, STEPS, NoFigures
+from lakefs_gc_assets.collector.incremental import earlier_runs
+from lakefs_gc_assets.collector.incremental.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
 from lakefs_gc_assets.collector.incremental.planning import newest_sweep
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CorruptFile, PreconditionFailed, StorageError
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

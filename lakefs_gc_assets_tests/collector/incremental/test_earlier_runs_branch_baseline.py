@@ -4,16 +4,17 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs, guards
-from lakefs_gc_assets.collector.earlier_runs import branch_baseline
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, DeletedFigures
+from lakefs_gc_assets.collector.incremental import earlier_runs
+from lakefs_gc_assets.collector.incremental.earlier_runs import branch_baseline
+from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedBranch, write_deleted_branch
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES

@@ -8,25 +8,24 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.earlier_runs import deleted_before, deleted_since
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, DeletedFigures
-from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.incremental import earlier_runs
+from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before, deleted_since
+from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.incremental.test_earlier_runs import no_warning
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended
-from lakefs_gc_assets_tests.collector.test_earlier_runs import no_warning
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.errors import CorruptFile
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("size", pa.int64())])

@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     TIME,
     NoFigures,
 )
-from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.records import across_runs, records_json, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.figures import Statistics
@@ -48,7 +48,6 @@ from lakefs_gc_assets.collector.records.outcomes import (
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
+from lakefs_gc_assets.collector.records import tables
+from lakefs_gc_assets.collector.records.tables import IdSet, lacking
 
 DIGESTS = st.one_of(
     st.binary(min_size=32, max_size=32),

@@ -3,13 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.earlier_runs import restored_before
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.incremental import earlier_runs
+from lakefs_gc_assets.collector.incremental.earlier_runs import restored_before
+from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, opened

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastFolder
-from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.collector.stored.tables import StoredIds
+from lakefs_gc_assets.collector.records import tables
+from lakefs_gc_assets.collector.records.tables import StoredIds
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.stored import records_json
+from lakefs_gc_assets.collector.records import records_json
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import SIGNATURE
 

@@ -1,1 +1,0 @@
-"""Files of the collector in the store, and their formats."""
