@@ -1,4 +1,4 @@
-"""A store that breaks at one call, before the call does anything or after it did: each call of a piece of work once."""
+"""A store that breaks at one call, before or after its effect, once for each call of some work."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ class Break(Enum):
 
 @dataclass
 class BreakingStore:
-    """A store whose call number `at` breaks, once; `calls` counts them."""
+    """A store whose call number `at` breaks, once; `calls` is the number of calls."""
 
     store: ObjectStore
     at: int = 0
@@ -106,12 +106,12 @@ def every_break(
     prepare: Callable[[], None],
     how: Break,
 ) -> Iterator[str]:
-    """Does the work as often as it calls the store, each time another call breaks; yields after each what broke.
+    """Repeats the work once for each of its store calls, breaking another call each time; yields the broken call.
 
     Args:
-        store: what the work is done with, after it was prepared.
-        work: may raise what the store raised, and nothing else.
-        prepare: makes everything new before each time.
+        store: makes the store for the work, after `prepare`.
+        work: may only raise the store's errors.
+        prepare: resets everything before each repetition.
     """
     prepare()
     whole = BreakingStore(store())
@@ -127,5 +127,5 @@ def every_break(
 
 
 def flipped(whole: bytes, place: int) -> bytes:
-    """A file of which a bit of one byte is another one."""
+    """A file with one flipped bit."""
     return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]

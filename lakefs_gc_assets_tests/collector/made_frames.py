@@ -1,4 +1,4 @@
-"""Frames made by hand: such as are never read, since their manifests say enough, and such as have rows."""
+"""Hand-made frames: some with rows, and some that are never read, because their manifests suffice."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -65,17 +65,17 @@ def listed(rows: int) -> StoredFrame[StoredFigures]:
 
 
 def uncommitted(rows: int) -> StoredFrame[UncommittedFigures]:
-    """What is staged."""
+    """Staged objects."""
     return made_frame(UNCOMMITTED_DF, rows, UNCOMMITTED_FIGURES)
 
 
 def committed(rows: int) -> StoredFrame[CommittedFigures]:
-    """What commits hold, whose metaranges promise seven entries."""
+    """Objects of commits; their metaranges promise seven entries."""
     return made_frame(COMMITTED_DF, rows, COMMITTED_FIGURES)
 
 
 def candidates(rows: int) -> StoredFrame[CandidateFigures]:
-    """What may go."""
+    """Candidates for deletion."""
     return made_frame(CANDIDATES_DF, rows, CANDIDATE_FIGURES)
 
 

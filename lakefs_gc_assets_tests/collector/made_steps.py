@@ -1,4 +1,4 @@
-"""Steps of a run that no process makes, for tests of what a step does with frames."""
+"""Steps of a run outside any process, for tests of operations on frames."""
 
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
 
 def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:
-    """A repository whose store an opener opens; its server answers nothing that matters."""
+    """A repository with the store of an opener; its server's answers are irrelevant."""
     api = ScriptedApi()
     return OpenRepository(
         api.repository(),
@@ -37,10 +37,10 @@ def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:
 def made_step(
     engine: Engine[R], repository: OpenRepository, plan: Plan = PLAN, note: LogLine = lambda line: None
 ) -> Step[R]:
-    """A step of a run that holds no lock.
+    """A step of a run without a lock.
 
     Args:
-        note: is told what the step logs and warns of.
+        note: called with each line that the step logs, and with each warning.
     """
     return Step(note, note, repository, engine, plan, cast(Lock, None))
 

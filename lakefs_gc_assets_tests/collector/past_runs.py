@@ -30,7 +30,7 @@ SEALED = IDS.descending(NOW - 9 * DAY)
 
 
 class StoreOfThisTime(LocalStore):
-    """A store whose clock stands still, as the others do: half an hour after this was imported, runs would end."""
+    """A store whose clock stands still, like the others: otherwise runs would seem to end half an hour after import."""
 
     def head(self, key: str) -> ObjectFacts:
         facts = super().head(key)
@@ -59,7 +59,7 @@ def opened(tmp_path: Path) -> OpenRepository:
 
 
 def began(opened: OpenRepository, ago: timedelta, **changes: Any) -> Plan:
-    """The stored plan of a sweeping run that began so long ago."""
+    """The stored plan of a sweeping run that began `ago`."""
     made = Plan(
         flow=Flow.CLEAN,
         repository=opened.facts.id,

@@ -1,4 +1,4 @@
-"""A lakeFS that answers from a script, call by call, and a clock that only moves when it is told to."""
+"""A lakeFS that answers from a script, call by call, and a clock that tests move."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class HandClock:
-    """Stands still but for `sleep` and, where `tick` is set, at each look."""
+    """Advances only by `sleep` and, if `tick` is set, at each reading."""
 
     moment: datetime = NOW
     tick: timedelta = timedelta()
@@ -62,14 +62,14 @@ def opened(
     settings: CollectionSettings | None = None,
     clock: Clock | None = None,
 ) -> OpenRepository:
-    """A repository of a server and a store; no other process opens that store again."""
+    """A repository of a server and a store; no other process can open that store."""
     facts = RepositoryFacts("repo", namespace.uri, "main", False)
     opener = StoreOpener(StoreSettings(), namespace.uri)
     return OpenRepository(facts, namespace, api, store, opener, settings or CollectionSettings(), clock or HandClock())
 
 
 class Script(Generic[Answer]):
-    """Answers in order; the last one is given for ever. An exception is raised, a function is called."""
+    """Answers in order; the last one repeats forever. An exception is raised, a function is called."""
 
     def __init__(self, *answers: "Answer | Exception | Callable[[], Answer]") -> None:
         self._answers = answers
@@ -98,12 +98,12 @@ class ScriptedApi:
     """`LakeFSApi` by script.
 
     Attributes:
-        pages: answers of prepare_uncommitted, whatever the token; `tokens` are those that it was asked with.
+        pages: answers of prepare_uncommitted for any token; `tokens` are the requested ones.
         branch_lists: answers of branches.
         changes_of: staged changes by branch; none for other branches.
-        stats: by reference and path; `asked` are those that it was asked for.
-        objects: what listings show, by reference; `listed` are the places from which it was asked for them.
-        tasks_asked: ids of the tasks, dumps and preparations of commits, whose state it was asked for.
+        stats: by reference and path; `asked` are the requested ones.
+        objects: listings by reference; `listed` are the requested start positions.
+        tasks_asked: ids of tasks, dumps and commit preparations whose state was requested.
     """
 
     pages: Script[UncommittedPage] = field(default_factory=lambda: Script(page()))

@@ -1,4 +1,4 @@
-"""Rights and features are tried on the embedded server, on folders and on buckets, and taken away one by one."""
+"""Permissions and features are tested on the embedded server, on folders and on buckets, and removed one by one."""
 
 import json
 import socket
@@ -39,10 +39,10 @@ EVERYTHING = frozenset(Purpose) - {Purpose.RESTORE}
 
 @dataclass
 class Examined:
-    """A repository with an object that is committed, one that is staged and rules of retention.
+    """A repository with a committed object, a staged object, and retention rules.
 
     Attributes:
-        store: of its storage namespace, unless one is given to `diagnose`.
+        store: store of its storage namespace, unless `diagnose` gets another one.
     """
 
     server: EmbeddedServer
@@ -59,7 +59,7 @@ class Examined:
         repository: str = "repo",
         **lakefs: Any,
     ) -> Diagnosis:
-        """Everything tried by a user who is denied some actions."""
+        """Runs the diagnosis as a user who is denied some actions."""
         user = routes.add_user(self.server, "collector", *denied)
         settings = LakeFSSettings(
             **{
@@ -80,7 +80,7 @@ class Examined:
         )
 
     def keys(self) -> set[str]:
-        """Everything that is stored, but for what dumps of refs leave."""
+        """All stored keys, except those left by refs dumps."""
         keys = {key for batch in self.store.list("") for key in batch["key"].to_pylist()}
         return {key for key in keys if key.count("/") != 1 or not key.startswith("_lakefs/")}
 
@@ -112,7 +112,7 @@ def missing(found: Diagnosis) -> dict[str, str]:
 
 
 def assert_stopped(found: Diagnosis, name: str, detail: str) -> None:
-    """Asserts that a finding was the only one missing and the last one, and that nothing was left behind."""
+    """Asserts that the only missing finding is the last one, and that no objects were left behind."""
     assert found.stopped and not found.well
     assert list(missing(found)) == [name]
     assert found.findings[-1].name == name
@@ -241,7 +241,7 @@ def test_a_repository_inside_of_another_one_is_not_to_be_swept(in_folder: Examin
 
 
 class Refusing(LocalStore):
-    """A folder where one thing is refused."""
+    """A folder that refuses one operation."""
 
     refused = ""
 
@@ -311,14 +311,14 @@ def test_what_may_not_be_deleted_stays_once_and_is_named(
 
 
 class Careless(LocalStore):
-    """A folder that does not care for conditions."""
+    """A folder that ignores conditions."""
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         return self.put(key, data)
 
 
 class Trusting(LocalStore):
-    """A folder that takes any version for the one it has."""
+    """A folder that treats any version as the current one."""
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         return self.put(key, data)
@@ -358,7 +358,7 @@ def test_a_store_without_conditions_can_be_marked(in_folder: Examined, kind: typ
 
 
 class Forgetful(LocalStore):
-    """A folder that says that it deleted, and does not."""
+    """A folder that reports deletions, but does not delete."""
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         return [DeleteOutcome(key, DeleteResult.ACCEPTED) for key in keys]
@@ -410,7 +410,7 @@ S3_RIGHTS = {
 
 
 def _action(request: Request) -> str:
-    """The action of IAM that a request about a bucket, or an object below it, needs."""
+    """The IAM action that a request about a bucket, or an object in it, needs."""
     query, is_object = parse_qs(request.query, keep_blank_values=True), request.path.strip("/").count("/") > 0
     if "delete" in query or request.method == "DELETE":
         return "s3:DeleteObject"
@@ -420,7 +420,7 @@ def _action(request: Request) -> str:
 
 
 def denying(action: str) -> Faults:
-    """A service that refuses an action to the collector; the lakeFS server has other credentials."""
+    """A service that denies an action to the collector; the lakeFS server has other credentials."""
     refusal = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
 
     def answer(request: Request) -> tuple[str, bytes] | None:
@@ -470,7 +470,7 @@ def test_a_store_that_cannot_be_used_is_one_finding_in_seconds(
                 open_store=lambda _: open_store(settings, Namespace.parse(f"s3://{bucket}/lakes/repo"))
             )
 
-    # Six, and more on a busy machine; with the patience of a run it would be minutes.
+    # About six seconds, more on a busy machine; with the retries of a run it would take minutes.
     assert time.monotonic() - began < 30
     assert_stopped(found, "open the store", detail)
 

@@ -54,7 +54,7 @@ def why_kept(opened: OpenRepository, run_id: str, keep: int = 1) -> str | None:
 
 
 def swept(opened: OpenRepository, days: int, **changes: object) -> str:
-    """A run that deleted and ended well."""
+    """A successful run that deleted."""
     plan = past(opened, days)
     ended(opened, plan, dry_run=False, **changes)
     return plan.run_id
@@ -217,7 +217,7 @@ def test_the_newest_plan_that_cannot_be_read_stays_and_others_go(opened: OpenRep
 
 
 def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) -> str:
-    """A forecast that began so long ago, with something of everything that it leaves and of what it does not."""
+    """A forecast that began `hours` ago, with its own files of every kind and with foreign ones."""
     forecast_id, prepared = IDS.descending(NOW - hours * HOUR), IDS.descending(NOW - hours * HOUR)
     for key in stored_forecasts.keys_of(forecast_id) if made else [stored_forecasts.begun_key(forecast_id)]:
         opened.store.put(key, b"forecast")
@@ -346,7 +346,7 @@ def test_each_object_is_deleted_once_and_counted(
 
     left = {key for batch in opened.store.list("") for key in batch["key"].to_pylist()}
     assert sorted(asked) == sorted(there - left) and removed == len(asked)
-    # Two files of each frame, the ids read, what the server prepared, and the note of that.
+    # Two files of each frame, the ids read, the server's prepared file, and the note about it.
     assert removed == 2 * len(expiring.FOLDERS) + 3
 
 

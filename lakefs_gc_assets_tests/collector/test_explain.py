@@ -1,4 +1,4 @@
-"""`explain` says of every object of a small world what a run does with it now."""
+"""`explain` predicts for every object of a small world how a run now treats it."""
 
 import re
 from collections import Counter
@@ -47,7 +47,7 @@ FULL = allowing(DRY, full_listing_days=0)
 def opened(scene: Scene, options: CollectionSettings = DRY) -> OpenRepository:
     machine = MachineClock(scene.world.time, 0.0)
     api = CollectorsApi(scene.world.servers, lambda call: False, lambda: None, machine, 1)
-    # It notes what it made the server prepare, and nothing else.
+    # It only writes a note about the server's preparation.
     store = BucketView(scene.world.bucket, lambda call: False, never_delete, only_note, page=1_000, delete_limit=0)
     return open_repository(api, store, options, CollectorClock(machine, scene.world.pass_time))
 
@@ -66,7 +66,7 @@ def explained(scene: Scene, *addresses: str) -> dict[str, Explanation]:
 
 
 def read_in_full(scene: Scene, *addresses: str) -> dict[str, Explanation]:
-    """As `explained`, without any fact and without the newest run."""
+    """Like `explained`, without any fact and without the newest run."""
     with (
         mock.patch.object(references, "find_fact_files", lambda step, kind: []),
         mock.patch.object(explain_module, "_ask_newest_run", lambda repository, key: (None, frozenset[str]())),
@@ -93,7 +93,7 @@ def test_of_every_object_it_says_what_a_run_does(kind: str, asked: Asked) -> Non
     assert candidates and goes == candidates
     assert {key for key, each in found.items() if each.listed_by == report.run_id} == candidates
     assert all(f"run {report.run_id} lists it as a candidate" in verdict(found[key]) for key in candidates)
-    # What is kept for a reason of its own is kept by the run for the same. Runs do not list slices that are too young.
+    # The run keeps objects for the same reasons. Runs do not list slices that are too young.
     kept = Counter(each.kept for each in found.values() if each.kept is not None)
     older = {why: count for why, count in kept.items() if why != Kept.YOUNG}
     assert older == {why: count for why, count in report.kept.items() if why != Kept.YOUNG}
@@ -154,7 +154,7 @@ def test_a_live_object_that_nobody_of_us_deleted_is_not_stored() -> None:
 
 
 def without_own_words(explanation: Explanation) -> Explanation:
-    """Without what only a run of late can tell, what a sweep decided without a receipt, and how long ago it was."""
+    """Removes details that only a recent run has, decisions of a sweep without a receipt, and their ages."""
     holders = tuple(
         replace(holder, why=tuple(re.sub(r"made [^:]*:", "", why) for why in holder.why))
         for holder in explanation.holders
@@ -203,7 +203,7 @@ def test_what_a_damaged_fact_is_about_is_read(damage: str) -> None:
 
 @pytest.mark.parametrize("behind", [0, HOUR * 5 / 12])
 def test_too_young_is_decided_by_the_clocks_of_a_run(behind: float) -> None:
-    """A store whose clock is behind makes the cutoff of a run earlier."""
+    """If a store's clock is behind, a run's cutoff is earlier."""
     with world_of("clean") as scene:
         scene.world.bucket.clock.skew = -behind
         dry(scene, FULL)

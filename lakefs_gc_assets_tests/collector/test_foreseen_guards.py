@@ -1,4 +1,4 @@
-"""A dry run warns of each guard that its sweep would trip, wherever that guard is raised."""
+"""A dry run warns of each guard that its sweep would trip, wherever the guard is raised."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -55,22 +55,22 @@ GUARDS = {
     ("refuse_escaped_namespace", "address form"): WARNED,
     ("refuse_foreign_address", "address form"): WARNED,
     ("refuse_unseen_spelling", "address form"): WARNED,
-    # What is staged is sampled when uncommitted data is read, by the mark as by the recheck.
+    # Staged objects are sampled when uncommitted data is read, by both mark and recheck.
     ("refuse_staged_spelling", "address form"): ENDS_IT,
     ("refuse_access_point", "address form"): ENDS_IT,
     ("list_rule_guards", "rules of unknown branches"): WARNED,
     ("list_rule_guards", "pinned commits"): WARNED,
     ("require_clocks_agree", "clocks"): ENDS_IT,
-    # The list of stale branches says it before anybody approves.
+    # The list of stale branches reports it before any approval.
     ("require_few_stale", "stale branches"): NO_RUN,
-    # What is to be moved is listed before anybody says yes, and it is asked before that list.
+    # Objects to be moved are listed before a user confirms, and this is checked before that list.
     ("require_sole_writer", "other servers"): NO_RUN,
 }
 """Every guard by the function that makes it."""
 
 
 def raised() -> Iterator[tuple[str, str]]:
-    """Function and name of every guard that the package makes: `guards` alone makes any."""
+    """Function and name of every guard in the package: only `guards` makes any."""
     root = Path(lakefs_gc_assets.__file__).parent
     for file in sorted(root.rglob("*.py")):
         functions = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
@@ -91,11 +91,11 @@ def test_every_guard_is_known() -> None:
 
 @dataclass(frozen=True)
 class Situation:
-    """What makes a sweep trip a guard.
+    """Circumstances in which a sweep trips a guard.
 
     Attributes:
         before: changes the world before the dry run.
-        around: is the case at the dry run and at the sweep.
+        around: applies at the dry run and at the sweep.
         options: settings of both.
     """
 
@@ -123,7 +123,7 @@ def misspell_rule(scene: Scene) -> None:
 
 @contextmanager
 def foreign_addresses_of_commits() -> Iterator[None]:
-    """The server spells addresses in another way, but where somebody asks for what may be staged."""
+    """The server spells addresses in another way, except in answers about possibly staged objects."""
     ask = other_repositories.require_own_addresses
 
     def asked(*arguments: Any) -> None:
@@ -142,7 +142,7 @@ def no_list() -> Iterator[None]:
 
 
 def hold_commits_for_ever(scene: Scene) -> None:
-    """A Lua hook on every branch, which has no time limit."""
+    """Gives every branch a Lua hook, which has no time limit."""
     scene.world.servers.hook_minutes = 1
     scene.world.bucket.put(ACTION_KEY, b"on: {pre-commit: }\nhooks: [{id: check, type: lua}]\n")
 

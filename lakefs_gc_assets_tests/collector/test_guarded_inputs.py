@@ -1,4 +1,4 @@
-"""What a run refuses before it asks its engine for anything."""
+"""Checks of a run before any use of its engine."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +25,7 @@ def test_an_empty_live_set_is_not_swept_even_where_there_are_candidates(opened: 
     def stored(frame: Frame[Any]) -> StoredFrame[Any]:
         return by_name[frame.name]
 
-    # Whatever asks for an engine fails.
+    # Any use of an engine fails.
     step = cast(Step[Any], SimpleNamespace(repository=opened, plan=SimpleNamespace(run_id="run"), stored=stored))
 
     with pytest.raises(GuardTripped, match="empty live set"):

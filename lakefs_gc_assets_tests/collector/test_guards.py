@@ -144,7 +144,7 @@ class TestBranches:
             (96, 12, True),
             (1, 0, True),
             (4, 40, False),
-            # So few are merged and deleted in a day's work; none left at all is another matter.
+            # So few branches are merged and deleted in a day's work; no remaining branch at all is suspicious.
             (5, 2, False),
             (6, 1, False),
             (7, 1, True),

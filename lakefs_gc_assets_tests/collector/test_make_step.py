@@ -70,7 +70,7 @@ def test_a_run_of_the_first_steps_gives_the_lock_back_after_them(runs: PlainRuns
 
 
 def test_candidates_of_replaced_frames_are_not_deleted(runs: PlainRuns) -> None:
-    """Ranges that the new committed_df has read would not be looked at by the recheck."""
+    """The recheck would skip ranges that the new committed_df has read."""
     opened = runs.open()
     assert runs.make(opened, assets=[*FIRST_THREE, "candidates"]).success
     assert runs.addresses(opened.run_id, "candidates")
@@ -156,7 +156,7 @@ def test_an_interrupted_run_leaves_no_lock(runs: PlainRuns, monkeypatch: pytest.
 
 
 def test_what_fails_between_steps_ends_the_run_as_well(runs: PlainRuns) -> None:
-    """The listing's manifest disappears while a later step works: the next step cannot even begin."""
+    """The listing's manifest disappears during a later step: the next step cannot even begin."""
     opened = runs.open()
     store = runs.repository.store
 
@@ -176,7 +176,7 @@ def test_what_fails_between_steps_ends_the_run_as_well(runs: PlainRuns) -> None:
 def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     runs: PlainRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step before kept the lock for it: others need not wait until it expires."""
+    """The previous step kept the lock for it: other runs need not wait until the lock expires."""
     acquire, asked = lock.acquire, []
 
     def failing(repository: OpenRepository, run_id: str, owner: str, *, deletes: bool) -> Lock:
@@ -205,7 +205,7 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
 def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     runs: PlainRuns, begins: str, ended_in: str
 ) -> None:
-    """It answers nothing any more, also to whoever ends the run."""
+    """The server no longer answers, not even to the process that ends the run."""
     opened = runs.open()
     gone: list[str] = []
 
@@ -263,7 +263,7 @@ def test_a_lock_of_another_run_ends_the_step(runs: PlainRuns) -> None:
 
 
 class FailingLock:
-    """A lock whose renewals end as a test says."""
+    """A lock whose renewals fail as a test specifies."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.outcomes = list(outcomes)
@@ -310,7 +310,7 @@ def test_a_lost_lock_is_not_renewed(often: OpenRepository) -> None:
 
 @dataclass
 class OneProcess:
-    """A process that makes steps on plain tables, and what it was told."""
+    """A process that makes steps on plain tables, and its log."""
 
     repository: OpenRepository
     fails: Exception | None = None
@@ -357,7 +357,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def process(tmp_path: Path) -> OneProcess:
-    """A process that collects an empty repository; the store tells the real time, so our clock does as well."""
+    """A process that collects an empty repository; store and clock have the real time."""
     (tmp_path / "repository").mkdir()
     opened = opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository"))
     return OneProcess(replace(opened, clock=HandClock(datetime.now(UTC))))
@@ -372,7 +372,7 @@ def report_of(process: OneProcess) -> Report | None:
 
 
 class TestOneStep:
-    """A step by itself: its plan, its lock, and what it leaves when it fails."""
+    """A single step: its plan, its lock, and its files after a failure."""
 
     def test_that_begins_a_run_makes_its_plan_and_gives_the_lock_back(self, process: OneProcess) -> None:
         with make_step.step(FIRST, process.host) as step:
@@ -437,7 +437,7 @@ class TestOneStep:
     def test_that_fails_has_its_lock_while_its_report_is_stored(
         self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever takes the lock next finds the run ended."""
+        """The next holder of the lock finds the run ended."""
         held: list[str | None] = []
         monkeypatch.setattr(make_step, "store_report", lambda *about: held.append(held_by(process)))
         with pytest.raises(ValueError), make_step.step(replace(FIRST, goes_on=True), process.host):
@@ -451,7 +451,7 @@ class TestOneStep:
     def test_replaces_a_record_of_restorations_that_cannot_be_read_before_there_is_a_plan(
         self, process: OneProcess
     ) -> None:
-        """The new record concerns all runs stored so far: this one may still delete."""
+        """The new record concerns all runs stored so far: this run may still delete."""
         store = process.repository.store
         store.put(across_runs.RESTORATION_KEY, b"nothing")
         with make_step.step(FIRST, process.host):
@@ -532,7 +532,7 @@ class TestOneStep:
 
 class TestTheLock:
     def test_a_machine_whose_clock_is_ahead_takes_no_lock_of_a_healthy_run(self, process: OneProcess) -> None:
-        """Its clock would be found out only afterwards, and the healthy run has lost its lock then."""
+        """Its wrong clock would be noticed only later, after the healthy run has lost its lock."""
         healthy, behind = lock.acquire(process.repository, "another run", "somebody"), timedelta(hours=-2)
         ahead = replace(process.repository, clock=HandClock(datetime.now(UTC) - behind))
         cast(ScriptedApi, ahead.api).server_clocks = ServerClocks(earliest=behind, latest=behind)

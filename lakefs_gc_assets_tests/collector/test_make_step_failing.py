@@ -31,7 +31,7 @@ def fail(opened: OpenRepository, plan: Plan) -> Report:
 
 
 def leave_receipt(opened: OpenRepository, plan: Plan, decided_at: datetime = NOW) -> None:
-    """Lets a run have deleted one object."""
+    """Writes a receipt as if the run had deleted one object."""
     deleted = pa.table({"address": ["data/x"], "size": [1], "slice": ["s"], "slice_window": ["legacy"]})
     receipts.write(opened.store, plan.run_id, "batch", receipts.table(deleted, [Outcome.ACCEPTED], [None], decided_at))
 

@@ -19,7 +19,7 @@ OTHERS = ("dummy", "A" * 64, "a" * 63, "a" * 65, "g" * 64, "0" * 63 + "g", "a" *
 
 
 class OnlyLevels:
-    """A store that lists a level at a time alone."""
+    """A store that can only list level by level."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.list_level = store.list_level
@@ -58,7 +58,7 @@ def test_files_that_are_older_than_a_moment_are_left_out(tmp_path: Path, in_orde
 
 
 class InPages:
-    """A store that lists in order, a few files with each page, and notes the bounds that it is asked for."""
+    """A store that lists in order, a few files per page, and records the requested bounds."""
 
     listings_at_once = 8
 
@@ -78,7 +78,7 @@ class InPages:
 
 
 def test_a_local_folder_is_listed_at_once(tmp_path: Path) -> None:
-    """It is read whole for each listing of it."""
+    """Each listing reads the whole folder."""
     assert not isinstance(LocalStore(tmp_path), ListsAtOnce)
 
 

@@ -72,7 +72,7 @@ class TestShareOfCandidates:
         )
 
     def test_counts_each_object_once_where_expired_and_live_commits_hold_the_same(self) -> None:
-        """Expired commits hold 687 objects, and live ones 355 of these."""
+        """Expired commits hold 687 objects; live commits hold 355 of the same objects."""
         mark = self.mark("committed", listed=687, committed=355, candidates=321)
         assert (mark.listed, mark.known) == (687, 687)
         (tripped,) = guards.tripped(mark, CollectionSettings(max_candidate_share=0.4))
@@ -143,7 +143,7 @@ class TestWhatCouldNotBeAskedFor:
         assert describe_unasked(frame, CollectionSettings()) is None
 
     def test_is_in_the_summary_of_a_run(self) -> None:
-        """Where nothing may be asked, what may be staged stays, and the summary names the setting."""
+        """If no path may be asked for, possibly staged objects stay, and the summary names the setting."""
         with deterministic(2):
             scene = scene_before("clean")
             limited = DRY.model_copy(update={"hidden_suspect_limit": 0})

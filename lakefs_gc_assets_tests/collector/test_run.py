@@ -1,4 +1,4 @@
-"""Sweeps that a guard stops, that a person approved, and that take longer than a recheck is valid; what runs tell."""
+"""Sweeps that a guard stops, that a user approved, or that outlast a recheck's validity; reports of runs."""
 
 import re
 from collections.abc import Iterator
@@ -224,12 +224,12 @@ def test_a_recheck_that_is_never_valid_ends_the_run(runs: PlainRuns) -> None:
 
 
 def test_a_recheck_is_valid_from_its_beginning(runs: PlainRuns) -> None:
-    """What became live while it asked was not asked for: a recheck that takes too long lets nothing be deleted."""
+    """Objects that became live during the recheck were not checked: a recheck that takes too long blocks deletions."""
     runs.settings["recheck_valid_minutes"] = 10
     dumps: list[str] = []
 
     def fault(method: str, target: str) -> None:
-        # The second dump is that of the recheck.
+        # The second dump belongs to the recheck.
         if method == "POST" and target.endswith("/dump"):
             dumps.append(target)
             if len(dumps) == 2:
@@ -243,7 +243,7 @@ def test_a_recheck_is_valid_from_its_beginning(runs: PlainRuns) -> None:
 
 
 class Reported(list[str]):
-    """What a run logs; `warned` is what it warns of."""
+    """Log lines of a run; `warned` are its warnings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,13 +251,13 @@ class Reported(list[str]):
 
     @property
     def steps(self) -> list[str]:
-        """The lines but those that say how long a step took or waits."""
+        """The lines, except for durations and waits of steps."""
         return [line for line in self if not re.search(" rows? in ", line) and not line.startswith("waiting")]
 
 
 @contextmanager
 def reported_by(kind: str) -> Iterator[tuple[Scene, Reported]]:
-    """The small world in which a run of a kind is about to begin, and what it reports."""
+    """The small world right before a run of this kind begins, and the run's log."""
     reported = Reported()
     with (
         world_of(kind) as scene,
@@ -268,7 +268,7 @@ def reported_by(kind: str) -> Iterator[tuple[Scene, Reported]]:
 
 
 class TestDescribeCommitted:
-    """The figures of the third step, each from where it belongs."""
+    """The figures of the third step, each from its source."""
 
     LIVE = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2)
     RECORD = RangeRecord("r", b"a", b"b", 5, 0)
@@ -318,7 +318,7 @@ class TestDescribeCommitted:
 
 
 class TestWhatRunsTell:
-    """Whole runs in a small world, on plain tables: the figures of each frame, what it was made of, and the log."""
+    """Whole runs in a small world, on plain tables: figures and inputs of each frame, and the log."""
 
     def test_a_dry_run(self) -> None:
         with reported_by("clean") as (scene, reported):
@@ -380,7 +380,7 @@ class TestWhatRunsTell:
             unreadable=0,
         )
         assert [row["address"] for row in strange.table().to_pylist()] == ["data/foreign/2"]
-        # The run before has listed it for the first time.
+        # The previous run has listed it for the first time.
         (uploaded_in_parts,) = sighted
         assert uploaded_in_parts["first_listed_at"] < listed.manifest.span.started_at - HOUR
         assert outcomes.figures == DeletedFigures(swept=False)
@@ -513,7 +513,7 @@ class TestWhatRunsTell:
         assert reported.warned == ["loosened by its launch: max_candidates=9"] * 2
 
     def test_the_report_is_stored_before_the_index_of_runs_names_the_run(self) -> None:
-        """Whoever finds the run in the index finds its report."""
+        """A reader who finds the run in the index finds its report."""
         order: list[str] = []
 
         def noted(owner: Any, name: str) -> Any:
@@ -540,7 +540,7 @@ class TestWhatRunsTell:
             assert (scene.reported.success, scene.reported.counts["undeletable"]) == (False, 1)
 
     def test_archived_garbage_that_quarantine_cannot_copy(self) -> None:
-        """Nothing fails, in the first run or in a later one, and nothing goes."""
+        """Nothing fails, in the first run or in a later one, and nothing is deleted."""
 
         def refuse(view: BucketView, source: str, target: str) -> None:
             raise ObjectArchived(f"cannot copy {source!r}: it is in an archive tier")
@@ -586,7 +586,7 @@ class TestWhatRunsTell:
         ids = checkpoint.read_ids(scene.store, built_on.run_id, built_on.checkpoint)
         assert ids < tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt)
         assert reported[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
-        # Sizes of ranges that the run before read are known.
+        # Sizes of ranges that the previous run read are known.
         assert any(line.endswith("0 of them since no run recorded their sizes") for line in reported)
 
     def test_a_run_by_retention(self) -> None:
@@ -653,7 +653,7 @@ SLICE_AGES = {"old": 9 * DAY, "older": 12 * DAY, "young": HOUR}
 
 
 class Folder:
-    """A repository in a folder, and steps of a run of it: what one step does, without those before."""
+    """A repository in a folder, and single steps of a run of it."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "repository").mkdir()
@@ -676,7 +676,7 @@ class Folder:
         return Step(self.logged.append, self.warned.append, opened or self.opened, LocalEngine(), plan, None)
 
     def built_on(self) -> tuple[Step[ArrowRows], BaseCheckpoint]:
-        """A step of a run that builds on another one, which left an object that waits, and a committed address."""
+        """A step of a run whose base left a pending object and a committed address."""
         step, found = test_checkpoint_base_checkpoint.TestFrames().left(self.opened)
         left = replace(found.checkpoint, pending=1, sealed_objects=5)
         counts = {**found.report.counts, "branches": 3}
@@ -910,7 +910,7 @@ class TestReadingCommits:
         assert (file.values, file.key.startswith(SIZES.folder(step.plan.run_id, step.plan.attempt))) == (2, True)
 
     def read(self, folder: Folder, **learnt: Any) -> CommittedData:
-        """The third step, where something else was learnt than what the server says."""
+        """Runs the third step with findings other than the server's answers."""
         asked = current.ask_committed
 
         def ask(*args: Any, **more: Any) -> Committed:

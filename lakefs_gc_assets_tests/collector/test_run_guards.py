@@ -1,7 +1,8 @@
-"""Each call of a run that may refuse: that the run makes it, where it must, and deletes nothing then.
+"""Each call of a run that may refuse: the run makes it where it must, and then deletes nothing.
 
-Whole runs in a small world, on plain tables. What the checks themselves decide is tested where they are; here a test
-fails when a run does not ask. So no test has a fixture: `simulation.guard_bugs` calls them with the check left out.
+Whole runs in a small world, on plain tables. Decisions of the checks themselves are tested beside them; here a test
+fails if a run does not call a check. Tests have no fixtures, because `simulation.guard_bugs` calls them with the check
+left out.
 """
 
 import json
@@ -82,7 +83,7 @@ DELETES = "delete (?!_lakefs/)"
 
 @dataclass
 class Dying(Faults):
-    """The process dies right before a call of a kind."""
+    """The process dies right before a call of some kind."""
 
     before: str = ""
 
@@ -98,17 +99,17 @@ def before(calls: str) -> Dying:
 
 @contextmanager
 def world_of(kind: str) -> Iterator[Scene]:
-    """The small world in which a run of a kind is about to begin."""
+    """The small world right before a run of this kind begins."""
     with remembering(), deterministic(2):
         yield scene_before(kind)
 
 
 def refused(scene: Scene, ended: Ended, why: str, reported: Faults | None = None, never: str = DELETES) -> None:
-    """A run ended with an error that says why.
+    """Requires that a run ended with an error that gives this reason.
 
     Args:
-        reported: the calls that its last process made.
-        never: what it must not have called by then.
+        reported: the calls of its last process.
+        never: calls that must not have happened by then.
     """
     assert ended is Ended.FAILED, f"the run ended {ended}"
     assert why in scene.world.log[-1]
@@ -117,7 +118,7 @@ def refused(scene: Scene, ended: Ended, why: str, reported: Faults | None = None
 
 
 def only(scene: Scene, options: CollectionSettings, *names: str, faults: Faults | None = None) -> Ended:
-    """Somebody makes some steps of the last run, whatever was made before."""
+    """Makes some steps of the last run, regardless of earlier ones."""
     assert scene.opened is not None
     scene.completed[scene.opened.run_id] = [name for name in STEPS if name not in names]
     return scene.go_on(options, faults or Faults())
@@ -129,19 +130,19 @@ def died(scene: Scene, options: CollectionSettings, calls: str, asked: Asked = A
 
 
 def begun_again(scene: Scene, options: CollectionSettings) -> None:
-    """A new attempt of the last run has a plan and nothing else: what is stored is of the attempt before."""
+    """A new attempt of the last run has only a plan: the stored frames are of the previous attempt."""
     assert only(scene, options, LISTED, faults=before(f"put .*/{LISTED}/manifest.json")) is Ended.DIED
 
 
 def dry(scene: Scene, options: CollectionSettings = DRY, asked: Asked = ASKED) -> None:
-    """A dry run comes to its end."""
+    """Finishes a dry run."""
     assert scene.start(options, Faults(), asked) is Ended.WELL
 
 
 def approved(
     scene: Scene, options: CollectionSettings = DRY, faults: Faults | None = None, asked: Asked = ASKED
 ) -> Ended:
-    """Somebody wants the candidates of the last run, a dry one, to go."""
+    """Approves the candidates of the last run, a dry run."""
     assert scene.opened is not None
     scene.completed[scene.opened.run_id] = [*STEPS[:4]]
     changed = options.model_copy(update={"approve_run": scene.opened.run_id})
@@ -149,7 +150,7 @@ def approved(
 
 
 def step_of(scene: Scene, **changes: Any) -> Step[ArrowRows]:
-    """A step of the last run, with changes to its plan; it can write nothing."""
+    """A step of the last run, with a changed plan; it can write nothing."""
     assert scene.opened is not None
     machine = MachineClock(scene.world.time, 0.0)
     api = CollectorsApi(scene.world.servers, lambda call: False, lambda: None, machine, 1)
@@ -169,14 +170,14 @@ UNKNOWN = RetentionRules(RULES.default_days, {**RULES.branches, "misspelt": 3})
 
 @contextmanager
 def nothing_committed() -> Iterator[None]:
-    """Ranges are read as if they held nothing."""
+    """Reads ranges as if they were empty."""
     with mock.patch.object(LiveFiles, "range", nothing_of_a_range):
         yield
 
 
 @contextmanager
 def foreign_addresses() -> Iterator[None]:
-    """The server spells the addresses of objects in another way than by the storage namespace."""
+    """The server spells addresses of objects differently from the storage namespace."""
     ask = CollectorsApi.stat
 
     def stat(api: CollectorsApi, reference: str, path: str) -> ObjectStats | None:
@@ -189,7 +190,7 @@ def foreign_addresses() -> Iterator[None]:
 
 @contextmanager
 def noting(owner: object, name: str, note: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Something is noted, or done, whenever a function has come to its end."""
+    """Records, or acts, whenever a function has returned."""
     work, noted = getattr(owner, name), list[Any]()
 
     def watched(*arguments: Any, **named: Any) -> Any:
@@ -203,7 +204,7 @@ def noting(owner: object, name: str, note: Callable[[], Any]) -> Iterator[list[A
 
 
 def lose_branch(scene: Scene) -> None:
-    """Somebody deletes a branch that has a commit with something in it."""
+    """A user deletes a branch with a non-empty commit."""
     repository = scene.world.repository
     del repository.branches[max(name for name in repository.branches if name != "main")]
     scene.world.oracle.look()
@@ -222,20 +223,20 @@ def dry_run_of_old_garbage(scene: Scene) -> str:
 
 
 def set_clocks_back(scene: Scene) -> None:
-    """Lets the servers' clocks be behind, so that the next cutoff is earlier than the last one."""
+    """Sets the servers' clocks back, so that the next cutoff is earlier than the last one."""
     for server in scene.world.servers.servers:
         server.clock.skew = -14 * MINUTE
     scene.world.pass_time(MINUTE)
 
 
 def commit_elsewhere(scene: Scene, address: str) -> None:
-    """A repository that nobody here knows of, on the same storage namespace, commits an object."""
+    """A repository unknown here, on the same storage namespace, commits an object."""
     entry = Entry(address, 1, len(scene.world.bucket.objects[address].data), "f" * 32)
     put_commit_objects(scene.world.bucket, {"elsewhere": entry})
 
 
 def commit_on_new_branch(scene: Scene, address: str) -> None:
-    """Somebody commits what `commit_elsewhere` does, on the new branch zeta."""
+    """A user commits the same entry as `commit_elsewhere`, on the new branch zeta."""
     repository = scene.world.repository
     entry = Entry(address, 1, len(scene.world.bucket.objects[address].data), "f" * 32)
     made = scene.world.commit({"elsewhere": entry}, (repository.branches["main"].commit_id,), 0.0)
@@ -245,7 +246,7 @@ def commit_on_new_branch(scene: Scene, address: str) -> None:
 
 @contextmanager
 def _another_policy(text: str) -> Iterator[Path]:
-    """A policy file that the world's own measure of retention does not know."""
+    """A policy file that the world's own model of retention ignores."""
     with (
         TemporaryDirectory() as folder,
         mock.patch.object(RetentionExactness, "defined", lambda *arguments, **named: None),
@@ -256,7 +257,7 @@ def _another_policy(text: str) -> Iterator[Path]:
 
 
 class TestAttempts:
-    """No step takes what another attempt made, and asks nobody for anything before it knows."""
+    """No step uses frames of another attempt, or makes any request before it checks."""
 
     @staticmethod
     def go_on(scene: Scene, done: int, never: str) -> None:
@@ -294,7 +295,7 @@ class TestAttempts:
 
 
 class TestOrder:
-    """Steps that somebody makes again, or out of order."""
+    """Steps repeated or made out of order."""
 
     def test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits(self) -> None:
         with world_of("clean") as scene:
@@ -323,7 +324,7 @@ class TestOrder:
             )
 
     def test_nothing_is_swept_whose_commits_were_read_again_while_it_waited(self) -> None:
-        """By another process of the run, which lost the lock and does not know it: the recheck skips what that read."""
+        """Another process of the run, which lost the lock unnoticed, read them: the recheck skips those commits."""
         wait = passes.wait_for_recheck
 
         def read_again(step: Step[ArrowRows], uncommitted_data: StoredFrame[UncommittedFigures]) -> None:
@@ -527,7 +528,7 @@ class TestGuards:
 
 
 class TestRecheck:
-    """What is asked right before anything is deleted."""
+    """Checks right before anything is deleted."""
 
     def test_commits_come_from_the_same_source(self) -> None:
         with world_of("clean") as scene:
@@ -566,7 +567,7 @@ class TestRecheck:
 
     @staticmethod
     def put_action(scene: Scene, content: bytes) -> None:
-        """Every branch has an action file of this content."""
+        """Gives every branch an action file with this content."""
         scene.world.servers.hook_minutes = 1
         scene.world.bucket.put(ACTION_KEY, content)
 
@@ -729,7 +730,7 @@ class TestRetention:
             assert before is not None and before.branches == heads
 
     def test_a_head_that_is_gone_before_refs_are_dumped_stays(self) -> None:
-        """An object of it may be staged unchanged, and sealed by a commit before the recheck looks."""
+        """One of its objects may be staged unchanged, and sealed by a commit before the recheck reads."""
         with world_of("unified") as scene:
             dry(scene, asked=UNIFIED)
             repository, candidates = scene.world.repository, {*marked(scene)}
@@ -749,7 +750,7 @@ class TestRetention:
 
     @staticmethod
     def expired(scene: Scene, options: CollectionSettings = DRY) -> tuple[set[str], str, set[str]]:
-        """Candidates of a dry run, the first commit that holds some of them, and these."""
+        """Candidates of a dry run, the first commit that holds some of them, and those candidates."""
         dry(scene, options, UNIFIED)
         candidates, commits = {*marked(scene)}, scene.world.repository.commits
         held = {id_: {each.address for each in commits[id_].entries.values()} & candidates for id_ in sorted(commits)}
@@ -757,7 +758,7 @@ class TestRetention:
         return candidates, commit_id, held[commit_id]
 
     def tagged_until(self, owner: object, name: str) -> None:
-        """A tag on an expired commit goes right after a function has ended: what it kept is no candidate."""
+        """Removes a tag on an expired commit right after a function has returned: its objects are not candidates."""
         with world_of("unified") as scene:
             candidates, commit_id, held = self.expired(scene)
             tags = scene.world.repository.tags
@@ -817,7 +818,7 @@ class TestRetention:
             assert not held & {*marked(scene)} and {*marked(scene)} < candidates
 
     def test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays(self) -> None:
-        """An object of it is staged again after uncommitted data was prepared, and before the branch goes."""
+        """One of its objects is staged again after uncommitted data was prepared, and before the branch goes."""
         with world_of("unified") as scene:
             dry(scene, asked=UNIFIED)
             repository, candidates = scene.world.repository, {*marked(scene)}
@@ -848,7 +849,7 @@ class TestRetention:
 
 
 class TestOptimized:
-    """What a run builds on is the very thing that an earlier run left."""
+    """A run builds on exactly the files that an earlier run left."""
 
     def test_commits_come_from_the_same_source(self) -> None:
         with world_of("optimized") as scene:
@@ -934,7 +935,7 @@ class TestOptimized:
 
 
 class TestFollowingExpiry:
-    """A run by retention rules builds on another one only where it marks what one would that lists everything."""
+    """A run by retention rules builds on another only if its mark equals that of a full run."""
 
     @staticmethod
     def lists_everything(scene: Scene, why: str, **settings: float) -> None:
@@ -947,7 +948,7 @@ class TestFollowingExpiry:
             assert scene.reported.base_run is not None and scene.reported.why_clean is None
             assert scene.exactness.went > 0
             assert scene.reported.counts["expired_objects"] > 0
-            # Rules have no say in what it is told of: the next one finds nothing.
+            # The next run learns of no newly expired objects.
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert (scene.reported.counts["expired_objects"], scene.reported.counts["candidates"]) == (0, 0)
 
@@ -958,7 +959,7 @@ class TestFollowingExpiry:
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
                 assert scene.reported.base_run is not None
                 known.append(scene.reported.counts["ranges_from_facts"])
-            # Where nothing new is committed, what one run reads the next one knows.
+            # Without new commits, the ranges that one run reads are known to the next run.
             assert 0 < known[0] <= known[1] <= known[2]
 
     def test_metaranges_that_the_base_run_knew_are_not_read(self) -> None:
@@ -998,7 +999,7 @@ class TestFollowingExpiry:
 
     @staticmethod
     def record_less(scene: Scene) -> None:
-        """Whoever recorded what ranges hold forgot an address of each, and whatever is compared with the file fits."""
+        """The facts lack one address of each range, and every checksum of the file is valid."""
         for file in facts.files_of(HASHES, facts.list_files(scene.store, HASHES.root)):
             rows = facts.read(HASHES, scene.store, file).to_pylist()
             less = pa.Table.from_pylist([{**row, "hashes": row["hashes"][1:]} for row in rows], HASHES.schema)
@@ -1007,10 +1008,10 @@ class TestFollowingExpiry:
             facts.put(HASHES, cast(ObjectStore, scene.world.bucket), folder, less)
 
     def test_what_is_unstaged_and_held_by_ranges_that_are_known_is_not_lost(self) -> None:
-        """The recheck must know that it is committed: what was staged anew at the address of a committed object."""
+        """An object staged again at the address of a committed object: the recheck must know that it is committed."""
         options = allowing(FOLLOWING, sweep=False)
         with world_of("following") as scene:
-            # This one reads what is new, and records it.
+            # This run reads the new ranges, and records them.
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             repository = scene.world.repository
             for branch in repository.branches.values():
@@ -1065,7 +1066,7 @@ class TestFollowingExpiry:
         with world_of("following") as scene:
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert scene.reported.base_run is not None and scene.reported.checkpoint is not None
-            # It is counted from the run that listed everything, and not from the one before.
+            # Counted from the run that listed everything, not from the previous run.
             assert scene.reported.checkpoint.full_run == scene.reported.base_run
             scene.world.pass_time(HOUR)
             self.lists_everything(scene, "looked at everything last", full_listing_days=7)
@@ -1080,7 +1081,7 @@ class TestFollowingExpiry:
             self.lists_everything(scene, "it was limited to the window")
 
     def test_no_run_that_built_on_the_same_failed(self) -> None:
-        """A range that expired is gone: who looks for what it held fails. A dry run that does hides no base run."""
+        """An expired range is gone, so a run that reads it fails. If that is a dry run, it hides no base run."""
         with world_of("following") as scene:
             options = allowing(DRY, full_listing_days=60)
             died(scene, options, "prepare_uncommitted", UNIFIED)
@@ -1095,7 +1096,7 @@ class TestFollowingExpiry:
 
     @staticmethod
     def expired(scene: Scene) -> list[str]:
-        """Files of the ranges that the base run tracked, and that are live no more."""
+        """Files of ranges that the base run tracked, and that are no longer live."""
         step = step_of(scene)
         assert step.plan.base_run is not None
         before = BaseCheckpoint(scene.store, step.plan.base_run)
@@ -1145,7 +1146,7 @@ class TestFollowingExpiry:
 
 
 class TestPurge:
-    """Emptying the quarantine asks as a sweep does."""
+    """Purging the quarantine makes the same checks as a sweep."""
 
     @staticmethod
     def refused(scene: Scene, why: str, options: CollectionSettings = MOVE) -> None:
@@ -1182,7 +1183,10 @@ class TestPurge:
             assert "rules of unknown branches" in scene.world.log[-1]
 
     def test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays(self) -> None:
-        """The branch is made after the first look. In the second one it goes, and an object of it is staged again."""
+        """The branch is made after the first check.
+
+        In the second one it goes, and one of its objects is staged again.
+        """
         with world_of("purge") as scene:
             repository, moved = scene.world.repository, {*copies(scene).values()}
             zeta = repository.branches.pop("zeta")
@@ -1215,6 +1219,6 @@ class TestPurge:
         with world_of("purge") as scene:
             repository = scene.world.repository
             del repository.branches["zeta"]
-            # Somebody sets it back to the first commit, which holds nothing.
+            # A user resets it to the first commit, which is empty.
             repository.branches["main"].commit_id = next(iter(repository.commits))
             self.refused(scene, " left of the ", allowing(MOVE, max_branch_loss_share=0))

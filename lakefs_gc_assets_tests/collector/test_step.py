@@ -48,7 +48,7 @@ def test_rows_return_to_the_window_of_their_address() -> None:
 
 
 class TestFrames:
-    """What a step stores."""
+    """Frames that a step stores."""
 
     def rows(self, *names: str, **changed: Any) -> ArrowRows:
         return LocalEngine().table(

@@ -1,4 +1,4 @@
-"""Files as a lakeFS server writes them, put into a store: ranges, metaranges, dumps of references, uncommitted data."""
+"""Files in the format of a lakeFS server, put into a store: ranges, metaranges, refs dumps, uncommitted data."""
 
 import hashlib
 import io
@@ -37,7 +37,7 @@ def put_table(store: ObjectStore, table: TableBytes) -> str:
 
 
 def put_range(store: ObjectStore, entries: Mapping[str | bytes, Staged]) -> RangeRecord:
-    """A range of objects, and what its metarange will say of it."""
+    """A range of objects, and its record in a metarange."""
     records = sorted(
         (
             path.encode() if isinstance(path, str) else path,
@@ -77,7 +77,7 @@ def put_metarange(store: ObjectStore, parts: Sequence[RangeRecord], **properties
 
 
 def put_commit_objects(store: ObjectStore, entries: Mapping[str | bytes, Staged]) -> str:
-    """A metarange of one range; of none without entries."""
+    """A metarange of one range, or of no range if there are no entries."""
     return put_metarange(store, [put_range(store, entries)] if entries else [])
 
 
@@ -91,7 +91,7 @@ def put_dump(
     """A finished dump; each table in ranges of two records.
 
     Args:
-        compacted: the metarange that a branch rests on, by branch.
+        compacted: base metarange by branch.
     """
     heads = {
         head.id: text(1, head.id)

@@ -1,7 +1,7 @@
-"""What `collector.engine.port` promises, as tests that every engine passes.
+"""The contract of `collector.engine.port`, as tests that every engine passes.
 
-Each test asks an engine and a plain model in Python for the same thing. Addresses are such as comparisons stumble over;
-how frames are cut into tasks, and what the engine is told of their sizes, is drawn by chance and must not matter.
+Each test gives the same task to an engine and to a plain Python model. Addresses are chosen to break comparisons. The
+division into tasks and the stated sizes of frames are random, and must not matter.
 """
 
 import random
@@ -34,14 +34,14 @@ Row = dict[str, Any]
 Draw = TypeVar("Draw")
 
 COLLISIONS = tuple(pair for number in range(3) for pair in (colliding(SEED, number), colliding(1, number)))
-"""Pairs with one hash of 64 bits, by the seed that addresses are hashed with first, and by another one."""
+"""Pairs with the same 64-bit hash, by the first hash seed of addresses and by another seed."""
 SAME_HASH = {one: other for pair in COLLISIONS[::2] for one, other in (pair, pair[::-1])}
 
 _ISSUED = "data/ft6p2lhksdu988af3vb0/ft6p2lhksdu988af3vb1"
 _COMPOSED = "data/\u00e9\u00c5\ufb01\uac00"
 ODD_ADDRESSES = (
     *(address for pair in COLLISIONS for address in pair),
-    # Each is the beginning of the next, up to the lengths where the hash works differently.
+    # Each is a prefix of the next, up to the lengths at which the hash uses other code paths.
     *("a" * length for length in (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 31, 32, 33, 63, 64, 65)),
     *("data", "data/", "data//", "data/a", "/data/a", "data//a", "data/./a", "data/../a", "data/a/", "data\\a"),
     *(_ISSUED, _ISSUED[:-1], _ISSUED.upper(), _ISSUED + "/", _ISSUED + ",name", _ISSUED.replace("/", "%2F")),
@@ -84,7 +84,7 @@ LAYOUTS = st.sampled_from([layout.value for layout in Layout])
 
 
 def _with_class(row: dict[str, Any]) -> dict[str, Any]:
-    """The class follows from the size: more to draw would make rows too large."""
+    """Derives the class from the size: drawing it too would make rows too large."""
     return {**row, "storage_class": (None, "STANDARD", "GLACIER")[row["size"] % 3]}
 
 
@@ -130,12 +130,12 @@ SIGHTING_ROWS = st.fixed_dictionaries(
     {"address": ADDRESSES, "slice_window": st.sampled_from(WINDOWS), "first_listed_at": MOMENTS}
 )
 COUNTS = st.sampled_from([0, 1, 100, 19_999, 40_000, 10**7])
-"""What an engine is told of the size of frames: right or wrong, the result is the same."""
+"""Frame sizes stated to an engine: right or wrong, the result is the same."""
 KNOWN_COUNTS = st.none() | st.sampled_from([0, 1, 300_000, 300_001])
 CHANCES = st.integers(0, 2**32).map(random.Random)
 
 _DRAWN = 20
-"""Rows of a large frame that are drawn, which takes longer than what the engine does with them."""
+"""Drawn rows of a large frame; drawing takes longer than the engine's work."""
 
 _NAMELESS = pa.schema([column.with_nullable(True) for column in LIVE])
 _TIMES = pa.schema([pa.field("address", pa.string()), pa.field("times", pa.int64())])
@@ -147,7 +147,7 @@ def _table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
 
 
 def _many(drawn: list[Any], size: int, chance: random.Random) -> list[Any]:
-    """What was drawn, and more of it: texts come again, rows have one column from here and another one from there."""
+    """The drawn values, repeated: texts recur, and rows combine columns of different drawn rows."""
     more = [chance.choice(drawn) for _ in range(size - len(drawn))]
     if isinstance(drawn[0], dict):
         more = [{name: chance.choice(drawn)[name] for name in row} for row in more]
@@ -155,19 +155,19 @@ def _many(drawn: list[Any], size: int, chance: random.Random) -> list[Any]:
 
 
 def _bag(rows: Iterable[Row]) -> Counter[tuple[object, ...]]:
-    """Rows as often as they come, in no order; columns by their names."""
+    """Rows as a multiset, with columns sorted by name."""
     return Counter(tuple(row[name] for name in sorted(row)) for row in rows)
 
 
 def _sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many rows a task has, and how long their addresses are together."""
+    """Number of rows of a task, and total length of their addresses."""
     tables = [batch.column("address").to_pylist() for batch in batches]
     addresses = [address for table in tables for address in table]
     yield pa.RecordBatch.from_pydict({"rows": [len(addresses)], "characters": [sum(map(len, addresses))]}, _OUT_OF)
 
 
 def _counted(part: pa.Table) -> pa.Table:
-    """How often each address comes in a part."""
+    """Number of occurrences of each address in a part."""
     times = Counter(part.column("address").to_pylist())
     return pa.table([list(times), list(times.values())], schema=_TIMES)
 
@@ -177,7 +177,7 @@ def _unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _read_and_tell(folder: Path) -> Callable[[int], Iterator[pa.RecordBatch]]:
-    """Reads a number as one row, and leaves a file that says so, wherever it is read."""
+    """Reads a number as one row, and writes a marker file, in any process."""
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         (folder / f"{number}-{uuid.uuid4().hex}").touch()
@@ -200,14 +200,14 @@ def _fail_with(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class EngineContract(Generic[R]):
-    """The tests. A subclass gives the engine as a fixture, and says how much it may cost where that is much.
+    """The tests. A subclass provides the engine as a fixture, and bounds its cost if needed.
 
     Attributes:
-        examples: how often each test is tried.
-        least: rows of a frame, at the least: where each try is slow, one has many rows.
-        most: rows of a frame, at the most.
-        shrinks: whether a case that fails is made smaller, which tries it often.
-        hashes: whether `without` compares by a hash.
+        examples: number of examples of each test.
+        least: minimum rows of a frame; an engine with slow examples uses few large ones.
+        most: maximum rows of a frame.
+        shrinks: True if a failing case is shrunk, which takes many runs.
+        hashes: True if `without` compares by a hash.
     """
 
     examples: ClassVar[int] = 60
@@ -217,14 +217,14 @@ class EngineContract(Generic[R]):
     hashes: ClassVar[bool] = False
 
     def frames(self, rows: st.SearchStrategy[Draw]) -> st.SearchStrategy[list[Draw]]:
-        """Rows of a frame; those of a frame that must be large are not all the same."""
+        """Rows of a frame; a large frame's rows are not all the same."""
         if not self.least:
             return st.lists(rows, max_size=self.most)
         sizes = st.integers(self.least, self.most)
         return st.builds(_many, st.lists(rows, min_size=_DRAWN, max_size=_DRAWN, unique_by=repr), sizes, CHANCES)
 
     def check(self, test: Callable[..., None], *strategies: st.SearchStrategy[Any]) -> None:
-        """Tries a test with what strategies draw."""
+        """Runs a test on drawn values."""
         phases = (Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,)
         tried = settings(
             max_examples=self.examples, phases=phases, suppress_health_check=list(HealthCheck), deadline=None
@@ -232,7 +232,7 @@ class EngineContract(Generic[R]):
         tried(given(*strategies)(test))()
 
     def rows(self, engine: Engine[R], table: pa.Table, chance: random.Random) -> R:
-        """A table as rows of the engine, wherever they come from and in whatever tasks."""
+        """A table as rows of the engine, from a random source and in random tasks."""
         bounds = sorted(chance.randint(0, table.num_rows) for _ in range(chance.randint(1, 4)))
         pieces = [
             table.slice(start, end - start) for start, end in zip([0, *bounds], [*bounds, table.num_rows], strict=True)
@@ -357,7 +357,7 @@ class EngineContract(Generic[R]):
             engine.collect(engine.map_by_address(nameless, _counted, _TIMES, 1))
 
     def test_one_row_of_each_address_of_frames_that_promise_different_things(self, engine: Engine[R]) -> None:
-        """Of what is just read, columns may not be null; of a stored frame they may."""
+        """Rows just read have no nullable columns; rows of a stored frame may have them."""
 
         def test(one: list[str], two: list[str], count: int, chance: random.Random) -> None:
             tables = [
@@ -379,7 +379,7 @@ class EngineContract(Generic[R]):
         self.check(test, rows, rows, CHANCES)
 
     def test_what_is_live_is_taken_away(self, engine: Engine[R]) -> None:
-        """Where it is compared by a hash, a row may stay out that has the hash of a live one; never the reverse."""
+        """If addresses are compared by hash, a row with the hash of a live one may be missing; never the reverse."""
 
         def test(rows: list[Row], one: list[Row], two: list[Row], count: int, chance: random.Random) -> None:
             live = [self.rows(engine, _table(frame, _NAMELESS), chance) for frame in (one, two)]
@@ -408,7 +408,7 @@ class EngineContract(Generic[R]):
         assert engine.count(engine.without(nothing, rows, count=3)) == 0
 
     def test_a_row_without_an_address_is_never_left(self, engine: Engine[R]) -> None:
-        """What is left may be deleted, so such a row is an error."""
+        """Remaining rows may be deleted, so such a row is an error."""
         nameless = engine.table(_table([{"address": "a", "slice_window": ""}, {"slice_window": ""}], _NAMELESS))
         live = engine.table(_table([{"address": "a", "slice_window": ""}], LIVE))
 
@@ -485,7 +485,7 @@ class EngineContract(Generic[R]):
         self.check(test, self.frames(LISTED_ROWS), windows, self.frames(LIVE_ROWS), CHANCES)
 
     def test_all_that_decides_is_tried_with_all_else(self, engine: Engine[R]) -> None:
-        """Every combination of what a reason to keep depends on, in one frame."""
+        """Every combination of the inputs of reasons to keep, in one frame."""
         rows = [
             {
                 "address": f"data/{layout}/{number}{suffix}",
@@ -658,17 +658,17 @@ def _always(batch: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def is_multipart(etag: str | None) -> bool:
-    """Whether an ETag says that an object was uploaded in parts."""
+    """True if an ETag belongs to a multipart upload."""
     return re.fullmatch(r"[0-9a-f]{32}-[0-9]+", etag or "") is not None
 
 
 def is_leftover(address: str) -> bool:
-    """Whether an address is that of a marker or a first part of an upload."""
+    """True if an address belongs to a marker or a first part of an upload."""
     return address.endswith((".multipart", ".part_00001"))
 
 
 def expected_reason(row: Row, windows: Collection[str], sighted: Collection[str]) -> str | None:
-    """Why an object stays, by the rules one after the other."""
+    """The reason to keep an object, by applying the rules in order."""
     if row["layout"] == "unrecognised":
         return Kept.UNRECOGNISED.value
     if row["last_modified"] >= CUTOFF:
@@ -685,7 +685,7 @@ def expected_reason(row: Row, windows: Collection[str], sighted: Collection[str]
 
 
 def same_content(one: Row, other: Row) -> bool:
-    """Whether two objects may have the same content, as far as sizes and plain MD5 say."""
+    """True if two objects may have the same content, judged by sizes and plain MD5s."""
 
     def digest(row: Row) -> str | None:
         if row["size"] == 0:

@@ -1,6 +1,6 @@
-"""The plain reference: an engine of Python's own lists, sets and dictionaries, that takes nothing from other engines.
+"""The reference: an engine with plain Python lists, sets and dictionaries, and no code of other engines.
 
-It passes the contract that they pass, and is slow. Exact results of simulations are compared with what it makes.
+It passes the same contract, and is slow. Simulations compare exact results with its results.
 """
 
 import re
@@ -31,7 +31,7 @@ _EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 @dataclass(frozen=True)
 class Rows:
-    """A promise of rows: the columns, and a function that makes the rows of each task."""
+    """Lazy rows: the columns, and a function that makes the rows of each task."""
 
     schema: pa.Schema
     tasks: Callable[[], list[list[Row]]]
@@ -41,12 +41,12 @@ class Rows:
         return [row for task in self.tasks() for row in task]
 
     def addresses(self) -> set[str]:
-        """Each address once; null is none."""
+        """Each address once, without nulls."""
         return {row["address"] for row in self.all()} - {None}
 
 
 class ReferenceEngine:
-    """Makes and compares rows as dictionaries, all of them at once; see `collector.engine.port.Engine`."""
+    """Makes and compares all rows as dictionaries in memory; see `collector.engine.port.Engine`."""
 
     tasks = 2
     tasks_at_once = 1

@@ -22,7 +22,7 @@ def numbers(values: list[int]) -> hashing.Hashes:
 @pytest.mark.parametrize(
     ("text", "seed", "expected"),
     [
-        # From the vectors of xxHash's own sanity check (seed 0) and of its documentation.
+        # From the vectors of xxHash's own sanity check (seed 0) and from its documentation.
         ("", 0, 0xEF46DB3751D8E999),
         ("a", 0, 0xD24EC4F1A98C6E5B),
         ("abc", 0, 0x44BC2CF5AD770999),
@@ -70,13 +70,13 @@ def test_hashes_of_any_width_are_found(least: int, bits: int, offsets: list[int]
 
     assert found.has(numbers(near)).tolist() == [value in {*values} for value in near]
     assert len(found.starts) <= len({*values}) + 1
-    # What tasks are sent is a copy of it.
+    # Tasks get a pickled copy.
     assert pickle.loads(pickle.dumps(found)).has(numbers(near)).tolist() == found.has(numbers(near)).tolist()
 
 
 @given(st.sets(st.integers(0, 300)), st.sets(st.integers(0, 300)))
 def test_hashes_in_one_span_are_found(values: set[int], wanted: set[int]) -> None:
-    """A hash far away makes spans so wide that one has all the others."""
+    """A hash far away makes spans so wide that one span has all other hashes."""
     found = HashSet.from_hashes(numbers([*values, 2**64 - 1]))
     assert found.has(numbers([*wanted])).tolist() == [value in values for value in wanted]
 
@@ -125,7 +125,7 @@ def test_addresses_are_counted_by_their_sets(rows: list[tuple[int, int, int]]) -
 
 @given(ADDRESSES, st.integers(0, 5))
 def test_strings_of_another_type_hash_and_compare_as_the_same_strings(addresses: list[str], before: int) -> None:
-    """Spark can be set to hand over the type with longer bounds."""
+    """Spark can be configured to use the large string type."""
     usual, large = (pa.array(addresses, kind).slice(before) for kind in (pa.string(), pa.large_string()))
     of = hashing.hashes(usual)
 

@@ -1,4 +1,4 @@
-"""Engines of benchmarks give what the product's engine gives."""
+"""The benchmarks' engines give the same results as the product's engine."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +13,10 @@ from lakefs_gc_assets_tests.collector.engine.engine_contract import EngineContra
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["Spark's joins of addresses", "Spark's joins of hashes first, a data source"])
 class TestPlainSparkEngine(EngineContract[Rows]):
-    """Spark's own DataFrames in place of the product's engine. No table is so small that it stays in the driver."""
+    """Spark's own DataFrames in place of the product's engine.
+
+    Tables never stay in the driver, however small they are.
+    """
 
     examples = 1
     least = 70

@@ -50,7 +50,7 @@ def test_neighbours_stay_together_and_no_run_of_them_weighs_much(items: list[int
     assert [item for run in runs for item in run] == items
     assert len(runs) <= partitions
     assert all(runs)
-    # A run begins and ends with an item whose middle is in it.
+    # The middles of a run's first and last items are inside the run.
     assert all(sum(run) <= sum(items) / partitions + max(items) for run in runs)
 
 
@@ -72,9 +72,9 @@ def test_rows_are_merged_as_their_tables_come(numbers: list[list[int]], rows: in
     found = merge((pa.table({"number": pa.array(some, pa.int64())}) for some in numbers), each_once, rows)
 
     assert sorted(found.column("number").to_pylist()) == sorted({number for some in numbers for number in some})
-    # What is left waits: no more than twice as much as is left in the end, or `rows`, and a table.
+    # Remaining rows wait: at most twice the final number, or `rows`, plus one table.
     assert max(given) <= max(rows, 2 * found.num_rows) + 9
-    # Each row is given again at most about as often as it is read.
+    # Each row is passed on again at most about as often as it is read.
     assert sum(given) <= 4 * sum(map(len, numbers)) + found.num_rows + rows
 
 

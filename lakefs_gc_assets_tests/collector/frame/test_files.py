@@ -158,7 +158,7 @@ def test_rows_of_many_windows_wait_for_each_other(store: ObjectStore, monkeypatc
     stored = written(store, rows)
 
     groups = [pq.ParquetFile(pa.BufferReader(store.get(file.key))).num_row_groups for file in stored]
-    assert groups == [2, 2, 2]  # Not one of each of the eight batches.
+    assert groups == [2, 2, 2]  # not one group for each of the eight batches
     assert sorted_rows(read(store, stored)) == sorted_rows(rows)
 
 
@@ -359,7 +359,7 @@ print(rows, len(set(os.listdir("/proc/self/task")) - before))
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux lists the threads of a process")
 def test_reading_begins_no_thread(tmp_path: Path) -> None:
-    """One of Arrow's threads that had just begun let a command abort that ended then."""
+    """A command that ended right after an Arrow thread had started could abort."""
     (tmp_path / "repository").mkdir()
     store = open_store(StoreSettings(local_root=str(tmp_path)), Namespace.parse("local://repository"))
     (file,) = written(store, [listed("data/a"), listed("data/b")])

@@ -54,7 +54,7 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
     Mapping[str, str]: st.dictionaries(TEXT, TEXT, max_size=2),
     Mapping[str, int]: st.dictionaries(TEXT, COUNTS, max_size=2),
 }
-"""Values of each type that figures have."""
+"""Values of each type in figures."""
 
 
 def figures_of(frame: Frame[Any]) -> st.SearchStrategy[Any]:
@@ -190,7 +190,7 @@ def test_what_was_changed_since_it_was_read_is_stored_as_changed(store: ObjectSt
 
 
 def test_a_digest_is_that_of_the_very_bytes(store: ObjectStore) -> None:
-    """Also where a later version of this program wrote figures that this one does not know."""
+    """The digest also covers figures of a later version that this version does not know."""
     content = json.loads(made().to_json())
     content["figures"]["of a later version"] = 1
     data = with_digest(content)

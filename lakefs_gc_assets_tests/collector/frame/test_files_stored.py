@@ -42,7 +42,7 @@ ROWS = st.lists(
         ),
         TEXT | st.sampled_from(["data/\x00", "data/\u202ex", "data/%2F", "data/\U0001f5d1", "data/ \t\r\n'\"\\"]),
         st.sampled_from(WINDOWS),
-        st.integers(0, 2**50),  # A petabyte: sums of them fit into 64 bits, as those of real buckets do.
+        st.integers(0, 2**50),  # A petabyte: sums fit into 64 bits, as for real buckets.
         st.none() | TEXT,
         st.integers(0, 10**6),
     ),
@@ -52,7 +52,7 @@ ROWS = st.lists(
 
 @pytest.fixture(params=["tasks of Spark", "tasks", "this process"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine[Any]:
-    """By whom frames are stored and read."""
+    """The engine that stores and reads frames."""
     monkeypatch.setattr(stored_frame, "LOCAL_ROWS", 1000 if request.param == "this process" else -1)
     if request.param == "tasks of Spark":
         spark: SparkSession = request.getfixturevalue("spark")
@@ -96,7 +96,7 @@ def test_a_frame_is_read_as_it_was_stored(
 
 
 def test_files_that_no_manifest_names_are_not_read(engine: Engine[Any], storing: Storing) -> None:
-    """A repeated attempt leaves the files of the one before."""
+    """A repeated attempt leaves the files of the previous attempt."""
     storing([listed("data/first")])
     second = storing([listed("data/second")])
 

@@ -26,7 +26,7 @@ RUN = "g4uk6erfnfus73frbnqg"
 
 
 def candidates(*addresses: str) -> pa.Table:
-    """Candidates as a frame holds them."""
+    """Candidates in the schema of their frame."""
     rows = [
         {
             "address": address,

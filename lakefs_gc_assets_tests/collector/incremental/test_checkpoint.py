@@ -25,7 +25,7 @@ SLICES = st.builds(lambda hours: IDS.descending(CUTOFF + hours * HOUR / 2), st.i
 
 
 def carried(store: ObjectStore, sealed: frozenset[str], read: frozenset[str]) -> Checkpoint:
-    """The record of what was stored as run `run`, attempt `attempt`."""
+    """The record of a checkpoint stored as run `run`, attempt `attempt`."""
     return Checkpoint(
         attempt="attempt",
         sealed=len(sealed),
@@ -111,7 +111,7 @@ def test_what_a_run_left_is_no_other_runs(tmp_path: Path) -> None:
 def test_frames_must_be_there_and_the_ones_that_were_left(
     tmp_path: Path, frame: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What a manifest says is no matter here.
+    # The manifest's content does not matter here.
     monkeypatch.setattr(Manifest, "from_json", lambda *arguments: SimpleNamespace(files=()))
     store = LocalStore(tmp_path)
     for name in (PENDING_DF.name, CHECKPOINT_COMMITTED_DF.name):

@@ -27,7 +27,7 @@ LOST = "the run that this one builds on has lost its report"
 
 
 def step_of(repository: OpenRepository, base_run: str | None, attempt: str | None) -> Step[Any]:
-    """A step without an engine: whatever asks for it fails."""
+    """A step without an engine: any use of the engine fails."""
     plan = SimpleNamespace(base_run=base_run, base_run_attempt=attempt)
     return cast(Step[Any], SimpleNamespace(repository=repository, plan=plan))
 
@@ -84,7 +84,7 @@ class TestFrames:
         return step.complete(frame, NoFigures(), step.write(frame, rows)).manifest.digest
 
     def left(self, repository: OpenRepository) -> tuple[Step[ArrowRows], BaseCheckpoint]:
-        """A step of a later run, and what it builds on: one object that waits, and one committed address."""
+        """A step of a later run, and its base: one pending object, and one committed address."""
         before = began(repository, DAY)
         made = ended(repository, before)
         assert made.checkpoint is not None

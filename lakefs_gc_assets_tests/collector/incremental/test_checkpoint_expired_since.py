@@ -1,4 +1,4 @@
-"""What expired since the base run, of real range files."""
+"""Objects expired since the base run, with real range files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def repository(tmp_path: Path) -> OpenRepository:
 
 
 def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[Step[ArrowRows], BaseCheckpoint]:
-    """A run that builds on one by rules, which tracked some ranges and sealed a slice."""
+    """A run that builds on one with rules, which tracked some ranges and sealed a slice."""
     before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
     left = ended(repository, before).checkpoint
     assert left is not None
@@ -80,7 +80,7 @@ def test_what_an_earlier_run_deleted_is_left_out(repository: OpenRepository) -> 
 def test_of_much_that_expired_what_live_ranges_with_the_same_keys_hold_is_left_out_first(
     repository: OpenRepository, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    """A range with other keys is not read for that: what it holds is looked up in its notes."""
+    """A range with other keys is not read: its objects are looked up in its facts."""
     one, other, third = (f"{SEALED_ONE[:-1]}{letter}" for letter in "012")
     dead = put_range(repository.store, {"a": Staged(one), "b": Staged(other), "c": Staged(third)})
     before_and_now = put_range(repository.store, {"c again": Staged(third)})

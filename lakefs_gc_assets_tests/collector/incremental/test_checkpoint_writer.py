@@ -77,7 +77,7 @@ def addresses_of(rows: ArrowRows) -> Counter[str]:
 
 
 def folder_of(address: str) -> str | None:
-    """The slice that an address lies in, told apart without a pattern."""
+    """The slice of an address, parsed without a pattern."""
     parts = address.split("/")
     at = 3 if "/".join(parts[1:4]) in SHARDED else 1
     return parts[at] if parts[0] == "data" and len(parts) > at + 1 and parts[at] in SLICES else None
@@ -137,7 +137,7 @@ def test_what_would_make_the_next_run_inexact_is_said(counts: CheckpointCounts, 
 
 
 class Noting(LocalEngine):
-    """Notes of about how many rows it is told when it compares."""
+    """Records the stated numbers of rows when it compares."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def put(step: Step[ArrowRows], frame: Frame[F], rows: pa.Table, figures: F) -> S
 
 
 class TestLeave:
-    """A sweep has listed a slice that is sealed now, one that is not, and an object in no slice."""
+    """A sweep has listed a slice that is now sealed, one that is not, and an object outside slices."""
 
     LISTED = (*WAITING, *(f"data/{OLD}/{name}" for name in ("held", "gone", "moved")), f"data/{NEW}/young")
     HELD = (f"data/{OLD}/held", f"data/{NEW}/held")
@@ -189,7 +189,7 @@ class TestLeave:
         window: str = "2026-11",
         **figures: Any,
     ) -> tuple[Step[ArrowRows], StoredFrame[DeletedFigures]]:
-        """The last step of a run, and what became of its candidates."""
+        """The last step of a run, with outcomes of its candidates."""
         step = made_step(Noting(), repository, plan)
         rows = [listed(address, slice_window=window) for address in self.LISTED]
         reported = replace(LISTED_FIGURES, sealed_objects=5, other_folders=("old",), **figures)
@@ -300,14 +300,14 @@ class TestLeave:
 
 
 class TestLateArrivals:
-    """An earlier run has left a sealed slice, in which one object waits."""
+    """An earlier run has left a sealed slice with one pending object."""
 
     CANDIDATES = (f"data/{SEALED}/waits", f"data/{SEALED}/late", "data/late", f"data/{NEW}/young")
 
     def later(
         self, repository: OpenRepository, names: Sequence[str] = CANDIDATES, flow: Flow = Flow.CLEAN
     ) -> tuple[Step[ArrowRows], StoredFrame[CandidateFigures]]:
-        """A later run that found candidates."""
+        """A later run with candidates."""
         before = began(repository, 3 * DAY)
         made = ended(repository, before, checkpoint=None)
         assert made.checkpoint is None

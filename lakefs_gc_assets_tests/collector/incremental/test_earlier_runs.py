@@ -39,14 +39,14 @@ NEXT = IDS.descending(NOW + HOUR)
 
 
 def reported(store: ObjectStore) -> tuple[object, ...]:
-    """What the next run is told of earlier ones."""
+    """Facts about earlier runs that the next run gets."""
     plan = newest_sweep(store)
     branches = branch_baseline(store, NEXT, ScriptedApi().repository().id, pytest.fail, ())
     return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branches
 
 
 def reported_by_files(store: ObjectStore) -> tuple[object, ...]:
-    """The same by the files of the runs alone."""
+    """The same facts from the files of the runs alone."""
     index = store.get(KEY) if is_stored(store) else None
     store.delete([KEY])
     found = reported(store)
@@ -64,7 +64,7 @@ def no_warning(line: str) -> None:
 
 
 class History:
-    """Runs of all kinds, one after the other, of which those that end well bring the index up to date."""
+    """Runs of all kinds in sequence; successful ones update the index."""
 
     def __init__(self, opened: OpenRepository, seed: int) -> None:
         self.opened, self.random = opened, random.Random(seed)
@@ -112,7 +112,7 @@ class History:
         self.unfinished.append(self._began())
 
     def resume(self) -> None:
-        """Ends a run that failed or was killed, and that no newer run has overtaken."""
+        """Ends a failed or killed run that no newer run has overtaken."""
         found = self._not_overtaken(self.unfinished)
         if found:
             plan = self.random.choice(found)
@@ -128,7 +128,7 @@ class History:
         self.store.put(f"{run_folder.folder(IDS.descending(NOW - self.ago))}uncommitted/file", b"of the server")
 
     def approve(self) -> None:
-        """Approves a dry run that no newer run has overtaken; it sweeps, or does not come to that yet."""
+        """Approves a dry run that no newer run has overtaken; its sweep may not happen yet."""
         found = self._not_overtaken(self.marked)
         if not found:
             return
@@ -227,7 +227,7 @@ def test_a_run_does_not_fail_for_its_index(noted: OpenRepository, monkeypatch: p
 
 
 class TestWhatIsSettled:
-    """What the index says of a run, each from where it belongs."""
+    """The index's entry for a run, each value from its source."""
 
     MARKED: ClassVar[dict[str, Any]] = {"dry_run": True, "ending": Ending.MARKED, "checkpoint": None}
     FAILED: ClassVar[dict[str, Any]] = {"success": False, "ending": Ending.FAILED, "checkpoint": None}
@@ -251,7 +251,7 @@ class TestWhatIsSettled:
             ({"branches": 5, "deleted": 1, "quarantined": 0}, True),
             ({"branches": 5, "deleted": 0, "quarantined": 1}, True),
             ({"branches": 5, "deleted": 0, "quarantined": 0}, False),
-            # A report of an earlier version, which does not say so.
+            # A report of an earlier version, which does not state it.
             ({"branches": 5, "deleted": 0}, True),
         ],
     )
@@ -307,7 +307,7 @@ class TestWhatIsSettled:
         assert [self.settled(opened, each) is None for each in (oldest, swept, newest)] == [False, False, True]
 
     def test_sweeps_that_were_never_noted_overtake_older_runs(self, opened: OpenRepository) -> None:
-        """Their processes were killed right before; the index is made by a dry run after them."""
+        """Their processes were killed right before; a later dry run writes the index."""
         failed = [self.ran(opened, hours, noted=False, **self.FAILED) for hours in (9, 7, 5)]
         swept = [self.ran(opened, hours, noted=False) for hours in (8, 6)]
         self.ran(opened, 4, sweep=False, **self.MARKED)
@@ -374,7 +374,7 @@ def test_a_run_asks_as_much_after_two_runs_as_after_six(
         began = datetime.now(UTC)
 
         def calls(minute: int, flow: Flow, sweep: bool) -> int:
-            """The calls of a run that is opened at a minute; how long it really takes plays no part."""
+            """Number of calls of a run opened at a minute; its true duration does not matter."""
             CountingStore.calls = 0
             moment = began + timedelta(minutes=minute)
             runs = ArrowRuns(Loaded(configuration(server, sweep=sweep), {}), MovingClock(moment))

@@ -130,7 +130,7 @@ def test_only_older_runs_count(opened: OpenRepository) -> None:
 
 
 def framed(opened: OpenRepository, plan: Plan, branches: int, *, swept: bool | None) -> None:
-    """Stores the manifests of the frames that count branches, and, where the run came so far, tell of its end."""
+    """Stores the manifests of frames that count branches and, if the run came so far, of its sweep."""
     span = Span(COMMITTED_DF.name, plan.run_id, plan.attempt, NOW, NOW)
     figures = replace(COMMITTED_FIGURES, heads={f"branch{number}": "commit" for number in range(branches)})
     files.write_manifest(opened.store, Manifest(span, (), figures))

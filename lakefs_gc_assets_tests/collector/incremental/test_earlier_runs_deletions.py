@@ -1,4 +1,4 @@
-"""What earlier runs deleted, by their reports and receipts."""
+"""Deletions by earlier runs, from their reports and receipts."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -35,7 +35,7 @@ def opened(tmp_path: Path) -> OpenRepository:
 
 
 def deleted(opened: OpenRepository, since: timedelta | None = None) -> list[str]:
-    """What a run is told that begins now."""
+    """Deletions known to a run that begins now."""
     step = made_step(LocalEngine(2), opened, began(opened, timedelta()))
     found = deleted_before(step, None if since is None else NOW - since)
     return sorted(step.engine.collect(found).column("address").to_pylist())
@@ -50,8 +50,8 @@ def swept(opened: OpenRepository, ago: timedelta, *batches: pa.Table, note: bool
     """A run that deleted batches, with its receipts and its report.
 
     Args:
-        note: whether the index of runs names it.
-        figure: whether its frame says that it deleted.
+        note: True if the index of runs names it.
+        figure: True if its frame reports deletions.
     """
     plan = began(opened, ago)
     for number, batch in enumerate(batches):
@@ -66,7 +66,7 @@ def swept(opened: OpenRepository, ago: timedelta, *batches: pa.Table, note: bool
 
 
 def damage_report(opened: OpenRepository, plan: Plan) -> None:
-    """Damages the file of the frame that says what a run deleted."""
+    """Damages the file of the frame with the run's deletions."""
     folder = run_folder.frame(plan.run_id, DELETED_REPORT.name)
     (file,) = (each.key for each in opened.store.list_level(f"{folder}slice_window=legacy/").objects)
     opened.store.put(file, b"something else")
@@ -174,7 +174,7 @@ def test_the_receipts_of_the_run_itself_do_not_count(opened: OpenRepository) -> 
 
 
 class TestDeletedSince:
-    """What a sweep is told of runs that swept after it had listed."""
+    """A sweep's knowledge of runs that swept after its listing."""
 
     @staticmethod
     def reported(opened: OpenRepository, ago: timedelta) -> list[str]:

@@ -1,4 +1,4 @@
-"""What was brought back, as its receipts say."""
+"""Restored objects, by their receipts."""
 
 import pyarrow as pa
 import pytest
@@ -24,13 +24,13 @@ def note(opened: OpenRepository, run_id: str, name: str, outcome: Outcome, *addr
 
 
 def reported_nothing(found: pa.Array) -> bool:
-    """Whether these are addresses all the same, so that they can be compared with others."""
+    """True for an empty array of addresses, which can still be compared with others."""
     return bool(found.type == pa.string()) and len(found) == 0
 
 
 @pytest.fixture
 def swept(opened: OpenRepository) -> str:
-    """A run that moved three objects to quarantine, of which two came back."""
+    """A run that moved three objects to quarantine, two of which were restored."""
     run_id = began(opened, 2 * HOUR).run_id
     note(opened, run_id, "batch", Outcome.QUARANTINED, "data/a", "data/b", "data/c")
     across_runs.write_restoration(opened.store, run_id, NOW)

@@ -53,7 +53,7 @@ def test_an_object_uploaded_in_parts_goes_an_hour_after_an_earlier_run_listed_it
 
 
 def marked(runs: PlainRuns) -> str:
-    """A mark that came to its end; returns its run."""
+    """Makes a successful mark; returns its run id."""
     opened = runs.open()
     result = runs.make(opened)
     assert result.success, result.failures
@@ -100,20 +100,20 @@ class Repository:
         self.reported: list[str] = []
 
     def step(self, ago: timedelta, flow: Flow = Flow.CLEAN) -> Step[ArrowRows]:
-        """A step of a run that began so long ago, at which time its clock stands."""
+        """A step of a run that began `ago`, with the clock at that time."""
         plan: Plan = began(self.opened, ago, flow=flow)
         assert isinstance(self.opened.clock, HandClock)
         self.opened.clock.moment = NOW - ago
         return made_step(self.engine, self.opened, plan, self.reported.append)
 
     def settled(self, ago: timedelta, flow: Flow, **first_listed: datetime) -> None:
-        """A run that left these sightings, ended well and is in the index of runs."""
+        """A successful run in the index of runs that left these sightings."""
         run_id = self.sighted(ago, flow, **first_listed)
         plan = plans.read(self.opened.store, run_id)
         earlier_runs.note(self.opened.store, plan, ended(self.opened, plan), self.reported.append)
 
     def sighted(self, ago: timedelta, flow: Flow = Flow.CLEAN, /, **first_listed: datetime) -> str:
-        """A run whose listing ended so long ago and that left these sightings; returns its id."""
+        """A run that left these sightings, and whose listing ended `ago`; returns its id."""
         step = self.step(ago, flow)
         rows = [
             {"address": f"data/{name}", "slice_window": "legacy", "first_listed_at": moment}
@@ -168,7 +168,7 @@ class TestEarlierSightings:
     def test_are_those_of_the_newest_runs_whether_they_left_any_or_not(self, repository: Repository) -> None:
         for hours in range(21, 1, -1):
             repository.sighted(hours * HOUR, **{f"at{hours}": NOW - hours * HOUR})
-        # Of the run that asks, and of one that ended before its mark, there are none.
+        # Neither the reading run nor one that ended before its mark has any.
         repository.step(HOUR)
         found = repository.read(NOW)
         assert found.keys() == {f"data/at{hours}" for hours in range(2, 20)}
@@ -182,7 +182,7 @@ class TestEarlierSightings:
         repository.settled(3 * HOUR, Flow.OPTIMIZED, c=NOW - 3 * HOUR)
         repository.settled(2 * HOUR, Flow.CLEAN)
         repository.sighted(HOUR, f=NOW - HOUR)
-        # What no index knows, since it did not end, is read as well; what listed too late counts for no flow.
+        # Unfinished runs, which no index names, are read as well; a run that listed too late counts for no flow.
         assert repository.read(NOW).keys() == {"data/c", "data/d", "data/f"}
         assert repository.read(NOW - 4 * HOUR - SECOND).keys() == {"data/e", "data/g"}
         assert repository.reported == []

@@ -44,7 +44,7 @@ def named(count: int, slice_: str = SLICE, at: datetime = NOW - 9 * DAY) -> list
 
 
 class Noting(LocalEngine):
-    """Notes about how many rows it is told that tables have."""
+    """Records the stated numbers of rows of tables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class World:
         held: Sequence[str] = (),
         heads: Sequence[Sequence[str]] = (),
     ) -> CandidateFigures:
-        """The gap where commits hold these addresses besides those of heads, of which each has its own range."""
+        """The gap if commits hold these addresses in addition to the heads', each head with its own range."""
         ranges = [put_range(self.store, {address: Staged(address) for address in each}) for each in heads]
         ids = {f"branch{number}": put_metarange(self.store, [part]) for number, part in enumerate(ranges)}
         self.ranges, self.heads = ranges, ids
@@ -107,7 +107,7 @@ class World:
         )
 
     def deleted(self, *addresses: str) -> None:
-        """An earlier run deleted them."""
+        """An earlier run deleted these objects."""
         rows = pa.Table.from_pylist([listed(address) for address in addresses], schema=LISTED)
         made = receipts.table(rows, [Outcome.ACCEPTED] * len(addresses), [None] * len(addresses), NOW - DAY)
         receipts.write(self.store, began(self.repository, DAY).run_id, "batch", made)
@@ -154,7 +154,7 @@ def test_a_single_object_that_staging_alone_holds_is_missing(world: World) -> No
 
 
 def test_what_only_old_commits_hold_may_have_been_collected(world: World) -> None:
-    """By lakeFS's own retention, which leaves the commits."""
+    """lakeFS's own retention may have deleted them; it leaves the commits."""
     old, head = named(3), named(2)
     assert world.gap([*old[1:], *head], [], old, [head]) == gap_of(0, 2)
 
@@ -176,7 +176,7 @@ def test_a_listing_need_not_have_other_slices_nor_what_is_young(world: World) ->
 
 
 def base_run(read: set[str], heads: Sequence[str]) -> Any:
-    """A base run that lost nothing, by what it read and the heads that it saw."""
+    """A base run without losses, by the ranges it read and the heads it saw."""
     return SimpleNamespace(run_id="base", read_ids=frozenset(read), lost=lambda step: None, heads=lambda step: {*heads})
 
 

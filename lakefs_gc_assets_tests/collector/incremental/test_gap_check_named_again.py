@@ -1,4 +1,4 @@
-"""Objects that expired by rule and are referenced again are told apart from losses, on the embedded server."""
+"""Objects expired by rule and referenced again are distinguished from losses, on the embedded server."""
 
 import shutil
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ FULL: dict[str, Any] = {"full_listing_days": 0}
 
 
 class Repository:
-    """A file that was replaced 40 and 20 days ago, and rules that keep a week."""
+    """A file that was replaced 40 and 20 days ago, with rules that keep a week."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server, now = server, datetime.now(UTC)
@@ -75,7 +75,7 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
 
 
 def gone(found: Report) -> tuple[int, int, bool]:
-    """How many objects are lost, how many had expired by rule, and whether the run succeeded."""
+    """Number of lost objects, number of objects expired by rule, and True if the run succeeded."""
     return found.counts["lost"], found.counts["named_again"], found.success
 
 
@@ -87,16 +87,16 @@ def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(re
     assert gone(found) == (0, 1, True)
     (reported,) = [line for line in found.warnings if "referenced again" in line]
     assert reported.startswith("1 object is referenced again") and repository.addresses[1] in reported
-    # No metarange of an expired commit is live then, and yet a head holds what one held.
+    # No metarange of an expired commit is then live, but a head holds an object of an expired one.
     repository.call("DELETE", "/branches/back")
     repository.call("POST", "/branches/main/revert", {"ref": repository.commits[2]["id"], "parent_number": 0})
     assert gone(repository.collect(**FULL)) == (0, 1, True)
-    # A run that builds on that one tells the same, and what is named again since.
+    # A run that builds on it reports the same, and objects referenced again since.
     repository.call("POST", "/branches", {"name": "first", "source": repository.commits[0]["id"]})
     building = repository.collect()
     assert (building.base_run is not None, *gone(building)) == (True, 0, 2, True)
     repository.call("DELETE", "/branches/first")
-    # The frames of the run go, and its list of expired commits with them.
+    # The frames of the run go, including its list of expired commits.
     shutil.rmtree(repository.folder_of(first.run_id) / "committed_df")
     assert gone(repository.collect(**FULL)) == (0, 1, True)
 
@@ -105,7 +105,7 @@ def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(re
 def test_branch_on_expired_commit_whose_ranges_are_known_is_reported_by_a_building_run(
     repository: Repository, flow: Flow
 ) -> None:
-    """Facts about its ranges were recorded while it was live, so a run that builds on another one reads none."""
+    """Facts about its ranges were recorded while it was live, so a building run reads no range."""
     repository.rules(50)
     assert repository.collect().base_run is None
     repository.rules(7)
@@ -160,7 +160,7 @@ def test_longer_rules_say_how_many_commits_earlier_sweeps_took_objects_of(reposi
     line = "2 of the 4 commits that stay had expired when earlier sweeps deleted objects"
     first = repository.collect(Flow.COMMITTED)
     assert first.counts["deleted"] == 2
-    # Frames go after some runs, and what had expired is known all the same.
+    # Frames expire after some runs, but expired objects are still known.
     shutil.rmtree(repository.folder_of(first.run_id) / "committed_df")
     assert not [warning for warning in repository.collect(Flow.COMMITTED).warnings if "earlier sweeps" in warning]
     repository.call("PUT", "/settings/gc_rules", {"default_retention_days": 300, "branches": []})

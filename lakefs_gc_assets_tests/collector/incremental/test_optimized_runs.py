@@ -60,13 +60,13 @@ def last_report(runs: PlainRuns) -> Report:
 
 
 def checkpoint_of(found: Report) -> Checkpoint:
-    """What a run left, which must be something."""
+    """The checkpoint of a run, which must exist."""
     assert found.checkpoint is not None, found.no_checkpoint
     return found.checkpoint
 
 
 def change_open(store: ObjectStore, run_id: str) -> None:
-    """Replaces the manifest of the objects that wait by one that says something else."""
+    """Replaces the manifest of the pending objects by a changed one."""
     found = files.read_manifest(store, run_id, PENDING_DF)
     later = dataclasses.replace(found.span, ended_at=found.span.ended_at + timedelta(seconds=1))
     files.write_manifest(store, dataclasses.replace(found, span=later))
@@ -88,7 +88,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) ->
     )
     assert again.ending is Ending.NOTHING_TO_DELETE
     asked = {request.path.rsplit("/", 1)[-1] for request in runs.server.requests[before:]}
-    # A recording gives the same refs dump again, whose tables hold no objects.
+    # A recording returns the same refs dump again, whose tables hold no objects.
     repository = runs.repository
     files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
     assert [name for name in asked & clean_ids if files.unnamed((name, 0)).num_rows] == []
@@ -103,7 +103,7 @@ def test_many_ids_are_taken_over_from_run_to_run(runs: PlainRuns, monkeypatch: p
     expiring.remove_frames(store, PastFolder(clean.run_id, expiring.FOLDERS, frozenset()))
     third = collected(runs)
     assert [each.base_run for each in (second, third)] == [clean.run_id, second.run_id]
-    # A recording gives the same refs dump again, so that no run has anything to add.
+    # A recording returns the same refs dump again, so no run has anything to add.
     assert [checkpoint_of(each).read for each in (second, third)] == [checkpoint_of(clean).read] * 2
     key = StoredIds(third.run_id, checkpoint_of(third).attempt).earlier_key
     store.delete([key])
@@ -150,7 +150,7 @@ def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: PlainRuns) -> None:
     again = collected(swept)
     assert again.counts["slices_listed"] == 1
     assert swept.addresses(again.run_id, "candidates") == [new]
-    # What came into a sealed slice late waits for a clean run.
+    # An object that arrived late in a sealed slice waits for a clean run.
     clean = collected(swept, Flow.CLEAN)
     assert swept.addresses(clean.run_id, "candidates") == [late]
     assert (again.counts["late_arrivals"], clean.counts["late_arrivals"]) == (0, 1)

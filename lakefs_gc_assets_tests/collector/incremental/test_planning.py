@@ -25,7 +25,7 @@ DAY, HOUR, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(seconds=1)
 
 @pytest.fixture
 def opened(tmp_path: Path) -> OpenRepository:
-    """A repository whose store tells the real time, so ours does as well."""
+    """A repository whose store and clock have the real time."""
     return replace(empty_repository(tmp_path), store=LocalStore(tmp_path), clock=HandClock(datetime.now(UTC)))
 
 
@@ -94,7 +94,7 @@ def test_a_server_that_does_not_say_its_grace_period_stops_it(opened: OpenReposi
 
 class TestIdsThatSomebodyMadeUp:
     def test_none_is_of_a_time_to_come(self, opened: OpenRepository) -> None:
-        """It would overtake every run until then."""
+        """A future run would overtake every run until then."""
         for ahead in (HOUR + 2 * SECOND, 3650 * DAY):
             run_id = layout.issue_run_id(opened.clock.now() + ahead)
             with pytest.raises(OrderViolation, match=rf"run {run_id} is of .*Z, which is to come"):

@@ -24,7 +24,7 @@ __all__ = ["opened"]
 
 
 def why_not(opened: OpenRepository, definition: str = ALL_COMMITS, before: str | None = None) -> str:
-    """Why there is no base run."""
+    """The reason why there is no base run."""
     with pytest.raises(NoBaseRun) as refused:
         planning.find(opened, definition, before)
     return str(refused.value)
@@ -185,7 +185,7 @@ def test_the_same_cutoff_is_no_earlier_one(opened: OpenRepository) -> None:
 
 
 class TestByRules:
-    """What a run by retention rules asks of its base run besides."""
+    """Additional requirements on the base run of a run by retention rules."""
 
     @pytest.mark.parametrize(("ago", "days", "recent"), [(7, 8, True), (7, 7, False), (7, 6, False), (-1, 7, False)])
     def test_everything_was_listed_not_long_ago(

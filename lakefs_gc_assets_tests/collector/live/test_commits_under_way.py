@@ -1,4 +1,4 @@
-"""How long commits can last by what branches of a repository and of those in `also_live` have in `_lakefs_actions/`."""
+"""Maximum duration of commits, from the `_lakefs_actions/` of branches here and in repositories of `also_live`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ class Actions:
         self.repository = opened(self.api, self.store)
 
     def put(self, path: str, content: str) -> ObjectStats:
-        """Files of the same content are one object, as on branches of one commit."""
+        """Puts a file; files of the same content are one object, as on branches of one commit."""
         key = f"data/{abs(hash(content))}"
         self.store.put(key, content.encode())
         return ObjectStats(path, NAMESPACE.uri + key, len(content))

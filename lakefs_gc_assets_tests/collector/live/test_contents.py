@@ -38,12 +38,12 @@ def md5(content: bytes) -> str:
 
 
 def foreign(content: bytes) -> str:
-    """An ETag as with keys of KMS: it looks like an MD5."""
+    """An ETag as with KMS keys: it looks like an MD5."""
     return md5(b"encrypted" + content)
 
 
 class EncryptingStore(LocalStore):
-    """Tells the MD5 of objects, but for those that are encrypted by keys of KMS."""
+    """Reports the MD5 of objects, except for objects encrypted with KMS keys."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -80,7 +80,7 @@ class _Opener:
 
 
 class CutUp(LocalEngine):
-    """Has a task for each row, with batches of no row before it and in tasks of their own."""
+    """Uses a task for each row, with empty batches before it and in separate tasks."""
 
     def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
         def tasks() -> Iterator[Iterator[pa.RecordBatch]]:
@@ -110,14 +110,14 @@ class World:
     def commit(
         self, path: str, content: bytes, *, encrypted: bool = False, checksum: str = "", linked: bool = False
     ) -> str:
-        """An object of the head; its checksum is what lakeFS computed, unless another is named."""
+        """Adds an object to the head; its checksum is lakeFS's, unless another one is given."""
         key = f"data/s/committed-{path}" + (",signature" if linked else "")
         self._put(key, content, encrypted)
         self.committed[path] = Staged(key, size=len(content), etag=checksum or md5(content))
         return key
 
     def candidate(self, name: str, content: bytes, *, encrypted: bool = False, staged_at: str = "") -> str:
-        """An object that no commit holds and the server does not list; staged at a path, if one is named."""
+        """Adds an unlisted object without a commit; staged at a path, if one is given."""
         key = f"data/s/{name}"
         self._put(key, content, encrypted)
         etag = foreign(content) if encrypted else md5(content)
@@ -133,10 +133,10 @@ class World:
             self.store.encrypted.add(key)
 
     def clear(self, listing: bool = False) -> tuple[set[str], Cleared[ArrowRows]]:
-        """What is left of the candidates.
+        """The remaining candidates.
 
         Args:
-            listing: whether the ETags of a listing are at hand.
+            listing: True if the ETags of a listing are available.
         """
         head = put_metarange(self.store, [put_range(self.store, self.committed)])
         heads = dict.fromkeys(self.branches, head)
@@ -165,7 +165,7 @@ def world(tmp_path: Path) -> World:
 
 
 def look_at_all(candidates: object, questions: Mapping[int, int], limit: int, seed: str) -> ContentSample:
-    """Candidates are looked at wherever that can tell something, although there are few paths to ask for."""
+    """Reads candidates wherever that can reveal something, although there are few paths to ask for."""
     return ContentSample(pa.array([size for size in questions if size], pa.int64()), 1.0, seed)
 
 
@@ -176,7 +176,7 @@ def all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("all_looked_at")
 def test_plain_objects_say_nothing_of_an_encrypted_one_beside_them(world: World) -> None:
-    """A copy that is encrypted by a key of KMS, staged over the same content, among many plain objects."""
+    """A copy encrypted with a KMS key, staged over the same content, among many plain objects."""
     world.commit("p", b"content")
     plain = {world.candidate(f"plain-{number}", b"another") for number in range(40)}
     world.candidate("copy", b"content", encrypted=True, staged_at="p")
@@ -216,7 +216,7 @@ def test_an_encrypted_object_of_which_nothing_is_read_has_any_content(
 def test_a_checksum_that_is_no_md5_of_the_committed_object_tells_nothing_apart(
     world: World, monkeypatch: pytest.MonkeyPatch, encrypted: bool, read_bytes: int
 ) -> None:
-    """An encrypted object was linked under its ETag. A copy of it keeps that checksum, and has another ETag and MD5."""
+    """An encrypted object was linked under its ETag. A copy keeps that checksum, and has another ETag and MD5."""
     monkeypatch.setattr(contents, "READ_BYTES", read_bytes)
     world.commit("p", b"content", encrypted=True, checksum=foreign(b"content"))
     plain = world.candidate("plain", b"garbage")
@@ -230,7 +230,7 @@ def test_a_checksum_that_is_no_md5_of_the_committed_object_tells_nothing_apart(
 
 @pytest.mark.usefixtures("all_looked_at")
 def test_a_committed_object_of_another_size_than_was_named_is_not_read(world: World) -> None:
-    """Who links an object names its size: the object may be far larger than what may be read."""
+    """The client that links an object states its size: the object may be far above the limit for reading."""
     large = world.commit("p", b"far larger than named", checksum=md5(b"of what?"), linked=True)
     world.store.encrypted.add(large)
     world.committed["p"] = replace(world.committed["p"], size=len(b"content"))
@@ -250,7 +250,7 @@ def test_a_committed_object_of_another_size_than_was_named_is_not_read(world: Wo
 def test_a_checksum_that_one_candidate_has_is_still_in_doubt_where_another_has_not(
     world: World, content: bytes, other: bytes, copy_first: bool, engine: LocalEngine
 ) -> None:
-    """Somebody linked an object with the checksum of another content: it tells no staged copy from the object."""
+    """A user linked an object with the checksum of other content: it cannot tell a staged copy from the object."""
     world.engine = engine
     world.commit("p", content, checksum=md5(other), linked=True)
     if copy_first:
@@ -287,7 +287,7 @@ def test_objects_that_are_too_large_to_be_read_leave_the_bytes_to_others(
 
 @pytest.mark.usefixtures("all_looked_at")
 def test_the_checksum_of_an_object_elsewhere_tells_nothing_apart(world: World) -> None:
-    """An imported object has the checksum that its own store gave it."""
+    """An imported object has the checksum of its own store."""
     world.committed["p"] = Staged("s3://elsewhere/import", AddressType.FULL, size=7, etag=foreign(b"content"))
     staged = world.candidate("copy", b"content", staged_at="p")
 
@@ -335,7 +335,7 @@ def test_an_object_that_is_gone_has_nothing_to_decide(world: World) -> None:
 
 @pytest.mark.usefixtures("all_looked_at")
 def test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for(world: World) -> None:
-    """One that is staged over the same content, and one that is garbage; neither can be read."""
+    """One is staged over the same content, one is garbage; neither can be read."""
     world.commit("p", b"content")
     staged = world.candidate("staged", b"content", encrypted=True, staged_at="p")
     garbage = world.candidate("garbage", b"another", encrypted=True)
@@ -352,7 +352,7 @@ def test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["archived", "same", "other"]), min_size=1, max_size=6))
 def test_what_stays_since_it_cannot_be_read_is_counted_by_itself(tmp_path_factory: Any, kinds: list[str]) -> None:
-    """Nothing may be asked for. An object that can be read stays where it has the content of a committed one."""
+    """No path may be asked for. A readable object stays if it has the content of a committed one."""
     world = World(EncryptingStore(tmp_path_factory.mktemp("world")), limit=0, engine=CutUp())
     world.commit("p", b"content")
     keys = [
@@ -392,7 +392,7 @@ def test_a_committed_object_that_is_gone_is_unknown(world: World) -> None:
 
 @pytest.mark.usefixtures("all_looked_at")
 def test_so_many_bytes_are_read_the_smallest_objects_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a bucket that is encrypted throughout; a size is read whole or not at all."""
+    """On a bucket that is encrypted throughout; all objects of a size are read, or none."""
     monkeypatch.setattr(contents, "READ_BYTES", 2 * 10 + 2 * 100)
     names = {}
     for size in (10, 100, 1000):
@@ -524,7 +524,7 @@ def test_several_objects_are_looked_at_and_read_at_once(
 
 @pytest.mark.usefixtures("all_looked_at")
 class TestSampleOfWhatTheStoreTells:
-    """Some objects are read to see whether the MD5s are true that the store tells."""
+    """Some objects are read to verify the store's reported MD5s."""
 
     def test_is_of_sixteen_objects_by_the_ends_of_their_names(self, world: World) -> None:
         committed = world.commit("p", b"content")
@@ -608,10 +608,10 @@ def test_a_store_that_tells_something_else_is_not_believed(world: World) -> None
 
 @pytest.mark.usefixtures("all_looked_at")
 class TestRequests:
-    """How many objects are looked at."""
+    """Number of objects that are read."""
 
     def test_what_the_listing_says_of_a_committed_object_needs_no_look(self, world: World) -> None:
-        """A repository of few sizes: were each committed object looked at, there would be no end of it."""
+        """In a repository with few sizes, reading each committed object would take forever."""
         for number in range(1000):
             world.commit(f"p{number}", b"%04d" % number)
         candidates = {world.candidate(f"x{number}", b"x%03d" % number) for number in range(20)}
@@ -622,7 +622,7 @@ class TestRequests:
         assert set(world.store.looked_at) == candidates
 
     def test_of_a_linked_object_the_listing_says_nothing(self, world: World) -> None:
-        """Who links an encrypted object names its ETag, as the listing does."""
+        """The client that links an encrypted object states its ETag, which equals the listing's."""
         linked = world.commit("p", b"content", encrypted=True, linked=True)
         world.committed["p"] = replace(world.committed["p"], etag=world.listed[linked][1])
         staged = world.candidate("copy", b"content", staged_at="p")
@@ -634,7 +634,7 @@ class TestRequests:
         assert linked in world.store.looked_at
 
     def test_of_another_etag_than_the_checksum_the_listing_says_nothing(self, world: World) -> None:
-        """A copy keeps the checksum that the linked object had, under a name of the server's."""
+        """A copy keeps the linked object's checksum, under a name of the server's."""
         copied = world.commit("p", b"content", encrypted=True, checksum=foreign(b"linked"))
         staged = world.candidate("copy", b"content", staged_at="p")
 
@@ -644,7 +644,7 @@ class TestRequests:
         assert copied in world.store.looked_at
 
     def test_where_etags_are_nobodys_md5_the_listing_says_nothing(self, world: World) -> None:
-        """A copy of what was linked with its ETag has the same ETag there, whoever wrote it."""
+        """There, a copy of an object linked with its ETag has the same ETag, whoever wrote it."""
         checksum = foreign(b"content")
         committed = world.commit("p", b"content", checksum=checksum)
         staged = world.candidate("copy", b"content", staged_at="p")
@@ -712,7 +712,7 @@ class TestBoundOfCandidates:
         assert 0 < len(candidates & set(world.store.looked_at)) < 60
         assert found.asked == 802
 
-        # What is known may go although all other questions are too many.
+        # Known objects may be deleted, although there are too many other questions.
         world.limit = 0
         world.store.looked_at.clear()
         left, found = world.clear(listing=True)
@@ -720,7 +720,7 @@ class TestBoundOfCandidates:
         assert left == candidates & set(world.store.looked_at)
 
     def test_few_paths_are_asked_for_and_many_candidates_not_looked_at(self, world: World) -> None:
-        """Garbage copies of what is committed at few paths, such as markers."""
+        """Garbage copies of an object committed at few paths, such as markers."""
         world.commit("p", b"marker")
         world.commit("q", b"marker")
         candidates = {world.candidate(f"x{number}", b"marker") for number in range(50)}
@@ -744,7 +744,7 @@ class TestChoosingSizes:
             ({7: 10, 8: 10, 9: 10}, {7: 6, 8: 3, 9: 4}, 8, [7]),
             ({7: 10, 8: 10, 9: 10}, {7: 4, 8: 3, 9: 4}, 8, [9]),
             ({0: 1}, {0: 100}, 10, []),
-            # Of as many questions, those of the smaller size are asked.
+            # With equally many questions, the smaller size is checked.
             ({9: 10, 7: 10}, {9: 4, 7: 4}, 7, [9]),
             ({7: 10, 8: 10}, {7: 3, 8: 5}, 8, []),
             ({7: 1}, {7: 1}, 1, []),
@@ -814,7 +814,7 @@ def test_a_content_at_many_paths_does_not_keep_all_others(world: World) -> None:
 
 @pytest.mark.parametrize("few", [0, 10_000])
 class TestLimit:
-    """How much may be asked; few places are chosen from here, many by tasks."""
+    """Limits of requests; few places are chosen in the driver, many by tasks."""
 
     @pytest.fixture(autouse=True)
     def places(self, monkeypatch: pytest.MonkeyPatch, all_looked_at: None, few: int) -> None:

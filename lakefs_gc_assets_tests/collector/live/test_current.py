@@ -60,7 +60,7 @@ NO_COMMITS = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {})
 def test_commits_are_read_after_the_last_question_about_staged_objects(
     opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other repositories are asked for what they have staged of this one's, which may take long."""
+    """Other repositories are asked for staged objects of this repository, which may take long."""
     monkeypatch.setattr(uncommitted, "prepare_checked", lambda *given, **_: Prepared(NOW, NOW, ("run",), (), 1))
 
     def asked(*given: object) -> pa.Table:
@@ -105,7 +105,7 @@ class Repositories:
 
     @staticmethod
     def commit(repository: OpenRepository, *addresses: str, compacted: str | None = None) -> str:
-        """A branch whose head holds these addresses, perhaps on a compacted base; returns the id of its metarange."""
+        """Commits these addresses on a branch, perhaps on a compacted base; returns the id of its metarange."""
         api = cast(ScriptedApi, repository.api)
         types = {each: AddressType.FULL if "://" in each else AddressType.RELATIVE for each in addresses}
         held = put_commit_objects(repository.store, {each: Staged(each, type_) for each, type_ in types.items()})
@@ -233,7 +233,7 @@ class TestCommits:
         found = ask_committed(step, NOW, frozenset())
         assert addresses(step, found.provisional_addresses(step)) == {"data/s", "data/t"}
         assert addresses(step, found.addresses(step)) == {"data/x", "data/y"}
-        # A later run must read it again: the branch may rest on it no more.
+        # A later run must read it again: the branch may have another base by then.
         assert not {base, other, *found.provisional[0].records.ids} & set(found.ids)
         again = ask_committed(step, NOW, found.ids)
         assert addresses(step, again.provisional_addresses(step)) == {"data/s", "data/t"}
@@ -345,7 +345,7 @@ class TestCommits:
         until = (step.plan.earliest_clock, NOW, step.log, before, True)
         assert asked == [(own, *until)]
         assert (found.definition, found.own, found.unread[0].metarange_ids) == (definition, live, (held,))
-        # What only expired commits name is no other repository's.
+        # Files of expired commits only belong to no other repository.
         assert found.unnamed is not None and expired not in found.unnamed.ids and not found.unnamed.records
         assert addresses(step, found.addresses(step)) == {"data/new"}
 

@@ -20,7 +20,7 @@ def test_files_become_few_and_none_of_them_large(values: list[int]) -> None:
     assert sorted((file for group in groups for file in group), key=lambda each: each.key) == files
     sums = [sum(file.values for file in group) for group in groups]
     assert all(total <= MOST for group, total in zip(groups, sums, strict=True) if len(group) > 1)
-    # Of files that are alike, as those of many tasks are, each two make one.
+    # Files of similar size, as many tasks write, are merged in pairs.
     assert all(len(group) > 1 for group in groups[:-1] if len({*values}) == 1 and 2 * values[0] <= MOST)
 
 
@@ -60,7 +60,7 @@ def test_of_a_fact_that_is_in_several_files_one_is_kept(tmp_path: Path) -> None:
 
 
 def test_merging_one_file_keeps_it(tmp_path: Path) -> None:
-    """As where all others are damaged: these go, since nobody believes them."""
+    """All other files are damaged, and are deleted because no run trusts them."""
     store, folder = LocalStore(tmp_path), HASHES.folder("run", "attempt")
     for number in (1, 2):
         facts.put(HASHES, store, folder, rows_of(number))
@@ -72,7 +72,7 @@ def test_merging_one_file_keeps_it(tmp_path: Path) -> None:
 
 
 def test_a_run_that_looked_at_everything_drops_what_older_ones_recorded(tmp_path: Path) -> None:
-    """Newer runs have smaller ids; their facts stay, and so does what is of no run."""
+    """Newer runs have smaller ids; their facts stay, as do files of no run."""
     store = LocalStore(tmp_path)
     keys = {
         (run_id, attempt): facts.put(kind, store, kind.folder(run_id, attempt), kind.schema.empty_table())
@@ -99,6 +99,6 @@ def test_what_a_run_recorded_goes_by_its_id(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(50, 100), min_size=2, max_size=40))
 def test_files_of_about_the_same_size_become_one(values: list[int]) -> None:
-    """As those of the tasks of a run are, each a little larger than the one before it."""
+    """Files of a run's tasks are such, each slightly larger than the previous one."""
     files = [FactFile(f"{place:03}", 0, count, 0, "") for place, count in enumerate(values)]
     assert len(facts.group(files, sum(values))) == 1

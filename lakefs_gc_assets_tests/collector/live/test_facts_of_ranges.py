@@ -33,7 +33,7 @@ def hashes(addresses: list[str]) -> hashing.Hashes:
 
 
 def record(store: LocalStore, ranges: dict[str, list[str]]) -> list[FactFile]:
-    """Records ranges of these addresses, which have as many entries."""
+    """Records ranges of these addresses, with the same number of entries."""
     writer = FactWriter(HASHES, store, FOLDER)
     for range_id, addresses in ranges.items():
         range_record = RangeRecord(range_id, b"", b"", len(addresses), 0)
@@ -54,7 +54,7 @@ def looked_up(
     groups: int = 1,
     sealed: pa.StringArray = NOTHING_SEALED,
 ) -> tuple[dict[str, dict[str, object]], list[int]]:
-    """What is told of each range, and which hashes they have; files are looked up in by so many groups."""
+    """Facts of each range, and its matching hashes; the files are searched in `groups` groups."""
     files, asked = files_of(store), HashSet.from_hashes(hashes(addresses))
     batches = [
         batch
@@ -108,7 +108,7 @@ def test_what_is_noted_is_what_a_reading_sums_up(addresses: list[str]) -> None:
 
 
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
-    """As when a task is made twice."""
+    """A task may run twice."""
     ranges = {"a": ["data/x", "data/y"], "b": []}
     (first,) = record(LocalStore(tmp_path), ranges)
     assert record(LocalStore(tmp_path), ranges) == [first]
@@ -149,7 +149,7 @@ def test_a_fact_names_each_slice_once(tmp_path: Path) -> None:
 
 
 class TestDamage:
-    """Whatever is wrong with a file, none of its ranges is told of."""
+    """If anything is wrong with a file, its ranges have no facts."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> LocalStore:
@@ -190,7 +190,7 @@ class TestDamage:
         assert "its name says 3" in self.reported(store, replace(other, values=file.values))
 
     def test_what_is_reported_in_part(self, store: LocalStore) -> None:
-        """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
+        """Ranges without their hashes would count as known to have none."""
         asked = HashSet.from_hashes(hashes(["data/x"]))
         files = record(store, {"a": ["data/x"], "b": ["data/y"]})
         looked_up_in = facts_of_ranges.look_up_hashes(store, NAMESPACE, {"a", "b"}, NOTHING_SEALED, asked, files)

@@ -47,7 +47,7 @@ def files_of(store: LocalStore) -> list[FactFile]:
 
 
 def looked_up(store: LocalStore, wanted: set[str]) -> tuple[set[str], set[RangeRecord]]:
-    """The metaranges that have facts, and the ranges that they name."""
+    """The metaranges with facts, and their ranges."""
     found = pa.Table.from_batches(
         facts_of_ranges.look_up_metaranges(store, wanted, files_of(store)), METARANGES_LOOKED_UP
     )
@@ -111,20 +111,20 @@ def test_a_range_has_a_row_for_each_run_however_the_work_was_cut(lists: list[lis
 
 
 def test_commits_that_follow_each_other_take_few_rows() -> None:
-    """Each names twenty ranges, and replaces one that the one before it has."""
+    """Each names twenty ranges, and replaces one range of the previous one."""
     records = [RangeRecord(f"{number:064x}", b"a", b"b", 1, 1) for number in range(120)]
     named = {f"m{place}": records[place : place + 20] for place in range(100)}
     assert rows_of(named).num_rows == 100 + 119
 
 
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
-    """As when a task is made twice."""
+    """A task may run twice."""
     named = {"m": RECORDS[:3], "n": RECORDS[1:4]}
     assert len({*record(LocalStore(tmp_path), named, named)}) == 1
 
 
 class TestDamage:
-    """Whatever is wrong with a file, none of its metaranges counts as known."""
+    """If anything is wrong with a file, none of its metaranges counts as known."""
 
     NAMED: ClassVar[Named] = {"m": RECORDS[:1], "n": [RECORDS[0], RECORDS[2]], "o": RECORDS[2:3], "p": []}
 

@@ -41,7 +41,7 @@ def files_of(store: LocalStore) -> list[FactFile]:
 
 
 def looked_up(store: LocalStore, wanted: set[str], sizes: list[int]) -> dict[str, bool]:
-    """Whether each range that has facts holds one of the sizes."""
+    """Ranges with facts, each with True if it holds one of the sizes."""
     rows = [
         row
         for batch in facts_of_ranges.look_up_sizes(store, wanted, numbers(sizes), files_of(store))
@@ -99,7 +99,7 @@ def test_a_range_holds_a_size_exactly_where_an_entry_has_it(
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.just([])), max_size=4), st.data())
 def test_joined_facts_say_what_each_says(parts: list[dict[str, list[int]]], data: st.DataObject) -> None:
-    """Of a range all say the same."""
+    """All facts about a range are equal."""
     truth = {
         name: data.draw(st.lists(st.integers(0, 9), unique=True)) for name in sorted({*"".join(map("".join, parts))})
     }
@@ -144,7 +144,7 @@ def test_of_a_large_file_only_blocks_are_read_that_can_have_a_size(tmp_path: Pat
 
 
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
-    """As when a task is made twice."""
+    """A task may run twice."""
     ranges: dict[str, list[int]] = {"a": [3, 1, 3], "b": []}
     (first,) = record(LocalStore(tmp_path), ranges)
     assert record(LocalStore(tmp_path), ranges) == [first]

@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def heads_by_range(store: LocalStore, heads: dict[str, str]) -> Mapping[str, HeadRange]:
-    """The ranges of branch heads, by their files."""
+    """Ranges of branch heads, from their files."""
     root = Path(os.fsdecode(store._root))
     opener = StoreOpener(StoreSettings(local_root=str(root.parent)), f"local://{root.name}/")
     step = made_step(LocalEngine(), replace(opened_by(opener), store=store))
@@ -141,7 +141,7 @@ class TestAsking:
 
     @pytest.mark.parametrize(("paths", "branches"), [(300, 1), (30, 33), (20_000, 1)])
     def test_each_of_many_paths_is_asked_once(self, paths: int, branches: int) -> None:
-        """They are dealt out to tasks, whose size depends on how many there are."""
+        """Paths are divided among tasks, whose size depends on the number of paths."""
         api, names = ScriptedApi(), tuple(f"branch-{number}" for number in range(branches))
         answers = ask(api, [("r", b"%d" % number) for number in range(paths)], {"r": names}, 10**9)
         assert sorted(api.asked) == sorted((name, str(number)) for name in names for number in range(paths))

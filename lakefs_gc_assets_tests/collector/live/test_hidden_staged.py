@@ -33,7 +33,7 @@ SCHEMA = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.
 
 @dataclass
 class Head:
-    """A committed object of a branch head, and a copy of its content that nothing is known to reference."""
+    """A committed object of a branch head, and a copy of its content without known references."""
 
     runs: PlainRuns
     repository: OpenRepository
@@ -53,7 +53,7 @@ class Head:
     def clear(
         self, *rows: dict[str, object], limit: int = 100, engine: Engine[Any] | None = None
     ) -> tuple[set[str], Cleared[Any]]:
-        """What is left of candidates."""
+        """The remaining candidates."""
         settings = self.repository.settings.model_copy(update={"hidden_suspect_limit": limit})
         engine = engine or LocalEngine()
         step = made_step(engine, replace(self.repository, settings=settings, others=self.others))
@@ -62,7 +62,7 @@ class Head:
             return set(engine.collect(found.candidates).column("address").to_pylist()), found
 
     def stage(self) -> None:
-        """Lets the server say that the copy is what the path means on the branch."""
+        """Makes the server return the copy for the path on the branch."""
 
         def fault(method: str, target: str) -> ApiAnswer | None:
             asked = urlparse(target)
@@ -112,12 +112,12 @@ def head_of(runs: PlainRuns) -> Head:
 
 
 def other(head: Head) -> dict[str, object]:
-    """A candidate with a content of its own."""
+    """A candidate with different content."""
     return {"address": "data/other", "size": len(head.content), "etag": "f" * 32}
 
 
 def test_a_candidate_that_a_path_of_another_repository_means_is_kept(head: Head) -> None:
-    """Which `also_live` names; here it has the very branches, and this one has none."""
+    """`also_live` names the other repository, which has the same branches here; this one has none."""
     head.stage()
     head.others, head.heads = (head.repository,), {}
     left, found = head.clear(head.candidate(), other(head))
@@ -175,7 +175,7 @@ def test_what_is_known_to_be_staged_is_not_uncertain_as_well(head: Head) -> None
 
 
 def test_etags_that_are_no_digests_do_not_hide_a_staged_object(head: Head) -> None:
-    """With keys of KMS, ETags look like an MD5 and are none."""
+    """With KMS keys, ETags look like MD5s but are not."""
     head.stage()
     head.runs.server.place(
         head.copy, written_at=head.runs.clock.now() - timedelta(days=9), content=head.content, etag="e" * 32
@@ -199,7 +199,7 @@ def test_etags_that_are_no_digests_do_not_hide_a_staged_object(head: Head) -> No
 def test_large_objects_are_no_reason_to_believe_etags(
     head: Head, size: int, etag_is_digest: bool, expected: str | None
 ) -> None:
-    """Objects of which not one can be read have no content that is known."""
+    """If no object can be read, no content is known."""
     content = b"0123456789abcdef" * (2 * 1024 * 1024 // 16)
     digest = hashlib.md5(content).hexdigest()
     etag = digest if etag_is_digest else "e" * 32

@@ -1,4 +1,4 @@
-"""Which heads of branches are read for candidates, of real files."""
+"""Heads of branches that are read for candidates, with real files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def _worth_recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Repository:
-    """Ranges a to f, heads that name some of them, a run that looks into these, and one that builds on it."""
+    """Ranges a to f, heads that name some of them, a run that reads these, and a run that builds on it."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "repo").mkdir()
@@ -63,14 +63,14 @@ class Repository:
         }
 
     def expected(self, heads: dict[str, str]) -> dict[str, HeadRange]:
-        """The ranges of heads by their files alone."""
+        """The ranges of heads, from their files alone."""
         return self.found(self.step(replace(self.earlier.plan, attempt="another")), heads, record=False)
 
     def files(self) -> list[FactFile]:
         return facts.files_of(METARANGES, facts.list_files(self.store, METARANGES.root))
 
     def lose(self, *heads: str) -> None:
-        """Whoever reads one of these heads fails."""
+        """Makes every read of these heads fail."""
         self.store.delete([METADATA + head for head in heads])
 
 
@@ -99,7 +99,7 @@ def test_heads_that_are_recorded_are_not_read(repository: Repository) -> None:
     found = repository.found(repository.later, heads)
     assert {name: found[name] for name in expected} == expected
     assert found[repository.parts["f"].id].branches == ("z",)
-    # So is what the later run has read.
+    # The same goes for heads that the later run has read.
     repository.lose(heads["z"])
     assert repository.found(repository.later, heads) == found
 

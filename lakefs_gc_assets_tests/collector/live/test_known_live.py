@@ -1,4 +1,4 @@
-"""Live addresses known without reading their ranges, of real range files and facts that a run recorded of them."""
+"""Live addresses known without reading their ranges, with real range files and facts that a run recorded."""
 
 import itertools
 from dataclasses import replace
@@ -42,7 +42,7 @@ EVERY = [f"data/{SEALED}/{IDS.ascending(NOW - 9 * DAY)}" for _ in range(8)]
 
 
 class Repository:
-    """A folder of ranges, a run that records them, and one that builds on it."""
+    """A folder of ranges, a run that records facts about them, and a run that builds on it."""
 
     def __init__(self, folder: Path, engine: Any = None) -> None:
         (folder / "repo").mkdir()
@@ -56,19 +56,19 @@ class Repository:
         self.store = repository.store
 
     def commit(self, *ranges: list[str]) -> list[RangeRecord]:
-        """Writes ranges of these addresses, and of their paths."""
+        """Writes ranges of these addresses, with paths that contain the addresses."""
         return [
             put_range(self.store, {f"{number}/{address}": Staged(address) for address in sorted(each)})
             for number, each in enumerate(ranges)
         ]
 
     def record(self, *records: RangeRecord) -> None:
-        """What the earlier run records when it reads ranges."""
+        """Records the facts that the earlier run records when it reads ranges."""
         into = [references.facts_folder(self.earlier, HASHES)]
         self.earlier.engine.collect(References.from_step(self.earlier).committed(range_records(records), into))
 
     def record_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
-        """Records of a range what another one holds."""
+        """Records another range's addresses for a range."""
         writer = FactWriter(HASHES, self.store, references.facts_folder(self.earlier, HASHES).key)
         rows = pa.table({"address": addresses, "slice": pa.nulls(len(addresses), pa.string())})
         facts_of_ranges.record_hashes(writer, record, rows, self.step.repository.namespace.uri)
@@ -93,7 +93,7 @@ class Repository:
         return self.step.complete(EXPIRED_DF, NoFigures(), written)
 
     def held(self, records: list[RangeRecord], *asked: str) -> tuple[set[str], set[str]]:
-        """The ranges that are not read, and what they hold of what is asked for."""
+        """Known ranges, and their addresses among the given ones."""
         found = find_known_live(self.step, self.found(*records), [self.asked(*asked)], frozenset([SEALED]))
         return {*found.range_ids}, self.addresses(found)
 
@@ -119,7 +119,7 @@ def repository(tmp_path: Path) -> Repository:
 def test_what_is_read_and_what_is_looked_up_are_what_all_ranges_hold(
     ranges: list[list[str]], noted: set[int], live: set[int], asked: list[str], damage: bytes | None
 ) -> None:
-    """Whichever ranges are noted, whichever of these are live still, and whether the notes can be read or not."""
+    """For any ranges with facts, any live ranges, and readable or unreadable facts."""
     with TemporaryDirectory() as folder:
         repository = Repository(Path(folder))
         records = repository.commit(*ranges)
@@ -145,7 +145,7 @@ def test_they_are_counted(repository: Repository) -> None:
 
 
 def test_facts_are_true_in_every_run(repository: Repository) -> None:
-    """Whichever run recorded them: a dry run as well, and one that failed."""
+    """Facts of any run count: also of a dry run and a failed run."""
     records = repository.commit(EVERY[:2], EVERY[2:4])
     repository.record(records[0])
     repository.earlier = made_step(
@@ -156,7 +156,7 @@ def test_facts_are_true_in_every_run(repository: Repository) -> None:
 
 
 def test_facts_of_a_namespace_that_is_spelled_otherwise_are_not_used(repository: Repository, monkeypatch: Any) -> None:
-    """As of another server, which sees the same folder elsewhere and takes a full address for outside."""
+    """Another server sees the same folder elsewhere, and treats a full address as outside."""
     monkeypatch.setattr(current, "_COMPARED", 0)
     records = repository.commit([f"local:///mounted/repo/{EVERY[0]}", EVERY[1]])
     own = repository.earlier
@@ -164,7 +164,7 @@ def test_facts_of_a_namespace_that_is_spelled_otherwise_are_not_used(repository:
     repository.earlier = made_step(own.engine, theirs, own.plan)
     repository.record(*records)
     assert repository.held(records, *EVERY) == (set(), set())
-    # Merged, each keeps its own.
+    # Merged, each fact keeps its namespace.
     repository.earlier = own
     repository.record(*records)
     references.tidy_facts(repository.step)
@@ -173,7 +173,7 @@ def test_facts_of_a_namespace_that_is_spelled_otherwise_are_not_used(repository:
 
 
 def test_a_range_with_a_slice_that_appeared_late_is_read(repository: Repository) -> None:
-    """Its slice is older than one that is sealed, and is listed by the run all the same."""
+    """Its slice is older than a sealed one, but the run lists it."""
     late = IDS.descending(NOW - 20 * DAY)
     records = repository.commit([f"data/{late}/x", EVERY[0]], EVERY[1:3])
     repository.record(*records)
@@ -211,7 +211,7 @@ def test_a_fact_that_fits_does_not_make_up_for_one_that_does_not(repository: Rep
 
 
 def test_a_range_that_two_metaranges_state_differently_is_read(repository: Repository) -> None:
-    """That reading fails: one of them is not what the range is."""
+    """Reading it fails: one of the metaranges is wrong about it."""
     (record,) = repository.commit(EVERY[:2])
     repository.record(record)
     assert repository.held([record, replace(record, max_key=b"zzz")], *EVERY) == (set(), set())
@@ -225,7 +225,7 @@ def test_what_is_recorded_wrongly_ends_the_run(repository: Repository) -> None:
 
 
 def test_what_was_recorded_wrongly_no_later_run_believes(repository: Repository) -> None:
-    """Even where a run that looked at everything lies in between, and whichever ranges are compared."""
+    """Even after a full run in between, and whichever ranges are compared."""
     record, other = repository.commit(EVERY[:2], EVERY[2:4])
     repository.record_wrongly(record, EVERY[2:4])
     repository.record(other)
@@ -265,7 +265,7 @@ def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatc
     monkeypatch.setattr(current, "_ROUNDS", 2)
     assert repository.held(records, *EVERY[:3]) == (set(), set())
     assert "every range is read: 3 addresses" in repository.lines[-1]
-    # Ranges with addresses in slices that are not sealed are read, so these addresses do not count.
+    # Ranges with addresses in unsealed slices are read, so these addresses do not count.
     assert repository.held(records, *EVERY[:2], f"data/{OPEN}/x") == ({records[0].id}, {*EVERY[:2]})
 
 
@@ -279,7 +279,7 @@ def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatc
 def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
     ranges: list[list[str]], asked: list[str], at_once: int, failing: set[int]
 ) -> None:
-    """Whichever reading of a file of notes fails: what some part cannot be looked up in is read."""
+    """Whichever reading of a facts file fails: ranges that cannot be looked up for some part are read."""
     with TemporaryDirectory() as folder, mock.patch.object(current, "_ASKED_AT_ONCE", at_once):
         repository = Repository(Path(folder))
         records = repository.commit(*ranges)

@@ -1,4 +1,4 @@
-"""Which metaranges a run by retention rules reads, of real files."""
+"""Metaranges that a run by retention rules reads, with real files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metar
 
 
 def metaranges_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the metaranges that this process reads from now on, in that order."""
+    """Ids of the metaranges that this process reads from now on, in order."""
     read: list[str] = []
     metarange = LiveFiles.metarange
 
@@ -41,7 +41,7 @@ class Repository:
     """A folder with four metaranges of two ranges each, and a run that builds on an earlier one.
 
     Attributes:
-        read: the metaranges that were read, in that order.
+        read: metaranges that were read, in order.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ class Repository:
         return {each for number in numbers for each in self.ranges[number : number + 2]}
 
     def found(self, step: Step[Any], *numbers: int) -> set[RangeRecord]:
-        """What a step finds of some metaranges; counts anew what it reads."""
+        """Ranges that a step finds in some metaranges; resets the record of reads."""
         self.read.clear()
         records = [*find_ranges(step, self.repository, [self.metaranges[number] for number in numbers])]
         assert len(records) == len({*records})
@@ -77,7 +77,7 @@ class Repository:
         return facts.files_of(METARANGES, facts.list_files(self.store, METARANGES.root))
 
     def damage(self) -> None:
-        """Changes a bit of each file of facts."""
+        """Flips a bit in each file of facts."""
         for file in self.files():
             self.store.put(file.key, flipped(self.store.get(file.key), 40))
 
@@ -100,7 +100,7 @@ def test_a_metarange_is_read_once_in_a_run(repository: Repository) -> None:
 
 
 def test_what_is_not_asked_for_is_not_reported(repository: Repository) -> None:
-    """A range that only expired commits name would count as live."""
+    """A range that only expired commits reference would count as live."""
     repository.found(repository.earlier, 0, 1, 2, 3)
     assert repository.found(repository.earlier, 3) == repository.named(3)
 
@@ -125,7 +125,7 @@ def test_one_that_lists_nothing_believes_others_about_what_expired_alone(reposit
     assert repository.read == []
     assert repository.found(step, 0) == repository.named(0)
     assert repository.read == [repository.metaranges[0]]
-    # One that builds on none believes its own attempt alone.
+    # A run without a base run trusts only its own attempt.
     alone = repository.step(replace(plan, base_run=None, base_run_attempt=None, attempt="another"))
     repository.read.clear()
     assert {*find_ranges(alone, repository.repository, repository.metaranges[:1], expired=True)} == repository.named(0)
@@ -133,7 +133,7 @@ def test_one_that_lists_nothing_believes_others_about_what_expired_alone(reposit
 
 
 def test_one_that_looks_at_everything_believes_its_own_attempt_alone(repository: Repository) -> None:
-    """So it notices what is gone."""
+    """So it notices missing files."""
     repository.found(repository.earlier, 0)
     again = repository.step(replace(repository.earlier.plan, attempt="another"))
     assert repository.found(again, 0) == repository.named(0)
@@ -146,7 +146,7 @@ def test_one_that_looks_at_everything_believes_its_own_attempt_alone(repository:
     ("flow", "of_newer", "left"), [(Flow.COMMITTED, False, 1), (Flow.COMMITTED, True, 2), (Flow.UNIFIED, True, 2)]
 )
 def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_newer: bool, left: int) -> None:
-    """It asks again before it deletes, and other runs have recorded something: here that a metarange lacks a range."""
+    """Other runs recorded wrongly that metaranges lack a range; the run reads these again before it deletes."""
     step = repository.step(began(repository.repository, 2 * DAY, flow=flow))
     wrong = repository.later if of_newer else repository.earlier
     for number in (0, 1):
@@ -194,7 +194,7 @@ def test_metaranges_of_damaged_facts_are_read_and_it_is_reported(repository: Rep
     assert repository.found(repository.earlier, 0, 1) == repository.named(0, 1)
     assert sorted(repository.read) == sorted(repository.metaranges[:2])
     assert "1 file of facts (ranges of metaranges) cannot be used" in repository.lines[-1]
-    # That put the same file in its place.
+    # The last call wrote the same file in its place.
     repository.found(repository.earlier, 0, 1)
     assert repository.read == []
     repository.damage()
@@ -210,7 +210,7 @@ def test_facts_that_are_gone_are_read_again(repository: Repository) -> None:
 
 
 def test_two_counts_of_a_range_stay_two(repository: Repository) -> None:
-    """So that its reading fails, whether they are of one reading or one is noted."""
+    """So reading it fails, whether the counts come from one reading or one comes from a fact."""
     wrong = replace(repository.ranges[0], count=7)
     repository.metaranges.append(put_metarange(repository.store, [wrong]))
     repository.found(repository.earlier, 0)

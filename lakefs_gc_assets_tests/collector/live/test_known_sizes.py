@@ -51,12 +51,12 @@ class Repository:
         }
 
     def read(self, *records: RangeRecord) -> None:
-        """Reads ranges as a run does that learns what is committed."""
+        """Reads ranges as a run does to learn committed objects."""
         into = [references.facts_folder(self.step, SIZES)]
         self.step.engine.collect(References.from_step(self.step).committed(range_records(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
-        """The names of the ranges that are read for candidates of these sizes."""
+        """Names of the ranges that are read for candidates of these sizes."""
         ids = references.select_ranges_by_size(
             self.step, {record.id for record in records.values()}, pa.array(sizes, pa.int64())
         )
@@ -67,7 +67,7 @@ class Repository:
         return facts.files_of(SIZES, facts.list_files(self.store, SIZES.root))
 
     def follow(self, **changes: Any) -> None:
-        """From now on the step is of a run that builds on the one before."""
+        """From now on, the step belongs to a run that builds on the previous one."""
         plan = self.step.plan
         following = replace(plan, run_id=IDS.descending(NOW), base_run=plan.run_id, base_run_attempt=plan.attempt)
         self.step = made_step(
@@ -76,7 +76,7 @@ class Repository:
 
 
 def refuse(store: LocalStore, keys: list[str]) -> list[DeleteOutcome]:
-    """A store that lets nobody delete."""
+    """A store that refuses all deletes."""
     return [DeleteOutcome(key, DeleteResult.FAILED, "AccessDenied") for key in keys]
 
 
@@ -95,7 +95,7 @@ def repository(tmp_path: Path) -> Repository:
 def test_what_is_not_read_has_no_entry_of_a_size(
     sizes: list[list[int]], wanted: set[int], noted: int, damaged: bool
 ) -> None:
-    """However many of the ranges are noted, and whether the notes can be read or not."""
+    """For any number of ranges with facts, and readable or unreadable facts."""
     with TemporaryDirectory() as folder:
         repository = Repository(Path(folder))
         records = repository.commit({str(number): each for number, each in enumerate(sizes)})
@@ -282,7 +282,7 @@ class TestRuns:
     def test_old_facts_that_cannot_be_deleted_stay_and_are_reported_to_stay(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They are as true as before: a run that builds on a later one believes them."""
+        """They are still true: a run that builds on a later one trusts them."""
         records = repository.commit({"a": [1], "b": [2]})
         repository.read(*records.values())
         before = repository.files()
@@ -300,7 +300,7 @@ class TestRuns:
     def test_a_file_that_is_gone_when_it_is_read_counts_as_missing(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As where another run merges files at the same time."""
+        """Another run may merge files at the same time."""
         records = repository.commit({"a": [1]})
         repository.read(records["a"])
         before = repository.files()

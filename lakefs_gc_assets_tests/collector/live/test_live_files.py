@@ -58,7 +58,7 @@ def files(store: ObjectStore, namespace: Namespace = NAMESPACE) -> LiveFiles:
 
 
 def read(table: pa.Table) -> set[str]:
-    """Addresses of a LIVE table; each once, and with its own slice and window."""
+    """Addresses of a LIVE table, each once and with its own slice and window."""
     assert table.schema == LIVE
     rows = table.to_pylist()
     for row in rows:
@@ -90,7 +90,7 @@ FOLDERS = st.sampled_from([b"", b"a/", b"a/b/", b"a/b/c/d/", b"/", b"a//b/", b"\
 
 
 def recorded_sizes(store: LocalStore) -> tuple[list[str], list[int]]:
-    """The ranges whose sizes are recorded in one file, and these sizes."""
+    """Ranges with recorded sizes in one file, and these sizes."""
     (file,) = facts.files_of(SIZES, facts.list_files(store, SIZES.root))
     rows = facts.read(SIZES, store, file)
     return range_ids_of(rows.schema.metadata), rows.column("size").to_pylist()

@@ -152,7 +152,7 @@ def test_of_any_ranges_some_cover_others(own: list[tuple[int, int]], theirs: lis
     assert {*chosen.ids} <= {*live.ids} and len(chosen) <= 4 * len(dead)
     for each in chosen:
         assert any(each.min_key <= other.max_key and other.min_key <= each.max_key for other in dead)
-    # A version of the same keys is always found.
+    # A version with the same keys is always found.
     same = {(each.min_key, each.max_key) for each in live} & {(each.min_key, each.max_key) for each in dead}
     for least, greatest in same:
         assert any(each.min_key <= greatest and least <= each.max_key for each in chosen)

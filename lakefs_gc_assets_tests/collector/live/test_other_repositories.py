@@ -13,7 +13,7 @@ OWN = RepositoryFacts("repo", "s3://bucket/repo", "main", False)
 
 
 def seen(*namespaces: str, also_live: tuple[str, ...] = ()) -> OtherRepositories:
-    """What is known with these other repositories, called a, b, c, …"""
+    """The comparison with these other repositories, named a, b, c, …"""
     others = tuple(
         RepositoryFacts(name, namespace, "main", False) for name, namespace in zip("abcdefgh", namespaces, strict=False)
     )
@@ -67,7 +67,7 @@ def test_a_failure_ends_the_run() -> None:
 
 
 def on_storages(tmp_path: Path, *others: tuple[str, str], own: str = "site-a") -> OtherRepositories:
-    """What is known with other repositories a, b, c, … by namespace and storage; `tmp_path` is this one's store."""
+    """The comparison with other repositories a, b, c, … by namespace and storage; `tmp_path` is this one's store."""
     made = tuple(
         RepositoryFacts(name, namespace, "main", False, storage_id=storage)
         for name, (namespace, storage) in zip("abcdefgh", others, strict=False)

@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def answering(**addresses: str) -> ScriptedApi:
-    """A server that gives these physical addresses for paths of the branch main."""
+    """A server that returns these physical addresses for paths of the branch main."""
     return ScriptedApi(
         stats={("main", path): Script(ObjectStats(path, address, 1)) for path, address in addresses.items()}
     )
@@ -58,7 +58,7 @@ def test_any_other_form_is_marked_only(store: LocalStore, namespace: Namespace, 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/my%20repo", "s3://bucket/repo?x", "local://repo/my%20folder"])
 def test_a_namespace_that_the_server_decodes_is_marked_only(store: LocalStore, uri: str) -> None:
-    """What is linked there is staged by a full address that the server leaves out of uncommitted data."""
+    """Objects linked there are staged by a full address, which the server leaves out of uncommitted data."""
     namespace = Namespace.parse(uri)
     head = put_commit_objects(store, {"p": Staged("data/x")})
     for api, heads in ((answering(p=namespace.uri + "data/x"), {"main": head}), (answering(), {})):
@@ -74,7 +74,7 @@ def test_only_objects_of_its_own_tell(store: LocalStore) -> None:
 
 
 class TestWhatIsStagedOverAnObject:
-    """Its address may have been chosen by whoever staged it."""
+    """The user who staged it may have chosen its address."""
 
     @pytest.fixture
     def head(self, store: LocalStore) -> str:

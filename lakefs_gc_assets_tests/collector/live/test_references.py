@@ -37,7 +37,7 @@ def found(repository: OpenRepository, read: set[str], expired: tuple[str, ...] =
 
 
 def held(repository: OpenRepository, unnamed: Unnamed) -> set[str]:
-    """The addresses that unnamed ranges hold."""
+    """Addresses that unnamed ranges hold."""
     step = made_step(LocalEngine(), repository)
     unread = Unread(repository, CommitSource.REFS_DUMP, unnamed.ids, unnamed.records, ())
     return set(step.engine.collect(unread.addresses(step)).column("address").to_pylist())
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_ends_the_run_and_names_the_setting(repositor
 
 
 ORPHANS = {"small": 1} if REAL else {}
-"""Ranges of objects that no commit names: real servers' imports leave one each, of the objects outside."""
+"""Ranges of objects that no commit references: each import on a real server leaves one, of outside objects."""
 RECORDINGS = ["small", "merge-dangling", "chain/1", "chain/2", "chain/3", "chain/4", "empty", "wide"]
 DAGS = sorted(f"random-dag/{folder.name}" for folder in (FIXTURES / "random-dag").glob("*"))
 

@@ -44,7 +44,7 @@ OLD_SLICE = ISSUE.descending(CUTOFF - timedelta(days=3))
 
 
 def name(age: timedelta) -> str:
-    """An address issued so long before now, in an old slice."""
+    """An address of this age in an old slice."""
     return f"data/{OLD_SLICE}/{ISSUE.ascending(NOW - age)}"
 
 
@@ -62,7 +62,7 @@ def prepare(api: ScriptedApi, store: ObjectStore, clock: HandClock | None = None
 
 
 def written(store: ObjectStore, file: str, *addresses: str, run_id: str = "run1") -> str:
-    """A file of a run; returns the run's location."""
+    """Writes a file of a run; returns the run's location."""
     put_uncommitted(store, PREFIX.format(run_id) + file, addresses)
     return LOCATION.format(run_id)
 
@@ -132,7 +132,7 @@ class TestPages:
             prepare(ScriptedApi(pages=Script(page(location))), store)
 
     def test_no_file_is_left_out_where_a_listing_ends_early(self, store: LocalStore, tmp_path: Path) -> None:
-        """obstore takes any page that is no listing, such as a proxy's, for the end of one."""
+        """obstore takes any page that is not a listing, such as a proxy's, for the end of the listing."""
 
         class EndsEarly(LocalStore):
             def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
@@ -561,7 +561,7 @@ def missing(
 
 @dataclass
 class Preparing:
-    """A server that prepares several times: each time one file with these addresses, None for no file."""
+    """A server that prepares several times: each time one file with these addresses, or no file for None."""
 
     api: ScriptedApi
     store: ObjectStore
@@ -571,7 +571,7 @@ class Preparing:
         for number, found in enumerate(preparations):
             run_id = f"run{number}"
             location = "" if found is None else written(self.store, "f", *found, run_id=run_id)
-            # A page without a file is asked for three times.
+            # A page without a file is requested three times.
             pages += [page(location, None, run_id)] * (3 if found is None else 1)
         self.api.pages = Script(*pages)
 
@@ -585,7 +585,7 @@ class TestPreparingChecked:
     BY_ALIAS = NAMESPACE.uri.replace("bucket", "point-abc-s3alias") + OLD
 
     def test_an_object_that_is_staged_by_an_access_point_must_be_there(self, store: LocalStore) -> None:
-        """A server that spells all its objects so shows nothing that could be looked for otherwise."""
+        """If a server spells all its objects this way, no other object could be looked up."""
         store.put(OLD, b"content")
         server = Preparing(staging(("main", "some/path", self.BY_ALIAS)), store)
         server.times(["data/x"], ["data/y"])
@@ -652,7 +652,7 @@ class TestPreparingChecked:
         for run_id, address in (("run0", "data/x"), ("run1", OLD)):
             location = written(store, "f", address, run_id=run_id)
             pages += [page(location, "t", run_id), page("", "t", run_id), page("", "t", run_id), page("", None, run_id)]
-            # A page without a file is asked for three times.
+            # A page without a file is requested three times.
             pages[-3:] = [each for each in pages[-3:] for _ in range(3)]
         api.pages = Script(*pages)
         reported: list[int] = []
@@ -693,7 +693,7 @@ class TestPreparingChecked:
 
     def test_what_was_committed_since_it_was_sampled_is_no_reason(self, store: LocalStore) -> None:
         api = staging(("a", "p", NAMESPACE.uri + OLD), ("b", "q", NAMESPACE.uri + name(timedelta(days=4))))
-        # Each branch is asked twice for its changes when it is sampled.
+        # A sample requests each branch's changes twice.
         api.changes_of["b"] = Script(*[[DiffEntry("q", "added")]] * 2, [])
         server = Preparing(api, store)
         server.times([OLD], ["data/never-asked"])

@@ -20,7 +20,7 @@ FILE = IDS.ascending(NOW)
 
 
 def swept(opened: OpenRepository, days: int, *server_run_ids: str, named: bool = True) -> Plan:
-    """A run that deleted and ended well, after the server had prepared."""
+    """A successful run that deleted, after the server had prepared."""
     plan = began(opened, days * DAY)
     figures = {"server_run_ids": list(server_run_ids), "pages": 1, "files": 1}
     manifest = records_json.with_digest(
@@ -40,7 +40,7 @@ def prepared(opened: OpenRepository, server_run_id: str, name: str = FILE) -> st
 
 
 def there(opened: OpenRepository, run_id: str) -> list[str]:
-    """Names of what is in a folder, sorted."""
+    """Names of files in a folder, sorted."""
     folder = run_folder.folder(run_id)
     return sorted(key.removeprefix(folder) for batch in opened.store.list(folder) for key in batch["key"].to_pylist())
 

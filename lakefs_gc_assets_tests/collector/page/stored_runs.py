@@ -1,4 +1,4 @@
-"""Runs that have ended, as they lie in a store: plan, report, and frames of a few rows."""
+"""Finished runs as stored: plan, report, and frames of a few rows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from lakefs_gc_assets_tests.collector import made_frames
 from lakefs_gc_assets_tests.collector.past_runs import NOW, began
 
 STARTED = timedelta(hours=1)
-"""How long ago the run began."""
+"""Time since the run began."""
 
 COUNTS = {
     "stored": 10,
@@ -39,11 +39,11 @@ BYTES = {"listed": 100, "candidates": 3 * 2**30, "deleted": 0, "quarantined": 0}
 
 
 def stored_run(opened: OpenRepository, *names: str, plan: dict[str, Any] | None = None, **changes: Any) -> Report:
-    """A dry run that found an object of a GiB under each of these names, by default under three.
+    """A dry run with a candidate of one GiB for each name, three by default.
 
     Args:
         plan: changes of its plan.
-        changes: of its report.
+        changes: changes of its report.
     """
     made = began(opened, STARTED, **({"sweep": False} | (plan or {})))
     report = replace(
@@ -65,7 +65,7 @@ def stored_run(opened: OpenRepository, *names: str, plan: dict[str, Any] | None 
 
 
 def store_frames(opened: OpenRepository, plan: Plan, names: Sequence[str]) -> None:
-    """The frames of a run up to its candidates, which are objects of these names."""
+    """Stores the frames of a run up to its candidates, which have these names."""
     _store(opened, plan, made_frames.listed(10))
     _store(opened, plan, made_frames.uncommitted(2))
     _store(opened, plan, made_frames.committed(3))

@@ -1,4 +1,4 @@
-"""What garbage is, counted by tasks or in this process: every object in one group by age and in one by size."""
+"""Garbage counts, computed by tasks or in this process: every object is in one group by age and in one by size."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,7 +47,7 @@ def counted(*objects: tuple[timedelta, int]) -> Garbage:
 
 
 def candidates(folder: Path, rows: int, window: str = "2026-11") -> StoredFrame[CandidateFigures]:
-    """Candidates of 1, 2, 3… bytes, each a day older than the one before."""
+    """Candidates of 1, 2, 3… bytes, each a day older than the previous one."""
     objects: list[dict[str, Any]] = [
         {
             "address": f"data/{place:04}",

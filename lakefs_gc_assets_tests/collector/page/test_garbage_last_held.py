@@ -69,7 +69,7 @@ def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> l
 
 
 def lines(folder: Path) -> dict[str, list[tuple[str | None, int]]]:
-    """The branches that each commit of a recording lies on, None for a line without one, with their days, by truth."""
+    """True branches of each commit of a recording, with their days; None for a line without a branch."""
     truth = json.loads((folder / "truth.json").read_text())
     rules = {each["branch_id"]: each["retention_days"] for each in truth["gc_rules"]["branches"]}
     default = truth["gc_rules"]["default_retention_days"]
@@ -112,7 +112,7 @@ def test_each_object_of_a_recording_is_its_newest_commits(
             continue
         held += 1
         seconds = max(dates[commit_id][0] for commit_id in stored["commits"])
-        # Commits of one second differ by what the truth does not say.
+        # The truth cannot order commits of the same second.
         newest = {commit_id for commit_id in stored["commits"] if dates[commit_id][0] == seconds}
         assert each["commit_id"] in newest
         longest = max(days for _, days in of_commit[each["commit_id"]])
@@ -138,7 +138,7 @@ def first_folder(path: str) -> str:
 
 @pytest.fixture
 def expired(tmp_path: Path) -> Iterator[tuple[OpenRepository, str]]:
-    """A dry run on an embedded server, of objects that expired on branches, on a deleted one, and under a long rule."""
+    """A dry run on an embedded server, with objects expired on branches, on a deleted branch, and under a long rule."""
     with EmbeddedServer(tmp_path) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 40 * DAY):
@@ -186,7 +186,7 @@ def test_the_branch_the_rule_and_the_folder_of_the_last_commit(expired: tuple[Op
     assert found is not None
     kinds = {(each.branch, each.rule, each.folder): (each.objects, each.bytes) for each in found.held}
     main, default = "12d by the server's rule of main", "5d by the server's default"
-    # What several branches held counts where the newest commit is, whichever branch that is on.
+    # An object of several branches counts for the branch with the newest commit.
     assert kinds == {
         ("main", main, "raw/"): (1, len("raw/2026/a")),
         ("dev", default, "raw/"): (2, len("of dev") + len("raw/b")),

@@ -1,4 +1,4 @@
-"""Garbage by the run that saw it staged last: on the embedded server, and on frames of many rows."""
+"""Garbage by the run that last saw it staged: on the embedded server, and on frames of many rows."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ def facts_of(opened: OpenRepository, run_id: str) -> RunFacts:
 
 @pytest.fixture
 def staged(tmp_path: Path) -> Iterator[tuple[ArrowRuns, EmbeddedServer]]:
-    """Two entries staged on a branch, one on another, and an object that no run could see staged."""
+    """Two entries staged on one branch, one on another branch, and an object that no run could see staged."""
     with EmbeddedServer(tmp_path) as server:
         with server.clock.at(datetime.now(UTC) - 10 * DAY):
             repository = clients.repository(server)

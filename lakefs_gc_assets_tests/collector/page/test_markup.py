@@ -1,4 +1,4 @@
-"""Templates of pages: whatever somebody calls an object, it is a text there and nothing else."""
+"""Templates of pages: any name of an object is escaped text."""
 
 import base64
 import hashlib
@@ -65,7 +65,7 @@ def read(page: bytes) -> Reader:
 
 
 def made(template: str, **values: object) -> Reader:
-    """A page whose main part is this template."""
+    """A page with this template as its main part."""
     around = '{% extends "layout.html" %}{% from "macros.html" import chart, table %}{% block title %}{{ title }}'
     source = f"{around}{{% endblock %}}{{% block main %}}{template}{{% endblock %}}"
     loaders = [jinja2.DictLoader({"made.html": source}), jinja2.FileSystemLoader(PAGES)]
@@ -89,7 +89,7 @@ def table(
 
 
 def page_of(text: str) -> Reader:
-    """A page that has the text wherever a template can have one, also in a macro's result and in an attribute."""
+    """A page with the text at every place of a template, including a macro's result and an attribute."""
     return made(
         "{% macro said(words) %}{{ words }}{% endmacro %}{% set heads = [text, text, text, text] %}"
         '<p class="soft" aria-label="{{ text }}">{{ text }}</p><p>{{ said(text) }}</p>'

@@ -1,4 +1,4 @@
-"""The page of a run: what it says of each kind of run, from what such a run leaves in the store."""
+"""The page of a run: its text for each kind of run, based on the run's stored files."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Made = Callable[..., str]
 
 @pytest.fixture
 def repository(opened: OpenRepository, tmp_path: Any) -> OpenRepository:
-    """An empty repository whose frames can be written as well."""
+    """An empty repository in which frames can also be written."""
     (tmp_path / "stored" / "repo").mkdir(parents=True)
     opener = StoreOpener(StoreSettings(local_root=str(tmp_path / "stored")), "local://repo/")
     return replace(opened, store=opener.open(), opener=opener)
@@ -52,7 +52,7 @@ def make(repository: OpenRepository, run_id: str, prices: ReportSettings | None 
 
 
 def text(made: bytes) -> str:
-    """What a reader reads of it, without the style."""
+    """Text of the page as a reader sees it, without the style."""
     shown = made.decode()
     return " | ".join(read(re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL).encode()).text)
 

@@ -1,4 +1,4 @@
-"""Emptying the quarantine, in a folder and on S3 over HTTP; in a folder with every call to the store broken once."""
+"""Purging the quarantine, in a folder and on S3 over HTTP; in a folder with every call to the store broken once."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ VALID = timedelta(minutes=15)
 
 @dataclass
 class CountingClock(HandClock):
-    """Counts seconds, which setting it does not change."""
+    """Counts seconds, independently of changes to the wall time."""
 
     seconds: float = 0.0
 
@@ -50,7 +50,7 @@ class CountingClock(HandClock):
 
 @dataclass
 class Looking:
-    """Says what is live; keeps what it was asked."""
+    """Returns scripted live addresses; records the requests."""
 
     clock: HandClock
     live: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class Purging:
         self.moving.quarantine(self.store)
 
     def moved(self, store: ObjectStore | None = None) -> list[Moved]:
-        """What runs have in quarantine; their plans can all be read, unless it is a store that fails."""
+        """Objects of runs in quarantine; all their plans can be read, except from a failing store."""
         unreadable: dict[str, str] = {}
         repository = replace(self.moving.opened, store=store or self.store)
         moved = [*quarantine_purge.in_quarantine(repository, None, unreadable)]
@@ -88,7 +88,7 @@ class Purging:
         return moved
 
     def purge(self, store: ObjectStore, live: Iterable[str] = (), unsure: Iterable[str] = ()) -> dict[str, PurgeFate]:
-        """Everything that is in quarantine, as by a command that is given again."""
+        """Purges the whole quarantine, like a repeated command."""
         return self.purge_by(store, Looking(self.clock, set(live), set(unsure)))
 
     def purge_by(self, store: ObjectStore, check: quarantine_purge.Check) -> dict[str, PurgeFate]:
@@ -277,7 +277,7 @@ def test_a_copy_that_could_not_be_deleted_is_reported_and_goes_the_next_time(pur
 
 
 def with_two_more_runs(purge: Purging) -> list[str]:
-    """Two more runs with a copy each; returns the ids of all, in the order in which they are purged."""
+    """Adds two runs with a copy each; returns the ids of all runs, in purge order."""
     for hours in (2, 3):
         plan = began(purge.moving.opened, hours * HOUR)
         purge.store.put(passes.key(plan.run_id, KEYS[0]), b"copy")
@@ -437,7 +437,7 @@ class TestTime:
                 first = super().delete(keys[:1])
                 purge.clock.sleep(VALID.total_seconds())
                 check.live = {KEYS[1]}
-                # The answer for the first one is lost.
+                # The answer for the first key is lost.
                 return [replace(first[0], result=DeleteResult.LEFT), *super().delete(keys[1:])]
 
         reported = purge.purge_by(Busy(purge.store), check)
@@ -561,7 +561,7 @@ def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purg
 
 
 def test_a_sweep_killed_after_it_deleted_is_undone_from_the_receipts_of_the_copies(purge: Purging) -> None:
-    """The batch was deleted, and nobody wrote its receipts down."""
+    """The batch was deleted, but its receipts were not written."""
     purge.moving.prepare()
 
     class Dying(BreakingStore):

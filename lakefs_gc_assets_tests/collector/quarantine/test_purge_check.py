@@ -1,4 +1,4 @@
-"""What of the quarantine is live: two looks at first, and one more for each further question."""
+"""Live objects of the quarantine: two checks at first, and one more for each further round of requests."""
 
 import hashlib
 import os
@@ -57,7 +57,7 @@ COPIED = [f"data/g4uk6erfnfus73frbnqg/dc0n8tpksdu988af5s{number}0" for number in
 
 
 class World:
-    """A repository with one branch, a run that moved COPIED to quarantine, and the check of what of it is live."""
+    """A repository with one branch, a run that moved COPIED to quarantine, and the check for live copies."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "repository"
@@ -89,7 +89,7 @@ class World:
         self.stage()
 
     def commit(self, entries: Mapping[str | bytes, Staged]) -> None:
-        """The branch's head holds these entries; the server shows each as it was committed."""
+        """Commits these entries as the branch's head; the server returns each as committed."""
         head = Commit("c" * 64, put_commit_objects(self.store, entries), (), 7)
         self.api.dumps = Script(put_dump(self.store, [head], [Branch("main", head.id)]))
         for path, entry in entries.items():
@@ -97,7 +97,7 @@ class World:
                 self.show(path, entry.address)
 
     def collect_by(self, rules: RetentionRules, *heads: str) -> None:
-        """Rules apply. The branch is on the commit `new`; asked for its head, the server gives these, one by one."""
+        """Applies rules. The branch is on the commit `new`; requests for its head return these, one by one."""
         ids = {"old": "a" * 64, "new": "c" * 64}
         old = Commit(ids["old"], put_commit_objects(self.store, {"p": Staged(COPIED[0])}), (), 7)
         new = Commit(ids["new"], put_commit_objects(self.store, {"other": Staged(OTHER, size=1)}), (old.id,), 8)
@@ -115,7 +115,7 @@ class World:
         self.api.stats["main", path] = Script(ObjectStats(path, self.opened.namespace.uri + address, len(CONTENT)))
 
     def stage(self, *addresses: str) -> None:
-        """Uncommitted data has these addresses and no others."""
+        """Makes these addresses the only uncommitted data."""
         put_uncommitted(self.store, f"{PREPARED}a", addresses)
         self.api.pages = Script(page(f"local:///var/lakefs/repository/{PREPARED}"))
 
@@ -130,7 +130,7 @@ def test_what_is_committed_or_staged_is_live(world: World) -> None:
     world.stage(COPIED[2], HELD)
     found = world.check(world.moved)
     assert (found.live, found.unsure) == (frozenset(COPIED[1:3]), frozenset())
-    # One of the ranges is of a commit that no branch has any more.
+    # One of the ranges belongs to a commit that is no longer on any branch.
     assert [line for line in world.lines if line.endswith(" live")] == [
         "1 file of uncommitted data, 1 commit, 2 ranges: 2 copies are live",
         "1 file of uncommitted data, 1 commit, 0 ranges: 1 copy is live",
@@ -169,7 +169,7 @@ def test_what_is_committed_since_is_live_by_its_new_range_alone(world: World) ->
 
 
 def test_a_copy_that_is_staged_with_the_content_of_a_committed_object_is_live(world: World) -> None:
-    """No uncommitted data has it: the branch is asked at the path of the committed object."""
+    """It is missing from uncommitted data, so the branch is asked at the path of the committed object."""
     world.commit({"other": Staged(OTHER, size=1), "p": Staged(HELD, size=len(CONTENT), etag=MD5)})
     world.show("p", COPIED[3])
     found = world.check(world.moved)
@@ -180,7 +180,7 @@ def test_a_copy_that_is_staged_with_the_content_of_a_committed_object_is_live(wo
 
 
 def test_what_is_committed_stays_live_where_something_is_staged_unseen_besides(world: World) -> None:
-    """The range that holds it is read at the first look alone."""
+    """Only the first check reads the range that holds it."""
     held = Staged(HELD, size=len(CONTENT), etag=MD5)
     world.commit({"other": Staged(OTHER, size=1), "p": held, "q": Staged(COPIED[1], size=1)})
     world.show("p", COPIED[3])
@@ -206,8 +206,8 @@ def test_what_is_live_anyway_is_not_looked_for_among_what_is_hidden(world: World
 def test_by_retention_the_heads_that_there_were_before_uncommitted_data_was_prepared_stay(
     world: World, shown: bool
 ) -> None:
-    """What such a head holds may have been staged, and the branch set back, in between."""
-    # Branches are asked for once more before, to sample what they have staged.
+    """An object of such a head may have been staged, and the branch reset, in between."""
+    # Branches are requested once more before, to sample their staged objects.
     world.collect_by(RetentionRules(0, {}), *(["old", "old"] if shown else []), "new")
     assert world.check(world.moved).live == frozenset(COPIED[:1] if shown else ())
 
@@ -232,7 +232,7 @@ def test_what_a_task_of_spark_said_is_raised(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class TestRefusals:
-    """Nothing of what is asked for is believed, and no verdict is given."""
+    """No answer is trusted, and no verdict is given."""
 
     def test_another_repository_on_the_namespace(self, world: World) -> None:
         world.api.repository_lists = Script((RepositoryFacts("twin", "s3://bucket/repo", "main", False),))
@@ -264,7 +264,7 @@ class TestRefusals:
         world.store.delete([key for batch in world.store.list("_lakefs/") for key in batch["key"].to_pylist()])
         world.stage(COPIED[0])
         world.commit({})
-        # On such a store nobody could tell how the server spells addresses.
+        # On such a store, the server's spelling of addresses cannot be verified.
         with mock.patch.object(other_repositories, "require_own_addresses"):
             assert world.check(world.moved).live == {COPIED[0]}
 

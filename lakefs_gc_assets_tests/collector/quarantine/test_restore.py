@@ -1,4 +1,4 @@
-"""Bringing back what a run deleted from a bucket that keeps versions: S3 over HTTP, and a folder that does so."""
+"""Restoring deleted objects of a bucket that keeps versions: S3 over HTTP, and a folder that imitates it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number:01x}0" for number in range(4)]
 
 @dataclass
 class Deleting:
-    """A repository where versions are kept, with one run that may delete."""
+    """A repository whose store keeps versions, with one run that may delete."""
 
     opened: OpenRepository
     run: str = ""
@@ -57,7 +57,7 @@ class Deleting:
         return cast(KeepsVersions, self.opened.store)
 
     def prepare(self) -> None:
-        """Objects of different sizes, and a plan."""
+        """Writes objects of different sizes, and a plan."""
         self.run = began(self.opened, DAY).run_id
         for size, key in enumerate(KEYS):
             self.store.put(key, b"x" * size)
@@ -87,7 +87,7 @@ class Deleting:
         return found
 
     def sizes(self) -> dict[str, int]:
-        """The objects that are there."""
+        """Sizes of existing objects."""
         return {
             key: size
             for batch in self.store.list("data/")
@@ -97,14 +97,14 @@ class Deleting:
 
 @dataclass(kw_only=True)
 class Versioned(Deleting):
-    """One in a bucket."""
+    """A repository in a bucket."""
 
     bucket: str
     server: S3Server
     client: "S3Client"
 
     def prepare(self) -> None:
-        """Objects of different sizes, and a plan; nothing else."""
+        """Leaves exactly objects of different sizes, and a plan."""
         answer = self.client.list_object_versions(Bucket=self.bucket)
         found = (*answer.get("Versions", []), *answer.get("DeleteMarkers", []))
         if found:
@@ -113,7 +113,7 @@ class Versioned(Deleting):
         super().prepare()
 
     def versions(self) -> set[tuple[str, str, bool]]:
-        """Key, id and whether it is a marker, of every version of data."""
+        """Every version of data: key, id, and True for a delete marker."""
         answer = self.client.list_object_versions(Bucket=self.bucket, Prefix="repo/data/")
         return {
             (each["Key"].removeprefix("repo/"), each["VersionId"], marker)
@@ -336,7 +336,7 @@ def test_whatever_call_breaks_nothing_is_lost_and_a_repeat_brings_all_back(versi
 
 
 def test_a_sweep_that_is_killed_anywhere_can_be_undone_as_far_as_its_receipts_go(versioned: Versioned) -> None:
-    """What a killed batch deleted has no receipt until the sweep is resumed: then a marker below is told of."""
+    """Deletions of a killed batch have no receipt until the sweep is resumed, which finds a delete marker."""
     versioned.prepare()
     lock = versioned.lock()
     broken = BreakingStore(versioned.store, at=2, how=Break.DIES_AFTER)
@@ -351,7 +351,7 @@ def test_a_sweep_that_is_killed_anywhere_can_be_undone_as_far_as_its_receipts_go
 
 
 class VersionedFolder(LocalStore):
-    """A folder whose deletes of data leave delete markers, each with what lies below it."""
+    """A folder whose deletes of data leave delete markers, each with the versions below it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -388,7 +388,7 @@ class VersionedFolder(LocalStore):
 
 
 class TestInAFolder:
-    """What is told of each object, and why."""
+    """The result for each object, with its reason."""
 
     @pytest.fixture
     def folder(self, opened: OpenRepository, tmp_path: Path) -> Deleting:
@@ -548,7 +548,7 @@ class TestInAFolder:
         receipts.write(folder.store, folder.run, "without", none)
         with pytest.raises(CollectionError, match="name no delete marker"):
             restore.deleted_by(folder.store, folder.run)
-        # One that has a marker is enough.
+        # One object with a marker is enough.
         folder.sweep(KEYS[1])
         assert restore.deleted_by(folder.store, folder.run).num_rows == 2
         with pytest.raises(CollectionError, match="there is no run"):

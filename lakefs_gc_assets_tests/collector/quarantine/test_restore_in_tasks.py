@@ -42,7 +42,7 @@ def moved(opened: OpenRepository, tmp_path: Path) -> Moving:
 
 
 def restored(moved: Moving) -> list[str]:
-    """Addresses by the receipts that say that they are back."""
+    """Addresses with a receipt of their restoration."""
     rows = receipts.read(moved.store, moved.run)
     return sorted(rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))["address"].to_pylist())
 
@@ -100,7 +100,7 @@ def test_the_loss_of_the_lock_is_known_as_such_from_a_task_of_spark(
     deleted, token = quarantine_restore.deleted_by(moved.store, moved.run), moved.lock().token
     in_tasks = SparkEngine(lambda: spark, 2), moved.opened.opener
     moved.store.delete([lock.KEY])
-    # Of this process alone.
+    # Only in this process.
     monkeypatch.setattr(quarantine_restore, "verify", lambda store, token: None)
 
     with pytest.raises(LockLost, match="is gone"), errors_of_spark():

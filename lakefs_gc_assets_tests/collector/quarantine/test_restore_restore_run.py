@@ -1,4 +1,4 @@
-"""What the command line and the UI restore: which addresses, and under which lock."""
+"""Restores by the command line and the UI: their addresses and their lock."""
 
 import queue
 from dataclasses import replace
@@ -20,7 +20,7 @@ __all__ = ["opened"]
 
 @pytest.fixture
 def moved(opened: OpenRepository) -> Moving:
-    """A repository after a run moved all its objects; each has two receipts, as after a sweep that was resumed."""
+    """A repository after a run moved all its objects; each has two receipts, as after a resumed sweep."""
     made = Moving(opened)
     made.prepare()
     made.quarantine(opened.store)

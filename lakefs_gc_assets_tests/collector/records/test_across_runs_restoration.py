@@ -16,7 +16,7 @@ __all__ = ["opened"]
 
 
 def plan(opened: OpenRepository, moment: datetime = NOW) -> Plan:
-    """The plan of an optimized run that is opened at a moment."""
+    """The plan of an optimized run opened at a moment."""
     run_id = IDS.descending(moment)
     lock = Lock.acquire(opened.store, run_id=run_id, owner=run_id, now=opened.clock.now(), expiry=HOUR)
     try:

@@ -108,7 +108,7 @@ class TestVerdicts:
         assert (found.success, found.undeletable, found.failing) == (False, (LOCKED,), (LOCKED,))
 
     def test_where_nothing_could_be_deleted_the_credentials_may_be_at_fault(self) -> None:
-        """They would make a success of every later run."""
+        """If wrong credentials were recorded as undeletable objects, every later run would be a success."""
         found = judge_undeletable((), failures("data/x/a", "data/x/b", gone=0), (), NOW)
         assert found == Verdict((), (), 0, False, 2)
 

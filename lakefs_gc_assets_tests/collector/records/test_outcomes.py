@@ -1,4 +1,4 @@
-"""Why candidates are garbage: by the flow of their run, but for what somebody brought back; and why others are kept."""
+"""Reasons for garbage, by the flow of the run, except for restored objects; and reasons to keep."""
 
 import re
 

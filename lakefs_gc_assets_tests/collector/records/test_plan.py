@@ -112,7 +112,7 @@ def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
 
 
 ADDED = ("opened", "no_lock", "name", "only_addresses")
-"""What plans of earlier versions do not say: they were opened, had a lock and no name, and erased nothing."""
+"""Fields missing from plans of earlier versions, which were opened, had a lock, no name, and no address limits."""
 
 
 @pytest.mark.parametrize("name", ADDED)

@@ -1,4 +1,4 @@
-"""Records of any kind; what plans, reports and manifests do with them is in their own tests."""
+"""Records of any kind; plans, reports and manifests have their own tests."""
 
 import json
 from dataclasses import dataclass

@@ -91,7 +91,7 @@ def test_what_was_moved_is_not_called_deleted(ending: Ending, counts: dict[str, 
 
 
 def test_time_between_steps_is_no_part_of_the_duration() -> None:
-    """Between the mark and its sweep a person may think for hours."""
+    """A user may think for hours between the mark and its sweep."""
     days = replace(REPORT, started_at=NOW - timedelta(days=2), counts=COUNTS, object_bytes=BYTES)
     report = replace(
         days, worked_seconds={"store_df": 4.5, "deleted_report": 2}, waited_seconds={"deleted_report": 600}
@@ -284,7 +284,7 @@ class TestHowARunEnds:
             ({FAILED: 1, Outcome.KEPT_ARCHIVED: 1}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
             ({FAILED: 3}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
             ({FAILED: 2, KEPT_LIVE: 1}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
-            # A sweep that was resumed in the other mode; what happened counts, not the mode.
+            # A sweep resumed in the other mode: actual outcomes count, not the mode.
             ({ACCEPTED: 2, QUARANTINED: 1}, Ending.DELETED_AND_QUARANTINED, Ending.DELETED_AND_QUARANTINED),
             ({ACCEPTED: 1, QUARANTINED: 1, FAILED: 1}, Ending.PARTLY_DELETED, Ending.PARTLY_DELETED),
         ],

@@ -98,7 +98,7 @@ def test_a_column_that_earlier_versions_did_not_have_is_null(rows: pa.Table) -> 
 
 
 class ShortFile(pq.ParquetFile):  # type: ignore[misc]
-    """Gives a row less than there are, and raises nothing."""
+    """Returns one row too few, and raises nothing."""
 
     def read(self, **options: Any) -> pa.Table:
         return super().read(**options).slice(1)
@@ -158,7 +158,7 @@ def test_what_repeats_and_what_goes_up_takes_little_space() -> None:
 
 
 def bomb(text: str, rows: int, **options: Any) -> bytes:
-    """A small file of many long texts."""
+    """A small file that expands to many long texts."""
     options.setdefault("store_schema", False)
     buffer = io.BytesIO()
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), [text])

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.records.tables import IdSet, lacking
 
 DIGESTS = st.one_of(
     st.binary(min_size=32, max_size=32),
-    # Zeros at the ends and in the middle, where texts of a fixed width are easily cut off.
+    # Zeros at the ends and in the middle, where fixed-width texts are easily truncated.
     st.lists(st.sampled_from([b"\0", b"\1", b"\xff"]), min_size=32, max_size=32).map(b"".join),
     st.integers(0, 32).map(lambda zeros: b"a" * (32 - zeros) + bytes(zeros)),
 ).map(bytes.hex)
@@ -22,7 +22,7 @@ IDS = st.sets(st.one_of(DIGESTS, OTHERS), max_size=40)
 
 @pytest.fixture(autouse=True, scope="module")
 def few_at_once() -> Iterator[None]:
-    """Sets of a few ids are worked at in several parts."""
+    """Processes sets of a few ids in several parts."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tables, "_AT_ONCE", 7)
         yield

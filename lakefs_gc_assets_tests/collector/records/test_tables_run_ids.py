@@ -23,7 +23,7 @@ MANY = [f"{number:064x}" for number in range(9)]
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three ids are many."""
+    """Makes three ids count as many."""
     monkeypatch.setattr(tables, "_SMALL", 2)
 
 
@@ -35,13 +35,13 @@ class Chain:
         self.stored: list[StoredIds] = []
 
     def clean(self, ids: Iterable[str]) -> "Chain":
-        """A run that builds on nothing."""
+        """A run without a base run."""
         name = f"run{len(self.stored)}"
         self.stored.append(StoredIds(name, "attempt", tables.write_run_ids(self.store, name, "attempt", ids)))
         return self
 
     def read(self, place: int = -1) -> set[str]:
-        """What a run and those before it have read."""
+        """Ids that a run and its base runs have read."""
         of = self.stored[place]
         assert of.sha256 is not None
         found = tables.read_run_ids(self.store, of.run_id, of.attempt, of.sha256)
@@ -100,7 +100,7 @@ def test_that_are_not_those_of_a_report_end_the_run(store: ObjectStore) -> None:
 
 
 class TestMany:
-    """Ids that are many are in two files, of which a run writes the small one."""
+    """Many ids are in two files; a run writes only the small one."""
 
     pytestmark = pytest.mark.usefixtures("few")
 
@@ -108,7 +108,7 @@ class TestMany:
         chain = Chain(store).clean(MANY[:7])
         assert chain.files() == ["read-attempt.parquet", "read-earlier-attempt.parquet"]
         with monkeypatch.context() as patched:
-            # Whatever was read before is not written again.
+            # Ids read before are not written again.
             patched.setattr(tables, "write_ids", None)
             chain.then([MANY[7], MANY[0]]).then([MANY[8]])
         assert chain.files() == ["read-attempt.parquet", "read-earlier-attempt.parquet"]

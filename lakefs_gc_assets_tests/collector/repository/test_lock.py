@@ -334,7 +334,7 @@ def test_the_lock_of_an_owner_that_ended_is_released_and_no_other(store: ObjectS
 
 
 class Wrapped:
-    """A store to be made worse; every method passes on."""
+    """A store for subclasses to break; every method delegates."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -418,7 +418,7 @@ def test_times_are_written_in_utc_wherever_the_machine_is(
 
 
 class NotesVersions(Wrapped):
-    """Notes which versions conditional puts name."""
+    """Records the versions that conditional puts name."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
@@ -444,7 +444,7 @@ def test_a_lock_expires_at_the_very_end_of_its_time(local_store: ObjectStore) ->
 
 
 class DeletesMeanwhile(Wrapped):
-    """The lock is deleted as often as somebody looks at what a put found in its way."""
+    """Deletes the lock each time a client reads the object that blocked a put."""
 
     def __init__(self, store: ObjectStore, times: int) -> None:
         super().__init__(store)
@@ -470,7 +470,7 @@ def test_a_lock_that_is_gone_between_two_questions_is_asked_for_again(local_stor
 
 
 class LosesAnswers(Wrapped):
-    """Each conditional put is carried out, then carried out once more, as after an answer that was lost."""
+    """Executes each conditional put twice, as a retry after a lost answer does."""
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         self._store.put_if_absent(key, data)
@@ -493,7 +493,7 @@ def test_lost_answers_lose_no_lock(store: ObjectStore) -> None:
 
 
 class Interferes(Wrapped):
-    """Another run gets in between looking at the lock and writing it."""
+    """Another run interferes between reading the lock and writing it."""
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         if b"dagster-1" in data and b"dagster-1" not in self._store.get(key):

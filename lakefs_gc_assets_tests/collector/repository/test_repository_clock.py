@@ -65,7 +65,7 @@ class TestTheCutoff:
 
     @given(MOMENTS, st.timedeltas(timedelta(seconds=-2), timedelta(seconds=2)))
     def test_names_and_times_of_whole_seconds_are_not_older_than_they_are(self, own: datetime, more: timedelta) -> None:
-        # A name and many stores keep whole seconds: cut off to them, a moment must not fall below the cutoff.
+        # A name and many stores keep whole seconds: a moment truncated to seconds must not fall below the cutoff.
         found = agreeing(own).cutoff(DAY, DAY, HOUR)
         moment = own - DAY - HOUR + more
         issued = layout.as_datetime(layout.issued_at(layout.XidGenerator().ascending(moment)))
@@ -130,7 +130,7 @@ class TestClocksApart:
 
 @dataclass
 class SetClock:
-    """A machine's clock that somebody sets."""
+    """A machine's clock that a test sets."""
 
     ahead: timedelta = timedelta()
 
@@ -156,7 +156,7 @@ class SetClock:
     ],
 )
 def test_a_clock_that_is_set_between_two_steps(after: str, ahead: timedelta, refused: str, tmp_path: Path) -> None:
-    """Set ahead, the cutoff stays that of the beginning; set back, a step would seem to begin before its inputs."""
+    """If the clock is set ahead, the cutoff stays; if it is set back, a step would seem to begin before its inputs."""
     with EmbeddedServer(tmp_path) as server:
         sample = make_sample_repository(server, objects=60)
         content = demo.configuration(server, sample.repository).model_dump()

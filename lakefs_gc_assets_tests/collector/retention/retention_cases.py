@@ -33,7 +33,7 @@ def exactly(commits: list[Commit]) -> CommitColumns:
 
 
 def active(commits: list[Commit], heads: dict[str, str], rules: RetentionRules, now: datetime) -> Active:
-    """What the definition keeps, tags aside."""
+    """Commits that the definition keeps, apart from tags."""
     found = effective(rules, Policy(), heads)
     assert found is not None
     return active_commits(Graph.from_commits(exactly(commits), heads), found, now)
@@ -60,7 +60,7 @@ def commits_of(case: Case) -> list[Commit]:
 
 
 def graph_problem(case: Case) -> str | None:
-    """How our active set differs from what the case expects; None where it does not."""
+    """Difference between our active set and the case's expectation, or None."""
     rules = case["rules"]
     branches = {
         rule.get("branch", rule.get("branch_id")): rule["retention_days"] for rule in rules.get("branches") or ()
@@ -82,13 +82,13 @@ def graph_problem(case: Case) -> str | None:
 
 
 def starting_points(graph: Graph) -> list[tuple[str, bool]]:
-    """Ids of the commits where walks begin, in their order: each once, and whether it is a branch head."""
+    """Sorted ids of the commits at which walks begin, each with True if it is a branch head."""
     ids = graph.commits.ids
     return sorted((ids[at].as_py(), at in graph.branches_at) for at in {*graph.branches_at, *graph.leaves.tolist()})
 
 
 def start_problem(case: Case) -> str | None:
-    """How our starting points differ from what the case expects; None where they do not."""
+    """Difference between our starting points and the case's expectation, or None."""
     heads = {f"branch of {commit}": commit for commit in case["branch_heads"]}
     names = sorted({*case["branch_heads"], *case["leaf_commits"]})
     graph = Graph.from_commits(exactly([Commit(name, "", (), 0) for name in names]), heads)
@@ -97,7 +97,7 @@ def start_problem(case: Case) -> str | None:
 
 
 def problems(content: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Each case's name and what is wrong with it."""
+    """Each case's name and its problem, or None."""
     readers: tuple[tuple[tuple[str, ...], Callable[[Case], str | None]], ...] = (
         (GRAPHS, graph_problem),
         (STARTS, start_problem),
@@ -112,7 +112,7 @@ def problems(content: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
 
 
 def main() -> None:
-    """Checks the file that is named."""
+    """Checks the given file."""
     parser = argparse.ArgumentParser(
         description=__doc__, prog="python -m lakefs_gc_assets_tests.collector.retention.retention_cases"
     )

@@ -61,7 +61,7 @@ def main_parent(commit: Commit) -> str | None:
 def by_definition(
     commits: list[tuple[Commit, int]], heads: Mapping[str, str], rules: RetentionRules, now: datetime
 ) -> set[str]:
-    """Walk by walk, with nothing shared between walks; commits come with the nanoseconds of their dates."""
+    """Walk by walk, without sharing between walks; commits come with the nanoseconds of their dates."""
     by_id = {commit.id: (commit, nanos) for commit, nanos in commits}
     second, nano = int(now.timestamp() // 1), now.microsecond * 1000
     parents = {main_parent(commit) for commit, _ in commits}
@@ -405,7 +405,7 @@ def test_longer_rules_and_earlier_clocks_keep_more(
 
 
 Made = tuple[Commit, datetime]
-"""A commit, and the time when it was truly made."""
+"""A commit, and its true creation time."""
 COUNTS = ("keep_last", "daily", "weekly", "monthly", "yearly")
 CALENDAR: dict[str, Callable[[datetime], object]] = {
     "daily": datetime.date,
@@ -416,7 +416,7 @@ CALENDAR: dict[str, Callable[[datetime], object]] = {
 
 
 def counted(line: Sequence[Made], keeps: Mapping[str, int]) -> set[str]:
-    """What restic's table says of a line, its newest commit first."""
+    """Commits that restic's table keeps of a line, its newest commit first."""
     kept = {commit.id for commit, _ in line[: keeps.get("keep_last", 0)]}
     for name, period in CALENDAR.items():
         newest: dict[object, str] = {}
@@ -427,7 +427,7 @@ def counted(line: Sequence[Made], keeps: Mapping[str, int]) -> set[str]:
 
 
 def by_counting(commits: Sequence[Made], heads: Mapping[str, str], rules: EffectiveRules) -> set[str]:
-    """Heads, what counts keep on each branch's line, and by age what merges brought in, by true times."""
+    """Heads, commits that counts keep on each branch's line, and merged-in commits by age, with true times."""
     by_id, kept = {commit.id: (commit, made) for commit, made in commits}, set(heads.values())
     for branch, head in heads.items():
         rule, line, at = rules.branches[branch], list[Made](), head
@@ -482,7 +482,7 @@ def test_counts_keep_what_the_table_says(case: tuple[list[Made], dict[str, str],
 def test_what_is_said_falsely_of_dates_lets_nothing_go(
     case: tuple[list[Made], dict[str, str], EffectiveRules], data: st.DataObject
 ) -> None:
-    """Of each commit at most one thing is false: its claim, or the time of its file."""
+    """At most one fact about each commit is false: its claimed date, or the time of its file."""
     commits, heads, rules = case
     now = datetime(2028, 1, 1, tzinfo=UTC)
     columns = exactly([commit for commit, _ in commits])
@@ -503,14 +503,14 @@ def test_what_is_said_falsely_of_dates_lets_nothing_go(
 
 
 class TestCounts:
-    """main: a commit on each day of ten, the last one today; rules count, and nothing stays by its age."""
+    """Branch main has a commit on each of ten days, the last one today; rules count, and nothing stays by age."""
 
     IDS: ClassVar = [f"{number:02d}" for number in range(10)]
 
     def kept(
         self, *keeps: tuple[str, int], claimed: Mapping[str, int] | None = None, file: Mapping[str, int] | None = None
     ) -> Active:
-        """Args: days by which the claims and the files of some commits are off."""
+        """Args: days by which claims and files of some commits are off."""
         now, parents = int(NOW.timestamp()), [(), *((each,) for each in self.IDS)]
         columns = exactly(
             [Commit(each, f"m{each}", parents[at], now - (9 - at) * DAY) for at, each in enumerate(self.IDS)]
@@ -530,7 +530,7 @@ class TestCounts:
         assert active_ids(self.kept(("keep_last", 100))) == {*self.IDS}
 
     def test_weeks_begin_on_mondays(self) -> None:
-        """Today is Wednesday, so 07 is of Monday."""
+        """Today is Wednesday, so 07 is from Monday."""
         assert active_ids(self.kept(("weekly", 2))) == {"09", "06"}
 
     def test_months_and_years(self) -> None:
@@ -583,7 +583,7 @@ class TestCounts:
     def test_a_copied_namespace_keeps_until_newer_commits_fill_the_periods(self) -> None:
         copied = {each: 7 - at for at, each in enumerate(self.IDS[:7])}
         assert active_ids(self.kept(("daily", 5), file=copied)) == {*self.IDS}
-        # 07 is of the day of the copy.
+        # 07 has the day of the copy.
         assert active_ids(self.kept(("daily", 3), file=copied)) == {"09", "08", "07"}
 
 
@@ -665,7 +665,7 @@ def test_the_last_line_counts_the_cases(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_metaranges_of_expired_commits_come_newest_first(seed: int) -> None:
-    """Some of Arrow's ways to group rows keep the order of these for most ids, and not for all."""
+    """Some of Arrow's group-by methods keep the order of these for most ids, but not for all."""
     metaranges = [hashlib.sha256(f"{seed} {number}".encode()).hexdigest() for number in range(40)]
     begun = int(NOW.timestamp()) - 90 * DAY
     commits = [

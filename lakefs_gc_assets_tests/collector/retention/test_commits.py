@@ -42,7 +42,7 @@ def digest(name: str) -> str:
 
 
 def commit(name: str, *parents: str, metarange: str | None = None) -> Commit:
-    """A commit known by a short name, with a metarange of its own name unless told otherwise."""
+    """A commit with a short name, and a metarange of the same name by default."""
     return Commit(
         digest(name), digest(f"metarange of {name}") if metarange is None else metarange, tuple(map(digest, parents)), 7
     )
@@ -191,7 +191,7 @@ class TestCommitsThatADumpLacks:
         assert tuple(sorted(live(api, store).metarange_ids)) == metaranges("a", "b", "merge", "first", "second", "deep")
 
     def test_one_that_is_met_again_does_not_end_the_search(self, store: LocalStore) -> None:
-        """Of two tagged commits one is the other's parent: it is met twice before the third one's turn comes."""
+        """One tagged commit is the other's parent: the search meets it twice before the third tagged commit."""
         new = [commit("lone", "b"), commit("c", "b"), commit("d", "c"), commit("e", "d")]
         tags = [branch("v1", "lone"), branch("v2", "d"), branch("v3", "e")]
         api = dumping(put_dump(store, LINE, MAIN, tags), known=new)
@@ -322,7 +322,7 @@ class TestWaiting:
 
     @staticmethod
     def live(api: ScriptedApi, store: ObjectStore, at_once: bool) -> tuple[LiveCommits, float]:
-        """The live commits, and for how many seconds the clock was let go on."""
+        """The live commits, and the seconds that the clock slept."""
         clock = HandClock()
         found = commits.live_commits(opened(api, store, clock=clock), NOW, at_once=at_once)
         return found, sum(clock.slept)

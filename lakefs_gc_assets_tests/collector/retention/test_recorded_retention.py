@@ -24,10 +24,10 @@ from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, needs_recordings
 
 Variant = int | None
-"""None for the rules at the end of the recording; numbers for the other sets of rules that were tried."""
+"""None for the rules at the end of the recording; numbers for the other recorded sets of rules."""
 
 TAGGED: tuple[tuple[str, Variant], ...] = (("small", None), ("merge-dangling", None))
-"""Made where the real ones are not there."""
+"""Replace real recordings that are missing."""
 REAL_ONLY: tuple[tuple[str, Variant], ...] = (
     *((f"random-dag/{number}", None) for number in (11, 12, 13)),
     *(("merge-dangling", variant) for variant in range(5)),
@@ -40,7 +40,7 @@ def truth_of(name: str) -> dict[str, Any]:
 
 
 class Replayed:
-    """A recorded server that is up, and what of it counts."""
+    """A running recorded server, and the objects that count on it."""
 
     def __init__(self, replay: ReplayServer, folder: Path, keep_tags: bool = False) -> None:
         policy = folder / "policy.yaml"
@@ -58,7 +58,7 @@ class Replayed:
         )
 
     def held(self, metarange_ids: tuple[str, ...]) -> set[str]:
-        """The addresses inside the namespace that metaranges hold."""
+        """Addresses inside the namespace that metaranges hold."""
         files = LiveFiles(self.store, self.namespace, "month")
         records = {RangeRecord(**row) for each in metarange_ids for row in files.metarange(each).to_pylist()}
         return {key for each in records for key in files.range(each).column("address").to_pylist()}
@@ -94,7 +94,7 @@ def test_the_servers_list_lacks_one_commit_of_one_set_of_rules(name: str, varian
 def test_what_only_expired_commits_hold_two_days_later(
     name: str, variant: Variant, keep_tags: bool, tmp_path: Path
 ) -> None:
-    """Against commits and objects as the recording's truth tells them, and the definition walk by walk."""
+    """Compared with the recording's true commits and objects, and with the definition walk by walk."""
     truth = truth_of(name)
     columns, heads = recorded_graph(folder_of(name))
     commits = list(zip(rows(columns), columns.nanos.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The live definition: dump, rules, policy and the server's list put together."""
+"""The live definition: a combination of dump, rules, policy and the server's list."""
 
 import hashlib
 import os
@@ -73,13 +73,13 @@ HISTORY = [
     commit("older", 36, "a"),
 ]
 FIRST_OF_DUMP = commit("new", 50)
-"""Its id is the lowest of all."""
+"""Its id sorts first."""
 HEADS = [Branch("main", digest("d")), Branch("stale", digest("old"))]
-"""By RULES main keeps d, c and b; `older` dangles and is expired, a was never head within a window."""
+"""By RULES, main keeps d, c and b; `older` dangles and is expired; a was never head within a window."""
 
 
 class Server:
-    """A repository of files, and what its server says."""
+    """A repository of files, and its server's answers."""
 
     def __init__(self, folder: Path) -> None:
         self.store = LocalStore(folder)
@@ -95,14 +95,14 @@ class Server:
         return {"retention_policy": str(file)}
 
     def dump(self, commits: Sequence[Commit], heads: Sequence[Branch], tags: Sequence[Branch] = ()) -> RefsDump:
-        """A dump of commits whose metaranges were written when the first of them says that it was made."""
+        """A dump of commits; each metarange is written at the creation date of its earliest commit."""
         for each in sorted(commits, key=lambda each: each.creation_date, reverse=True):
             if each.metarange_id:
                 self.put_metarange(each.metarange_id, each.creation_date)
         return put_dump(self.store, commits, heads, tags)
 
     def put_metarange(self, metarange_id: str, at: float) -> None:
-        """A file that was written at a moment, seconds since 1970; nobody reads it here."""
+        """Writes a metarange file with a modification time in seconds since 1970; tests never read its content."""
         self.store.put(f"_lakefs/{metarange_id}", b"")
         os.utime(self.folder / "_lakefs" / metarange_id, (at, at))
 
@@ -432,7 +432,7 @@ class TestBadRules:
 
 
 def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) -> None:
-    """What a recheck does: everything is read anew."""
+    """A recheck reads everything again."""
     first = server.define()
     assert metarange("a") in first.expired_metaranges
     server.api.rules = Script(RetentionRules(21, {"main": 28}))
@@ -450,7 +450,7 @@ def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) 
 
 
 def test_heads_that_were_there_before_stay(server: Server) -> None:
-    """A branch on an expired commit may be set back while uncommitted data is prepared."""
+    """A branch on an expired commit may be reset while uncommitted data is prepared."""
     server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
     heads = {"x": digest("a"), "main": digest("d"), "y": digest("new")}
     found = server.define(before=ReasonsToStay(heads, rules=RULES))
@@ -464,7 +464,7 @@ class TestCommitsThatLieAboutTheirDates:
 
     @staticmethod
     def written_days_ago(server: Server, **days: float) -> None:
-        """Metaranges of these commits were written so long ago."""
+        """Sets the age in days of the metarange files of these commits."""
         server.listed = [("d", None)]
         server.write()
         server.written = True
@@ -479,10 +479,10 @@ class TestCommitsThatLieAboutTheirDates:
         assert found.warnings[0].startswith("1 commit stays only because files were written later than the dates")
 
     def test_a_commit_is_as_young_as_its_parents_are_proved_to_be(self, server: Server) -> None:
-        """The file of a was written yesterday, so that what has a for a parent was made after that."""
+        """The file of a was written yesterday, so every child of a was made after that."""
         self.written_days_ago(server, a=1)
         found = server.define()
-        # a replaced `first`, b replaced a, and `older` dangles, which is tagged besides.
+        # a replaced `first`, b replaced a, and `older` dangles but is tagged.
         assert found.counts["commits_active"] == 7
         assert found.counts["commits_by_files_alone"] == 2
 
@@ -517,7 +517,7 @@ class TestCommitsThatLieAboutTheirDates:
         )
 
     def test_what_the_servers_list_lacks_is_compared_by_claimed_dates(self, server: Server) -> None:
-        """The server believes them, so that it lacks nothing."""
+        """The server trusts them, so its list lacks nothing."""
         self.written_days_ago(server, a=1, b=1)
         server.store.put(
             LIST,
@@ -540,7 +540,7 @@ class TestCommitsThatLieAboutTheirDates:
         )
 
     def test_rules_that_count_come_on_top_of_the_servers(self, server: Server) -> None:
-        """By the server's rules main keeps d, c and b; each of them was made on a day of its own."""
+        """By the server's rules, main keeps d, c and b; each commit was made on a different day."""
         text = "branches: {{main: {{retention: 0d, {}}}}}\nkeep_tags: ['w*']"
         found = server.define(**server.policy(text.format("keep_last: 4")))
         assert tuple(sorted(found.expired_metaranges)) == metaranges("older")
@@ -566,7 +566,7 @@ class TestCommitsThatLieAboutTheirDates:
 
 
 class TestWhyCommitsStay:
-    """Each reason of each commit, in words."""
+    """Each reason to keep each commit, in words."""
 
     @staticmethod
     def computed(server: Server, *, prepare: bool = True, **settings: Any) -> Retention:
@@ -631,7 +631,7 @@ class TestStaleBranches:
 class TestWhatTheLogIsTold:
     @staticmethod
     def defined(server: Server, count: int, notes: list[str]) -> LiveDefinition:
-        """With so many stale branches; the server's list lacks their heads and two commits of the week of main."""
+        """Defines with `count` stale branches; the server's list lacks their heads and two of main's last week."""
         lines = [commit(f"line {number:02}", 30, "first") for number in range(count)]
         heads = [HEADS[0], *(Branch(f"b{number:02}", each.id) for number, each in enumerate(lines))]
         server.listed = [("d", None)]

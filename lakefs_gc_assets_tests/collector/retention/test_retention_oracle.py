@@ -1,10 +1,8 @@
-"""Retention against what was asked for: an object stays if and only if it was in the head of some branch within that
-branch's window.
+"""Retention against its specification: an object stays exactly if a branch's head had it within the branch's window.
 
-The oracle looks at no parent and at no graph. A history keeps a log for each line of work: which commit was its head,
-and until when. A branch that is made from another one takes over its log so far. A line that nobody continues (its
-branch was deleted, or set back) goes by the default rule, and counts as if something had replaced its last commit the
-moment it was made.
+The oracle uses no parents and no graph. A history keeps a log for each line of work: each commit that was its head, and
+until when. A branch created from another one copies its log so far. A line without a successor (its branch was deleted
+or reset) follows the default rule, and counts as if its last commit had been replaced the moment it was made.
 """
 
 import itertools
@@ -26,7 +24,7 @@ BRANCHES = ("main", "dev", "x", "y")
 
 @dataclass(frozen=True)
 class Entry:
-    """A commit was head from its making until `until`; None while it is."""
+    """A commit was head from its creation until `until`; None while it still is."""
 
     commit: str
     made: int
@@ -38,7 +36,7 @@ Line = tuple[Entry, ...]
 
 @dataclass
 class History:
-    """Branches at work, what each commit holds, and the logs."""
+    """Branches in use, the contents of each commit, and the logs."""
 
     draw: Callable[[st.SearchStrategy[int]], int]
     now: int = START
@@ -82,7 +80,7 @@ class History:
             self._record(branch, parents, held)
 
     def branch(self, source: str) -> None:
-        """From the head, or from a commit that was head before."""
+        """Creates a branch from the head, or from an earlier head."""
         name = BRANCHES[self.chosen(len(BRANCHES))]
         if name not in self.lines:
             self.lines[name] = self._back(source)
@@ -92,7 +90,7 @@ class History:
             self.lost.append(self.lines.pop(branch))
 
     def set_back(self, branch: str) -> None:
-        """What the branch did since is continued by nobody."""
+        """Resets a branch; no line continues its commits since then."""
         self.lost.append(self.lines[branch])
         self.lines[branch] = self._back(branch)
 
@@ -111,7 +109,7 @@ class History:
         self.lines[branch] = (*line, Entry(name, self.now))
 
     def kept(self, rules: RetentionRules) -> set[int]:
-        """The objects that some head within its branch's window had."""
+        """Objects of any head within its branch's window."""
         windows = [(line, rules.branches.get(branch, rules.default_days)) for branch, line in self.lines.items()]
         windows += [(self._ended(line), rules.default_days) for line in self.lost if not self._continued(line)]
         return {
@@ -127,7 +125,7 @@ class History:
         return (*line[:-1], replace(line[-1], until=line[-1].made))
 
     def _continued(self, line: Line) -> bool:
-        """Whether the last head of a lost line is part of what a branch has in its log."""
+        """True if the last head of a lost line is in the log of a branch."""
         return any(line[-1].commit == entry.commit for other in self.lines.values() for entry in other)
 
 

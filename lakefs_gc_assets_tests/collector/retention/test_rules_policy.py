@@ -29,7 +29,7 @@ replace: true
 
 
 MANY = "branches:\n" + "".join(f"  b{number}: 3d\n" for number in range(10_001))
-"""One rule more than a policy may have."""
+"""One rule more than the maximum of a policy."""
 
 
 def read(text: str) -> Policy:
@@ -413,7 +413,7 @@ class TestEdits:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """True if a pattern fits, by trying everything."""
+    """True if a pattern matches, by brute force."""
     if not pattern:
         return not name
     head, rest = pattern[0], pattern[1:]
@@ -468,7 +468,7 @@ class TestRulesOfBranches:
         policy = read("branches: {'{main,v[0-9]*}-x': 3d, 'v?*-x': 2d, 'v1*-x': 1d}")
         assert [rule.pattern for rule in policy.rules] == ["main-x", "v[0-9]*-x", "v?*-x", "v1*-x"]
         assert policy.rules_of("main-x") == (BranchRule("main-x", 3 * DAY, 1),)
-        # A class stands for one character: it is as long as the other patterns.
+        # A character class stands for one character, so it is as long as the other patterns.
         assert [rule.pattern for rule in policy.rules_of("v1-x")] == ["v[0-9]*-x", "v?*-x", "v1*-x"]
         assert [rule.pattern for rule in policy.rules if rule.exact] == ["main-x"]
 

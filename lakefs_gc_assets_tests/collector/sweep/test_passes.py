@@ -99,7 +99,7 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     reported = runs.table(sweep.run_id, "deleted_report").select(written.column_names).cast(written.schema)
     assert written.sort_by("address").equals(reported.sort_by("address"))
 
-    # Which of two runs is newer is told by the second in which they were opened.
+    # The second in which runs were opened decides which is newer.
     runs.clock.sleep(1)
     again = runs.open()
     result = runs.make(again, sweep=True)
@@ -162,7 +162,7 @@ def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Rep
 
 
 def put_back(runs: PlainRuns, every: int = 1) -> set[str]:
-    """Puts back what was deleted, or every so many of it, with its old time, as no command of ours does."""
+    """Puts back every `every`-th deleted object with its old time, as no command of ours does."""
     back = set(sorted(runs.server.deleted)[::every])
     for address in back:
         runs.server.place(address, written_at=runs.clock.now() - timedelta(days=400))
@@ -170,7 +170,7 @@ def put_back(runs: PlainRuns, every: int = 1) -> set[str]:
 
 
 class TestTwoRunsOfTheSameGarbage:
-    """Dry runs that are both approved, the older one first: the newer one claims nothing that is not its own."""
+    """Two approved dry runs, the older one first: the newer one claims only its own deletions."""
 
     @staticmethod
     def swept(replaying: Replaying, **settings: Any) -> tuple[PlainRuns, Report, Report]:
@@ -198,7 +198,7 @@ class TestTwoRunsOfTheSameGarbage:
         garbage = len(runs.server.deleted)
         assert (older.counts["deleted"], newer.counts["deleted"], newer.object_bytes["deleted"]) == (garbage, 0, 0)
         assert (newer.counts["deleted_by_another_run"], newer.ending) == (garbage, Ending.NOTHING_TO_DELETE)
-        # What the next run builds on knows that it is gone.
+        # The next run's base records that it is gone.
         assert newer.checkpoint is not None
         assert older.checkpoint is not None
         assert newer.checkpoint.pending == older.checkpoint.pending
@@ -209,7 +209,7 @@ class TestTwoRunsOfTheSameGarbage:
         assert newer.counts["deleted_by_another_run"] == older.counts["quarantined"] > 0
 
     def test_object_put_back_long_after_the_listing_is_kept_once_more(self, replaying: Replaying) -> None:
-        """Somebody wanted it, and this run has not listed it since."""
+        """A user wanted it, and this run has not listed it since."""
         runs = replaying("small", deletes="overlay", max_candidate_share=1)
         older = runs.open()
         assert runs.make(older).success
@@ -244,7 +244,7 @@ def test_garbage_put_back_with_its_old_time_is_deleted_by_the_next_sweep(
 
 
 def stage(runs: ReplayedRuns, run_id: str, address: str) -> None:
-    """Makes the server's next preparation tell of one more staged address."""
+    """Adds one staged address to the server's next preparation."""
     (server_run_id,) = runs.frame(run_id, "uncommitted_df").figures.server_run_ids
     folder = f"_lakefs/retention/gc/uncommitted/{server_run_id}/uncommitted/"
     buffer = io.BytesIO()
@@ -294,7 +294,7 @@ def test_without_the_lock_nothing_is_deleted(runs: PlainRuns) -> None:
     store = runs.repository.store
 
     def fault(method: str, target: str) -> None:
-        # The second dump is that of the recheck.
+        # The second dump belongs to the recheck.
         if method == "POST" and target.endswith("/dump"):
             dumps.append(target)
             if len(dumps) == 2:
@@ -352,7 +352,7 @@ def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> 
     deleted = runs.table(opened.run_id, "deleted_report").column("decided_at").to_pylist()
     assert (dumped.ended_at - prepared.ended_at).total_seconds() >= dumped.waited_seconds == 30
     assert (min(deleted) - listed.ended_at).total_seconds() >= 600 + 30
-    # The store tells whole seconds.
+    # The store has whole seconds.
     assert 0 <= (runs.clock.now() - began).total_seconds() - (600 + 30) <= 2
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
 
@@ -372,7 +372,7 @@ def opener(tmp_path: Path) -> StoreOpener:
 
 
 class Noting(LocalEngine):
-    """Notes of about how many rows it is told when it compares and keeps."""
+    """Records the stated numbers of rows when it compares and caches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -394,7 +394,7 @@ class Noting(LocalEngine):
 
 
 class Sweeping:
-    """The last step of a run that has marked objects; `lines` are what it logs."""
+    """The last step of a run that has marked objects; `lines` are its log lines."""
 
     def __init__(self, opener: StoreOpener, marked: Sequence[str] = KEYS, plan: Plan = PLAN, **settings: Any) -> None:
         self.lines: list[str] = []
@@ -426,12 +426,12 @@ class Sweeping:
         return receipts.table(made, [outcome] * count, [error] * count, NOW, self.plan.attempt)
 
     def outcomes(self, *parts: pa.Table) -> StoredFrame[DeletedFigures]:
-        """A report of receipts."""
+        """A frame made from receipts."""
         rows = self.engine.table(pa.concat_tables(parts).cast(nullable(RECEIPTS)))
         return self.step.complete(DELETED_REPORT, DeletedFigures(True), self.step.write(DELETED_REPORT, rows))
 
     def sweep(self, *live: str, left: Sequence[str] = KEYS) -> dict[str, str]:
-        """One pass in which a recheck finds these addresses live; what became of each candidate."""
+        """One pass in which a recheck finds these addresses live; returns the outcome of each candidate."""
         found = self.engine.select(self.rows(*live), "address", "slice", "slice_window")
 
         def again(step: Step[ArrowRows], samples: Samples) -> ArrowRows:
@@ -451,7 +451,7 @@ class Sweeping:
         return {row["address"]: row["outcome"] for row in reported}
 
     def there(self) -> set[str]:
-        """The objects that are left."""
+        """The remaining objects."""
         return {key for batch in self.store.list("data/") for key in batch.column("key").to_pylist()}
 
 
@@ -541,11 +541,11 @@ class TestWaitForRecheck:
             frame = self.stored(run, by_own_clock, by_store)
             passes.wait_for_recheck(run.step, frame)
             waited = (run.step.repository.clock.now() - NOW).total_seconds()
-            # A store tells whole seconds, and time passes while this runs.
+            # A store has whole seconds, and time passes during the test.
             assert least - 5 <= waited <= (least and least + 2)
 
     def stored(self, run: "Sweeping", own: int, by_store: int) -> StoredFrame[UncommittedFigures]:
-        """Uncommitted data that was complete so many seconds ago, by each clock."""
+        """Uncommitted data that was complete some seconds ago, by each clock."""
         plan, ended_at = run.step.plan, NOW - timedelta(seconds=own)
         span = Span(UNCOMMITTED_DF.name, plan.run_id, plan.attempt, ended_at, ended_at)
         manifest = Manifest(span, (), UncommittedFigures((), (), pages=0))
@@ -609,7 +609,7 @@ class TestSweepOnce:
         reported = run.sweep(KEYS[1], KEYS[1], "data/another")
         assert reported == dict.fromkeys(KEYS, "accepted") | {KEYS[1]: "kept_live"}
         assert run.there() == {KEYS[1]}
-        # Of what is live again nobody knows how much it is.
+        # The number of addresses that are live again is unknown.
         assert run.engine.counts == [None, 4, 4 + 4, 4 + 4]
         assert sorted(receipts.read(run.store, PLAN.run_id).column("address").to_pylist()) == sorted(
             {*KEYS} - {KEYS[1]}

@@ -15,7 +15,7 @@ __all__ = ["opened"]
 
 
 class TestRequireDryRun:
-    """Only what a dry run found that came to its end can be approved."""
+    """Only candidates of a finished dry run can be approved."""
 
     def found(self, opened: OpenRepository, plan: Plan) -> Manifest[CandidateFigures]:
         """The stored frame of candidates of a run."""
@@ -25,7 +25,7 @@ class TestRequireDryRun:
         return made
 
     def why_not(self, opened: OpenRepository, plan: Plan) -> str:
-        """Why a run cannot be approved."""
+        """The reason why a run cannot be approved."""
         with pytest.raises(CollectionError) as refused:
             require_dry_run(opened.store, plan.run_id)
         return str(refused.value)

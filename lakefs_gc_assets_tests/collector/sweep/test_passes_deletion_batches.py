@@ -34,7 +34,7 @@ KEYS = [f"{SLICE}{number:01x}{end}" for number in range(5) for end in "0g"]
 
 
 class SmallBatches(LocalStore):
-    """Takes three keys at a time; notes each delete."""
+    """Takes three keys at a time; records each delete."""
 
     delete_limit = 3
 
@@ -87,7 +87,7 @@ def test_candidates_are_deleted_in_batches_each_with_receipts(held: Held) -> Non
 def test_a_rate_is_kept_on_average_and_no_batch_is_larger_than_a_second_of_it(held: Held) -> None:
     clock = HandClock()
     sweep = replace(held.sweep(), clock=clock, pace=Pace(2, clock))
-    # Spark hands over rows in several pieces.
+    # Spark passes on rows in several pieces.
     for piece in (KEYS[:5], KEYS[5:]):
         list(sweep.delete(candidates(*piece)))
     assert held.store.deletes == [KEYS[:2], KEYS[2:4], KEYS[4:5], KEYS[5:7], KEYS[7:9], KEYS[9:]]
@@ -113,7 +113,7 @@ def test_tasks_that_delete_at_a_rate_are_no_more_than_run_at_once_and_can_keep_t
     assert [tasks(rate, 16) for rate in (0.1, 100, 3500, 10**6)] == [1, 1, 7, 16]
     assert tasks(3500, 2) == 2
     assert tasks(100, 16, "quarantine") == 2
-    # More would each want so many keys of a store that throttles that it refuses some for a minute.
+    # With more tasks, a throttling store would get so many keys at once that it refuses some for a minute.
     assert [tasks(0, at_once) for at_once in (32, 33, 256)] == [None, 32, 32]
     assert tasks(0, 256, "quarantine") is None
 
@@ -261,7 +261,7 @@ class TestFailures:
 class TestTheTimeOfARecheck:
     @dataclass
     class Minutes(HandClock):
-        """A minute passes at each look."""
+        """Advances by a minute at each reading."""
 
         tick: timedelta = timedelta(minutes=1)
 

@@ -67,7 +67,7 @@ KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number:01x}0" for number in range(3)]
 
 @dataclass
 class Moving:
-    """A repository with objects of different content that one run moves."""
+    """A repository with objects of different content, which one run moves."""
 
     opened: OpenRepository
     run: str = ""
@@ -77,7 +77,7 @@ class Moving:
         return self.opened.store
 
     def prepare(self) -> None:
-        """The objects, a plan, and nothing else."""
+        """Prepares exactly the objects and a plan."""
         for batch in self.store.list(""):
             self.store.delete([key for key in batch["key"].to_pylist() if key != lock.KEY])
         self.run = began(self.opened, DAY).run_id
@@ -88,10 +88,10 @@ class Moving:
         return Lock.acquire(self.store, run_id=self.run, owner="owner", now=NOW, expiry=timedelta(hours=1))
 
     def quarantine(self, store: ObjectStore, keys: Sequence[str] = KEYS, beyond: int = 0) -> pa.Table:
-        """A sweep as a resumed one goes on: what has receipts is done.
+        """Sweeps as a resumed sweep continues: objects with receipts are done.
 
         Args:
-            beyond: by how many bytes the sizes are too large that clients named.
+            beyond: bytes by which clients overstated sizes.
         """
         token = self.lock().token
         earlier = receipts.read(store, self.run)
@@ -175,7 +175,7 @@ def test_everything_comes_back_and_copies_stay(moving: Moving) -> None:
 
 @pytest.mark.parametrize("is_done_before", [False, True])
 def test_what_a_deletion_that_is_done_late_takes_away_comes_back(moving: Moving, is_done_before: bool) -> None:
-    """Its answer was lost, or its process stood still: the store does it, or does it again, after a restoration."""
+    """Its answer was lost, or its process stood still: the store executes it (again) after a restore."""
 
     class Late(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -191,7 +191,7 @@ def test_what_a_deletion_that_is_done_late_takes_away_comes_back(moving: Moving,
 
 
 def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
-    """A run that lists nothing knows sizes from entries alone."""
+    """A run without a listing knows sizes only from entries."""
     moving.quarantine(moving.store, beyond=9)
     assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED)
     assert moving.there() == ALL
@@ -480,7 +480,7 @@ BREAKS = [
 
 
 def breaks(moving: Moving, work: Callable[[ObjectStore], object], prepare: Callable[[], None], how: Break) -> int:
-    """Breaks every call of a piece of work once: each time nothing is lost, and a repeat finishes it."""
+    """Breaks every call of some work once: nothing is ever lost, and a repetition finishes the work."""
     count = 0
     for what in every_break(lambda: moving.store, work, prepare, how):
         assert moving.moved() | moving.there() == ALL, what

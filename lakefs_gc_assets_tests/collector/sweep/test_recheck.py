@@ -1,4 +1,4 @@
-"""What a recheck finds and compares. That a run asks for it, and deletes nothing then, `test_run_guards` tests."""
+"""Findings and comparisons of a recheck. `test_run_guards` tests that a run calls it, and then deletes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ from lakefs_gc_assets_tests.spark.frame_rows import live
 
 @pytest.fixture
 def repository(tmp_path: Path) -> OpenRepository:
-    """A repository in a folder, of which nothing uncommitted may be lost."""
+    """A repository in a folder, for which no uncommitted object may be lost."""
     (tmp_path / "repo").mkdir()
     opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo")
     return opened_by(opener, max_uncommitted_loss_share=0)
@@ -49,16 +49,16 @@ def rows(*names: str) -> ArrowRows:
 
 
 def put(step: Step[ArrowRows], kind: Frame[F], names: Sequence[str], figures: F) -> None:
-    """Stores what the mark found."""
+    """Stores findings of the mark."""
     step.complete(kind, figures, step.write(kind, rows(*names)))
 
 
 class TestFindLiveAgain:
-    """The mark found `a` uncommitted and `b` committed; `a` is uncommitted still, and a new commit holds `c`."""
+    """The mark found `a` uncommitted and `b` committed; `a` is still uncommitted, and a new commit holds `c`."""
 
     @pytest.fixture
     def step(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> Step[ArrowRows]:
-        """A recheck whose server answers nothing else."""
+        """A recheck whose server has no other answers."""
         step = made_step(LocalEngine(), repository)
         read = tables.write_run_ids(repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64])
         put(step, UNCOMMITTED_DF, ["a"], UNCOMMITTED_FIGURES)
@@ -108,7 +108,7 @@ def test_a_repository_elsewhere_on_the_bucket_does_no_harm(repository: OpenRepos
 
 
 class Noting(LocalEngine):
-    """Notes of which columns, and of about how many rows, it is told when it subtracts."""
+    """Records the columns and stated sizes of subtractions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,12 +122,12 @@ class Noting(LocalEngine):
 
 
 class TestRequireUncommittedKept:
-    """Of what was uncommitted at the mark, `staged` is asked for again, and of `committed` a commit holds each."""
+    """At the recheck, `staged` addresses are still uncommitted, and commits hold the `committed` ones."""
 
     def require(
         self, repository: OpenRepository, marked: Sequence[str], staged: Sequence[str], committed: Sequence[str]
     ) -> Noting:
-        """Asks, with two files of uncommitted data and 40 new committed addresses; what the engine was asked."""
+        """Checks two files of uncommitted data and 40 new committed addresses; returns the engine's recorded calls."""
         engine = Noting()
         step = made_step(engine, repository)
         put(step, UNCOMMITTED_DF, marked, UNCOMMITTED_FIGURES)

@@ -26,7 +26,7 @@ SPAN = 15 * MINUTE
 
 
 class TimedStore(LocalStore):
-    """Writes at a time of its own."""
+    """Writes at its own time."""
 
     moment: datetime = NOW
 
@@ -36,7 +36,7 @@ class TimedStore(LocalStore):
 
 @dataclass
 class Executor:
-    """A clock of a machine of its own: what it takes for the time, and the seconds that it counts."""
+    """Clocks of a separate machine: its wall time, and its counted seconds."""
 
     moment: datetime = NOW
     seconds: float = 0.0
@@ -83,7 +83,7 @@ def test_a_task_that_begins_late_has_what_is_left(
     clock = Executor(timed.moment + timedelta(seconds=skew))
     countdown = valid.countdown(timed, RUN, clock)
     clock.passes(timedelta(seconds=works))
-    # Stores tell times in whole seconds: the last one is not used.
+    # Stores have times in whole seconds: the last second is not used.
     assert countdown.is_over() == (late + works >= SPAN.total_seconds() - 1)
 
 

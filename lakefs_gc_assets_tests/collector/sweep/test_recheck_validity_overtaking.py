@@ -78,7 +78,7 @@ def test_so_does_one_whose_sweep_came_to_its_end(opened: OpenRepository, mine: P
 def test_so_does_one_that_was_killed_while_it_swept(
     opened: OpenRepository, mine: Plan, outcome: Outcome, sweep: bool
 ) -> None:
-    """A dry run that was approved since sweeps as well."""
+    """An approved dry run counts as a sweep as well."""
     decided(opened, began(opened, HOUR, sweep=sweep), outcome)
     with pytest.raises(OrderViolation, match=OVERTAKEN):
         require_not_overtaken(opened.store, mine.run_id)

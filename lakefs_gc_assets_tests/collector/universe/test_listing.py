@@ -35,7 +35,7 @@ BORN = datetime(2026, 11, 1, tzinfo=UTC)
 CUTOFF = BORN + timedelta(days=9)
 PLAN_OF_NOVEMBER = replace(PLAN, run_id=RUN_ID, slice_window="month", windows=("2026-11",))
 TASKS = 16
-"""As many as four workers have."""
+"""As many tasks as four workers have."""
 ISSUE = layout.XidGenerator(b"12345", 0)
 
 
@@ -66,7 +66,7 @@ def test_of_a_slice_with_half_of_all_objects_no_task_lists_much(opener: StoreOpe
     frame = stored(opener, large=500)
 
     assert Counter(frame.table()["address"].to_pylist()) == Counter(large + others)
-    # All rows are of one window, so each task wrote one file.
+    # All rows are in one window, so each task wrote one file.
     rows = [file.rows for file in frame.manifest.files]
     assert max(rows) <= sum(rows) / 5
     assert len(rows) > TASKS
@@ -101,7 +101,7 @@ def test_a_large_slice_is_listed_by_several_calls_at_once(opener: StoreOpener, t
 def test_a_large_folder_that_is_no_slice_is_shared_out(
     opener: StoreOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever lies in it, in the root or in a shard is listed once."""
+    """Each object in it, in the root or in a shard is listed once."""
     monkeypatch.setattr(local_store, "BATCH_ROWS", 50)
     flat = [sha256(bytes([number % 256, number // 256])).hexdigest()[:32] for number in range(1000)]
     large, shard = [f"data/old/{name}" for name in flat], [f"data/!ab/c/{name}" for name in flat[:300]]

@@ -1,4 +1,4 @@
-"""What only expired commits hold: what is told of it is what ranges state, and no listing of the store."""
+"""Objects of expired commits only: their facts come from ranges, not from a listing of the store."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,18 +20,18 @@ from lakefs_gc_assets_tests.simulation.world import World
 
 CONTENT = b"encrypted"
 NAMED = md5(b"the ETag of what was copied")
-"""The checksum that a copy keeps: it looks like the MD5 of its content, and is none."""
+"""The checksum that a copy keeps: it looks like the MD5 of its content, but is not."""
 
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    """Of a bucket in which some objects are encrypted by a key of KMS."""
+    """A scene with a bucket in which a KMS key encrypts some objects."""
     with remembering(), deterministic(2):
         yield Scene(World.from_setup(replace(KINDS["committed"].setup, etags="foreign")))
 
 
 def put(scene: Scene, path: str, content: bytes, checksum: str = "") -> Entry:
-    """Stages an object on main, whose MD5 the store tells."""
+    """Stages an object on main whose MD5 the store reports."""
     world = scene.world
     while encrypted(key := world.issue(world.servers.servers[0])[0]):
         pass
@@ -42,9 +42,9 @@ def put(scene: Scene, path: str, content: bytes, checksum: str = "") -> Entry:
 
 
 def test_the_checksum_of_an_entry_is_no_etag_of_the_store(scene: Scene) -> None:
-    """A copy is in a live range and in an expired one, which both tell the checksum that it keeps.
+    """A copy is in a live and in an expired range, which both state the checksum that it keeps.
 
-    Another copy, which only the expired one has, is staged over it: by this checksum the server lists no change.
+    Another copy, which only the expired range has, is staged over it. By this checksum the server lists no change.
     """
     put(scene, "a", CONTENT, NAMED)
     replaced = put(scene, "b", CONTENT, NAMED)

@@ -1,4 +1,4 @@
-"""Runs that read an inventory in place of a listing: what they plan, and what they do through the real graph."""
+"""Runs that read an inventory instead of listing: their plans, and their results through the real graph."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ def runs(replaying: Replaying) -> PlainRuns:
 
 
 def reported(runs: PlainRuns, created: datetime) -> str:
-    """Writes an inventory of what is there now, in two files; returns the folder of the reports."""
+    """Writes an inventory of the current objects in two files; returns the folder of the reports."""
     repository = runs.repository
     location = repository.namespace.location
     listed = pa.Table.from_batches(repository.store.list("")).to_pylist()
@@ -56,11 +56,11 @@ def collected(runs: PlainRuns, flow: Flow = Flow.CLEAN) -> Report:
 
 
 class TestTheCutoff:
-    """What a report says is trusted of objects that are older than it by the margin and by the skew."""
+    """A report is trusted for objects older than it by the margin and the skew."""
 
     @staticmethod
     def planned(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: plans.Plan, created: datetime) -> plans.Plan:
-        """The plan with a report that was made at this moment, which is trusted of what is 30 hours older."""
+        """The plan with a report made at this moment, which is trusted for objects 30 hours older."""
         (folder / "repository").mkdir(exist_ok=True)
         opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repository/")
         found = Inventory(opener, "s3://reports/manifest.json", created, "", True, (), ())

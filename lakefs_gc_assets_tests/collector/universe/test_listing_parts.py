@@ -81,7 +81,7 @@ class TestWhatIsListed:
         whole = open_store(settings, Namespace.parse(f"s3://{bucket}"))
         facts = pa.Table.from_batches(whole.list("")).to_pylist()
         versions = [Version(row["key"], row["size"], row["last_modified"], row["etag"]) for row in facts]
-        # Of a slice that is gone since, nothing is taken.
+        # Objects of a slice that has since disappeared are left out.
         store.delete([f"data/{slices[2]}/{xid}"])
         key = inventories.write(whole, "reports/", "CSV", [versions[:3], versions[3:]], sourceBucket=bucket)
         inventory = open_inventory(settings, f"s3://{bucket}/{key}", namespace)
@@ -142,7 +142,7 @@ class TestSlicesThatAreSkipped:
 
     @given(st.integers(-100_000, 100_000), st.integers(0, 3600), st.integers(0, 999_999))
     def test_hold_no_name_older_than_the_cutoff(self, seconds: int, later: int, micros: int) -> None:
-        # A server names objects of a slice from its creation on.
+        # A server names a slice's objects from the slice's creation on.
         created = CUTOFF + timedelta(seconds=seconds, microseconds=micros)
         name = f"data/{slice_of(created)}/{ISSUE.ascending(created + timedelta(seconds=later))}"
         issued = layout.parse(name).issued_at

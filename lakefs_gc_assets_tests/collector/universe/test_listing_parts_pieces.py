@@ -1,4 +1,4 @@
-"""A part of the listing that tasks leave off and others go on with."""
+"""A part of the listing that one task stops and other tasks continue."""
 
 import random
 from bisect import bisect_right
@@ -28,10 +28,10 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
 
 
 class Names(LocalStore):
-    """A store that lists names, a few at a time.
+    """A store that lists a few names at a time.
 
     Attributes:
-        listed: how many rows each listing gave, in order of the calls.
+        listed: number of rows that each listing returned, in call order.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], batch: int, prefix: str = PREFIX) -> None:
@@ -58,7 +58,7 @@ class Names(LocalStore):
 
 
 def in_rounds(store: ListsInOrder, limit: int) -> tuple[list[str], int]:
-    """What tasks list of the folder, and in how many rounds."""
+    """Names that tasks list in the folder, and the number of rounds."""
     found: list[str] = []
     parts: Sequence[Part] = [Part(PREFIX)]
     rounds = 0
@@ -140,7 +140,7 @@ def test_no_listing_of_a_large_part_is_long(tmp_path: Path, kind: str) -> None:
 
     assert sorted(found) == sorted(PREFIX + name for name in names)
     assert max(store.listed) == limit
-    # No server makes names of folders in folders, where most bounds lie beside all names.
+    # No server creates nested folders; with them, most bounds fall outside all names.
     folders = kind == "tables in folders"
     assert rounds <= (10 if folders else 4)
     assert sum(listed == 0 for listed in store.listed) <= (500 if folders else 80)
@@ -170,7 +170,7 @@ def test_a_part_that_is_not_large_is_listed_in_one_go(tmp_path: Path) -> None:
 
 
 class TestShards:
-    """An optimized run lists a shard and stores what lies in slices that are not sealed."""
+    """An optimized run lists a shard, and stores objects of slices that are not sealed."""
 
     SLICES = tuple(layout.XidGenerator().descending(BORN + timedelta(hours=hours)) for hours in range(4))
 
@@ -189,7 +189,7 @@ class TestShards:
         }
         rows, pages = self.listed([*chain(*names.values())], [old, oldest], tmp_path)
         assert rows == names[f"c/{newest}"] + names[f"c/{new}"]
-        # Three pages until one lies in a single sealed slice, then a page of the other.
+        # Three pages until one is within a single sealed slice, then one page of the other slice.
         assert pages == [3_000, 1_000, 0]
 
     @given(st.data())

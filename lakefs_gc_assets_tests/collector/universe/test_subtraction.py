@@ -39,7 +39,7 @@ __all__ = ["replaying"]
 
 
 def place_old(runs: PlainRuns, days: int, count: int = 1, etag: str | None = None) -> list[str]:
-    """Objects of one slice that were written so many days ago."""
+    """Objects of one slice that were written `days` ago."""
     then = runs.clock.now() - timedelta(days=days)
     generator = layout.XidGenerator()
     folder = f"data/{generator.descending(then)}/"
@@ -98,7 +98,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Noting(LocalEngine):
-    """Notes about how many rows it is told that tables have which it subtracts, and how many are left."""
+    """Records the stated sizes of subtracted tables, and the number of remaining rows."""
 
     def __init__(self) -> None:
         super().__init__()
