@@ -32,8 +32,8 @@ print(*sorted(job.name for job in defs().resolve_all_job_defs()))
 
 
 def remove(extensions: Collection[str], folder: Path) -> None:
-    """Copies package and tests into a folder without these extensions, and without their lines in the two lists."""
-    # Compiled files go along: they are valid for a copy, and compiling takes longer than the tests.
+    """Copies package and tests into a folder, without these extensions and their lines in the two lists."""
+    # Compiled files are copied too: they stay valid, and compiling takes longer than the tests.
     shutil.copytree(ROOT / "lakefs_gc_assets", folder / "lakefs_gc_assets")
     tests = shutil.ignore_patterns("extensions")
     shutil.copytree(ROOT / "lakefs_gc_assets_tests", folder / "lakefs_gc_assets_tests", ignore=tests)

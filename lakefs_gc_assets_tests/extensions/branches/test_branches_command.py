@@ -1,4 +1,4 @@
-"""`lakefs-gc branches`: lines, questions and exit statuses; what is stale is tested where it is decided."""
+"""`lakefs-gc branches`: lines, prompts and exit statuses. The rules of staleness are tested in their own module."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ Branches = Callable[..., Result]
 
 @pytest.fixture
 def branches(monkeypatch: pytest.MonkeyPatch) -> Branches:
-    """Calls the command on what the collector is to answer."""
+    """Calls the command with a scripted answer of the collector."""
     monkeypatch.setattr(Target, "open", mock.Mock())
 
     def call(answer: object, *arguments: str) -> Result:

@@ -1,4 +1,4 @@
-"""The job and asset `stale_branches`: it shows, and deletes what was shown if the file lets a launch do so."""
+"""The job and asset `stale_branches`: it lists branches, and deletes the listed ones if launches may do so."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stale branches of an embedded server, with the real SDK: which ones go, exactly as shown, and how they come back."""
+"""Stale branches of an embedded server, with the real SDK: deleting exactly the listed ones, and restoring them."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def made(tmp_path: Path) -> Iterator[RetainedRepository]:
 
 
 def branch(made: RetainedRepository, name: str, *days: float, source: str = "main") -> None:
-    """A branch with a commit of its own so many days ago, each."""
+    """A branch with its own commits, one for each number of days ago."""
     made.call("POST", "/branches", {"name": name, "source": source})
     for number, ago in enumerate(days):
         made.put(f"{name} {number}", f"{name}/{number}", name)
@@ -106,7 +106,7 @@ def policy(made: RetainedRepository, rules: list[dict[str, Any]], **collection: 
 
 
 def opened(made: RetainedRepository, **answers: Callable[..., Any]) -> OpenRepository:
-    """The repository; some calls to the server have other answers."""
+    """The repository; some calls to the server get other answers."""
     repository = open_repository(loaded_configuration(made.folder / "lakefs-gc.yaml", None))
     return replace(repository, api=cast("LakeFSApi", Asked(repository.api, **answers))) if answers else repository
 
@@ -275,7 +275,7 @@ def test_a_branch_that_the_server_fails_at_stays_and_the_others_are_decided(
 
 
 def test_own_commits_of_random_graphs() -> None:
-    """Against the plain definition: the line of first parents, without what is on any other line."""
+    """Compared with the plain definition: the line of first parents, without commits of any other line."""
     random = np.random.default_rng(5)
     for _ in range(200):
         count = int(random.integers(1, 12))
@@ -363,7 +363,7 @@ class TestDeleting:
         assert {name: (outcome.fate, outcome.why) for name, outcome in outcomes.items()} == {
             "old-1": (BranchFate.KEPT, changed),
             "old-2": (BranchFate.KEPT, "uncommitted changes"),
-            # Made anew on the same commit, it is as it was shown.
+            # Recreated on the same commit, it is unchanged since the listing.
             "old-3": (BranchFate.DELETED, ""),
             "old-4": (BranchFate.KEPT, "the branch protection rule old-4 fits it"),
             "old-5": (BranchFate.DELETED, ""),
@@ -398,7 +398,7 @@ class TestDeleting:
         count, pull_id = 0, ""
 
         def read(*arguments: Any) -> Any:
-            """The decision is made by the first answer; right after it, somebody works on the branch."""
+            """The first answer decides; right after it, a user changes the branch."""
             nonlocal count, pull_id
             count += 1
             answer = read_staged(*arguments) if count == 1 or not why else None
@@ -418,7 +418,7 @@ class TestDeleting:
         digest, changed = listed(made).digest, stale_branches._changed
 
         def lose(repository: OpenRepository, identity: stale_branches.BranchIdentity) -> str:
-            """The last look lasts so long that somebody takes the lock."""
+            """The last check takes so long that another process takes the lock."""
             why = changed(repository, identity)
             repository.store.delete([LOCK_KEY])
             return why
@@ -439,7 +439,7 @@ class TestDeleting:
         digest, real = listed(made).digest, opened(made).api
 
         def fail(name: str) -> None:
-            """The second deletion is made, and its answer lost."""
+            """The second deletion succeeds, but its answer is lost."""
             cast("Any", real).delete_branch(name)
             if name == "old-2":
                 raise ServerUnavailable("gone")
@@ -646,7 +646,7 @@ def test_the_guard_on_branches_knows_those_that_we_deleted(made: RetainedReposit
 def collecting(
     made: RetainedRepository, between: Callable[[str], None] = lambda name: None, flow: Flow = Flow.CLEAN
 ) -> Report:
-    """A sweep by the configuration; `between` is told the name of each step that ended."""
+    """A sweep by the configuration; `between` gets the name of each finished step."""
     policy(made, RULES, sweep=True, max_branch_loss_share=1, wait_before_dump_seconds=0, wait_before_recheck_seconds=0)
     loaded = loaded_configuration(made.folder / "lakefs-gc.yaml", None)
     settings = loaded.configuration.collection.model_copy(
@@ -657,7 +657,7 @@ def collecting(
 
 
 def retire_and_sweep(made: RetainedRepository) -> str:
-    """Deletes two stale branches, and the data of one by the rules; returns its head."""
+    """Deletes two stale branches, and the data of one branch by the rules; returns its head."""
     made.call("POST", "/branches", {"name": "old-2", "source": "main"})
     for number, days in enumerate((90, 40)):
         with made.server.clock.at(datetime.now(UTC) - timedelta(days=days, hours=1)):
@@ -702,7 +702,7 @@ def test_a_recheck_knows_them_too(made: RetainedRepository, recorded: bool) -> N
 
     def between(name: str) -> None:
         if name == CANDIDATES_DF.name:
-            # The run holds the lock, which keeps an approval out: this is what comes between a mark and its approval.
+            # The run's lock blocks an approval; this simulates a deletion between a mark and its approval.
             with mock.patch.object(stale_branches, "locked", lambda *arguments: nullcontext(mock.Mock())):
                 retire_all(made, recorded)
 

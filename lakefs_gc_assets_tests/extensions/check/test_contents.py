@@ -1,4 +1,4 @@
-"""Contents that are whole and contents that are damaged, by the checksums of every kind of upload; a folder and S3."""
+"""Intact and damaged contents, by the checksums of every kind of upload; in a folder and on S3."""
 
 import hashlib
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class OnS3:
         self.client.put_object(Bucket=self.bucket, Key=KEY, Body=content, **encryption)  # type: ignore[arg-type]
 
     def turn_a_bit(self) -> None:
-        """Damages the content where the service keeps it, so that it goes on telling the ETag."""
+        """Damages the content inside the service, so that it keeps reporting the old ETag."""
         stored: Any = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].get_object(self.bucket, KEY)
         etag, content = stored.etag, stored.value
         stored.value = content[:-1] + bytes([content[-1] ^ 1])
@@ -89,7 +89,7 @@ class TestInOnePiece:
 @pytest.mark.parametrize("sizes", [EQUAL, UNEVEN, ONE])
 @pytest.mark.parametrize("states_parts", [False, True])
 class TestInParts:
-    """By the gateway, whose checksums do not state the number of parts, and by presigned links, whose checksums do."""
+    """Uploads by the gateway, whose checksums omit the number of parts, and by presigned links, which state it."""
 
     @staticmethod
     def checksum(sizes: Sequence[int], states_parts: bool) -> str:

@@ -1,4 +1,4 @@
-"""The asset `repository_check`: made by its job, while somebody holds the lock, and judged by its check."""
+"""The asset `repository_check`: made by its job while the lock is held, and judged by its check."""
 
 from datetime import UTC, datetime
 from pathlib import Path

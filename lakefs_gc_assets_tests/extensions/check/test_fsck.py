@@ -1,4 +1,4 @@
-"""Damage of every kind is made in a repository of the embedded server and found; a whole one has none."""
+"""Damage of every kind is made in a repository of the embedded server, and found; an intact one has none."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def store_of(made: RetainedRepository) -> LocalStore:
 
 @contextmanager
 def damaged(made: RetainedRepository, key: str, damage: Damage | None = None) -> Iterator[None]:
-    """An object or file is missing, or has other content."""
+    """Removes an object or file, or changes its content."""
     store = store_of(made)
     content = store.get(key)
     if damage is None:
@@ -85,7 +85,7 @@ def places(finding: Finding) -> set[str]:
 
 
 class Asked:
-    """A server or a store that answers some calls otherwise."""
+    """A server or a store with other answers to some calls."""
 
     def __init__(self, real: object, **answers: Callable[..., Any]) -> None:
         self._real, self._answers = real, answers

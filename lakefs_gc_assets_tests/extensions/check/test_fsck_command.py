@@ -1,4 +1,4 @@
-"""`lakefs-gc fsck`: lines, JSON and exit statuses; what it finds is tested where the check is."""
+"""`lakefs-gc fsck`: lines, JSON and exit statuses; its findings are tested with the check."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Fsck = Callable[..., Result]
 
 @pytest.fixture
 def fsck() -> Fsck:
-    """Calls the command with what the check is to answer; the answer's `asked` has its arguments."""
+    """Calls the command with a scripted answer of the check; the answer's `asked` has its arguments."""
 
     def call(checkup: Checkup | Exception, *arguments: str) -> Result:
         with (

@@ -1,4 +1,4 @@
-"""In simulated histories a check finds what the world lacks, and nothing else; a whole repository has no findings."""
+"""In simulated histories, a check finds exactly the objects that are missing; an intact repository has no findings."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -37,11 +37,11 @@ def opened(
     point: Callable[[str], bool] = lambda call: False,
     **changes: object,
 ) -> OpenRepository:
-    """The world's repository for whoever only looks.
+    """The world's repository for read-only use.
 
     Args:
-        deletes, writes: look at each deletion and each write, and raise where it must not be.
-        point: is told each call, before it is made.
+        deletes, writes: called for each deletion and each write; they raise if it must not happen.
+        point: called with each call, before it is made.
         changes: of settings.
     """
     machine = MachineClock(world.time, 0.0)
@@ -52,10 +52,11 @@ def opened(
 
 
 def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
-    """Keys and stated sizes of entries of all commits, or of branch heads, and of staged ones that the server lists.
+    """Keys and stated sizes of entries of all commits, or of branch heads, and of listed staged entries.
 
-    It lists no staged entry whose content equals the committed one at its path (equals_committed). Of heads, entries
-    whose address is spelled otherwise than its key are left out: it can mean several objects, and is not compared.
+    The server does not list a staged entry whose content equals the committed one at its path (equals_committed).
+    Entries
+    of heads whose address is not spelled like its key are left out: it can mean several objects, and is not compared.
     """
     repository = world.repository
     for branch in repository.branches.values():
@@ -81,7 +82,7 @@ def _check(kind: HistoryKind, seed: int) -> Counter[str]:
     gone = {finding.address for finding in checkup.findings if finding.kind in GONE}
     wrong = {finding.address for finding in checkup.findings if finding.kind is FindingKind.SIZE}
     why = f"{kind} history {seed}; play it again with {SEED_VARIABLE}={draw_seed()}"
-    # A copy that lakeFS remembers is needed without an entry, too.
+    # A copy that lakeFS tracks is needed without an entry, too.
     needed = {key for key, _ in sizes}.union(address for address, _ in world.repository.copies)
     assert gone <= needed - stored.keys(), why
     assert wrong <= {key for key, size in sizes if stored.get(key, size) != size}, why

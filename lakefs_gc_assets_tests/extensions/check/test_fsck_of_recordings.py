@@ -1,4 +1,4 @@
-"""Recordings of servers are whole, and damage of their ranges, metaranges and objects is found."""
+"""Recordings of servers are intact, and damage to their ranges, metaranges and objects is found."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -43,7 +43,7 @@ OBJECTS: dict[FindingKind, Callable[[ObjectStore, str, int], object]] = {
     FindingKind.MISSING: lambda store, address, size: store.delete([address]),
     FindingKind.QUARANTINED: lambda store, address, size: store.put(passes.key("g4uk6erfnfus73frbnqg", address), b""),
 }
-"""Damage of an object, each after the one before it."""
+"""Kinds of damage to an object, applied one after the other."""
 
 
 def _checked(repository: OpenRepository, key: str = "", damage: Callable[[bytes], bytes] = bytes) -> Checkup:

@@ -1,4 +1,4 @@
-"""`lakefs-gc metadata`: lines and JSON; what is unneeded is tested where it is found."""
+"""`lakefs-gc metadata`: lines and JSON; the listing of unneeded metadata is tested in its own module."""
 
 import json
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _surveyed(answer: object) -> object:
 
 @pytest.fixture
 def metadata() -> Metadata:
-    """Calls the command on what the collector is to answer."""
+    """Calls the command with a scripted answer of the collector."""
 
     def call(answer: object, *arguments: str) -> Result:
         with (
@@ -86,7 +86,7 @@ Act = Callable[..., tuple[Result, mock.Mock]]
 
 @pytest.fixture
 def act() -> Act:
-    """Calls an act of the command, with what the collector lists and answers; gives the collector too."""
+    """Calls an action of the command, with scripted listing and results; also returns the collector."""
 
     def call(
         outcomes: tuple[FileOutcome, ...], *arguments: str, listing: MetadataListing = LISTING, typed: str = ""

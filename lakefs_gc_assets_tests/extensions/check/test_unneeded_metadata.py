@@ -1,4 +1,4 @@
-"""Unneeded metadata is moved, put back and purged, in the simulated world; others write meanwhile."""
+"""Unneeded metadata is moved, restored and purged in the simulated world, while others write."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -63,10 +63,10 @@ RECEIPTS = f"put {unneeded_metadata._RECEIPTS}"
 
 @dataclass
 class Meanwhile:
-    """Does something at the nth call that begins so, and counts calls.
+    """Acts at the nth call with a given beginning, and counts calls.
 
     Attributes:
-        acts: by the beginning of the call and its number, from 1.
+        acts: actions by the beginning of the call and its number, from 1.
     """
 
     acts: dict[tuple[str, int], Callable[[], object]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Meanwhile:
 
     def __call__(self, call: str) -> bool:
         for begins in {begins for begins, _ in self.acts}:
-            # The lock and the clock are no metadata.
+            # The lock and the clock are not metadata.
             key = call.removeprefix(begins.partition(" ")[0]).split()[:1]
             if call.startswith(begins) and ("/retention/" in begins or "/retention/" not in "".join(key)):
                 self.counts[begins] = self.counts.get(begins, 0) + 1
@@ -85,7 +85,7 @@ class Meanwhile:
 
 
 def to_move(world: World, point: Callable[[str], bool] = lambda call: False, **changes: Any) -> OpenRepository:
-    """The repository for whoever moves metadata, and touches nothing else."""
+    """The repository for moves of metadata, without access to anything else."""
 
     def only_metadata(key: str, what: object) -> None:
         assert key.startswith(METADATA_PREFIX), f"{key} is changed"
@@ -95,7 +95,7 @@ def to_move(world: World, point: Callable[[str], bool] = lambda call: False, **c
 
 
 def ignore(line: str) -> None:
-    """For lines of progress."""
+    """Ignores lines of progress."""
 
 
 def move(
@@ -116,7 +116,7 @@ def purge(world: World, **changes: Any) -> dict[str, FileFate]:
 
 
 def stored(world: World) -> set[str]:
-    """Files that are where lakeFS put them."""
+    """Files that are at their original place."""
     return {key.removeprefix(METADATA_PREFIX) for key in world.bucket.objects if "/retention/" not in key}
 
 
@@ -137,7 +137,7 @@ def commit_by_name(world: World, content: dict[str, Entry]) -> None:
 
 
 def write_again(world: World, *contents: Any) -> None:
-    """Writes the files of commits under way as servers do, whether they are there or not."""
+    """Writes the files of commits in progress as servers do, whether or not they exist."""
     for content in contents:
         lakefs_files.put_commit_objects(world.bucket, content)
         for name in files_of(content):
@@ -145,12 +145,12 @@ def write_again(world: World, *contents: Any) -> None:
 
 
 def require_safe(world: World) -> None:
-    """Raises AssertionError where a file that is needed is gone for good."""
+    """Raises AssertionError if a needed file is permanently gone."""
     assert needed(world) <= stored(world) | quarantined(world), "a needed file is gone for good"
 
 
 def require_whole(world: World) -> None:
-    """Raises AssertionError where a file that is needed is not at its place."""
+    """Raises AssertionError if a needed file is not at its place."""
     assert needed(world) <= stored(world), "a needed file is missing"
 
 
@@ -329,7 +329,7 @@ def test_readers_say_where_a_missing_file_lies(world: World) -> None:
 
 
 def second_survey(world: World) -> None:
-    """A commit comes to need a file after the first survey."""
+    """A commit starts to need a file after the first survey."""
     first = list_movable(to_move(world), LocalEngine(), ignore)
     commit_by_name(world, entries("failed"))
     assert not move(world, first=first)
@@ -337,7 +337,7 @@ def second_survey(world: World) -> None:
 
 
 def last_look(world: World) -> None:
-    """A commit under way writes the files again right before their deletion, and is made after the third survey."""
+    """A commit in progress writes the files again right before their deletion, and is made after the third survey."""
     content = entries("failed")
     outcomes = move(world, Meanwhile({(RECEIPTS, 1): lambda: write_again(world, content)}))
     assert fates(outcomes) == {FileFate.KEPT}
@@ -346,14 +346,14 @@ def last_look(world: World) -> None:
 
 
 def third_survey(world: World) -> None:
-    """A commit comes to need a file right after its deletion."""
+    """A commit starts to need a file right after its deletion."""
     act = Meanwhile({(SURVEYS, 2): lambda: commit_by_name(world, entries("failed"))})
     assert fates(move(world, act)) == {FileFate.RESTORED}
     require_whole(world)
 
 
 def range_alone(world: World) -> None:
-    """The same where only the range was moved."""
+    """The same if only the range was moved."""
     first = list_movable(to_move(world), LocalEngine(), ignore)
     ranges = tuple(file for file in first.files if file.kind is FileKind.RANGE)
     act = Meanwhile({(SURVEYS, 2): lambda: commit_by_name(world, entries("failed"))})
@@ -362,12 +362,12 @@ def range_alone(world: World) -> None:
 
 
 def young_metarange(world: World) -> None:
-    """A commit under way has written its metarange, and a range of it was there, and moved."""
+    """A commit in progress has written its metarange; one of its ranges already existed, and was moved."""
     written(world, LAST_OF_A_RANGE)
     world.pass_time(30 * DAY)
     moved = files_of(entries(LAST_OF_A_RANGE))
     content = entries(LAST_OF_A_RANGE, "zz")
-    # The range is known not to have been written again.
+    # The range was verifiably not written again.
     kept = {METADATA_PREFIX + name: world.bucket.objects[METADATA_PREFIX + name] for name in moved}
 
     def write() -> None:
@@ -393,7 +393,7 @@ def failed_survey(world: World) -> None:
 
 
 def waits(world: World) -> None:
-    """The second and the third survey are made ten minutes after what they follow."""
+    """The second and the third survey start ten minutes after the listing and the deletion."""
     first, asked = list_movable(to_move(world), LocalEngine(), ignore), list[float]()
     shown_at, deleted = first.made_at.timestamp(), list[float]()
     act = Meanwhile({(SURVEYS, number): lambda: asked.append(world.time.now) for number in (1, 2)})
@@ -420,7 +420,7 @@ def lost_lock_of_a_purge(world: World) -> None:
 
 
 def look_of_a_purge(world: World) -> None:
-    """What was moved is needed by the time of a purge."""
+    """A moved file is needed again at the time of a purge."""
     move(world)
     world.pass_time(30 * DAY)
     commit_by_name(world, entries("failed"))
@@ -429,14 +429,14 @@ def look_of_a_purge(world: World) -> None:
 
 
 def age_of_a_purge(world: World) -> None:
-    """What was moved 13 days ago is not purged."""
+    """Files moved 13 days ago are not purged."""
     move(world)
     world.pass_time(13 * DAY)
     assert purge(world) == {} and quarantined(world) == FAILED
 
 
 def failed_put_back(world: World) -> None:
-    """What is needed cannot be put back: it is not purged either."""
+    """A needed file that cannot be restored is not purged either."""
     move(world)
     world.pass_time(30 * DAY)
     commit_by_name(world, entries("failed"))
@@ -457,7 +457,7 @@ def _surveyed_once(repository: Any, engine: Any, note: Any, *put_back: Any) -> S
 
 
 def _naming_nothing(repository: Any, engine: Any, note: Any, *put_back: Any) -> Survey:
-    """A survey that does not look at what commits name."""
+    """A survey that ignores the files that commits name."""
     try:
         return replace(_find(repository, engine, note, *put_back), named=IdSet())
     except CorruptFile:
@@ -473,7 +473,7 @@ def _without_ranges(*arguments: Any) -> Any:
 
 
 def _nothing(*arguments: object) -> None:
-    """For what is taken out."""
+    """Replaces a removed part."""
 
 
 def _far_away(*arguments: object) -> datetime:
@@ -513,11 +513,12 @@ def test_each_rule_is_missed_when_it_is_taken_out(bug: str) -> None:
 
 
 def play(kind: HistoryKind, seed: int) -> int:
-    """Plays a history, and moves its unneeded metadata two weeks later; returns how many files are unneeded.
+    """Plays a history, and moves its unneeded metadata two weeks later; returns the number of unneeded files.
 
-    Beside what it leaves, each commit had a forerunner that failed: it lacked a path, and shares the other ranges.
-    Meanwhile some of these commits are tried once more, as users do, and others are made from the metarange that is
-    there. What is under way when the move ends is committed later.
+    Each commit also had a failed predecessor: it lacked a path, and shares the other ranges. During the move, some of
+    these commits are retried, as users do, and others are made from the existing metarange. Commits in progress when
+    the
+    move ends are made later.
     """
     with played(KINDS[kind].generate(seed)) as world:
         if not world.setup.dumps or world.other is not None:
@@ -540,7 +541,7 @@ def play(kind: HistoryKind, seed: int) -> int:
 
 
 def _move_meanwhile(world: World, chance: Random, contents: list[dict[str, Entry]]) -> None:
-    """Moves, and purges two weeks later, while others write: at every point what is needed is there or in quarantine.
+    """Moves, and purges two weeks later, while others write: needed files are always in place or in quarantine.
 
     Raises AssertionError.
     """

@@ -1,4 +1,4 @@
-"""Unneeded metadata, mostly in the simulated world: it is old, and nothing that the world knows of needs it."""
+"""Unneeded metadata, mostly in the simulated world: it is old, and nothing in the world needs it."""
 
 import re
 from collections.abc import Callable
@@ -60,12 +60,12 @@ def entries(*paths: str) -> dict[str, Entry]:
 
 
 def written(world: World, *paths: str) -> str:
-    """The metarange of a commit that was not made."""
+    """The metarange of a commit that was never made."""
     return lakefs_files.put_commit_objects(world.bucket, entries(*paths))
 
 
 def files_of(*contents: Any) -> set[str]:
-    """The files that commits of these entries have."""
+    """The files of commits with these entries."""
     scratch = Bucket(MachineClock(cast(Any, mock.Mock(now=0.0)), 0.0), "md5")
     for content in contents:
         lakefs_files.put_commit_objects(scratch, content)
@@ -73,7 +73,7 @@ def files_of(*contents: Any) -> set[str]:
 
 
 def needed(world: World) -> set[str]:
-    """The files of all commits and compacted bases, as the world knows them."""
+    """The files of all commits and compacted bases of the world."""
     repository = world.repository
     bases = [branch.compacted for branch in repository.branches.values() if branch.compacted is not None]
     # The first commit of a repository has no metarange.
@@ -81,7 +81,7 @@ def needed(world: World) -> set[str]:
 
 
 def old_files(world: World, days: float) -> set[str]:
-    """Files of the metadata folder that are older, tables of refs dumps left out."""
+    """Older files of the metadata folder, without tables of refs dumps."""
     before = world.bucket.clock.seconds() - days * DAY
     return {
         key.removeprefix(METADATA_PREFIX)
@@ -92,17 +92,17 @@ def old_files(world: World, days: float) -> set[str]:
 
 
 def require_right(world: World, listing: MetadataListing) -> None:
-    """Raises AssertionError unless what is listed is old and not needed, and all of that is listed."""
+    """Raises AssertionError unless the listing has exactly the files that are old and unneeded."""
     ids = {file.id for file in listing.files}
     assert not ids & needed(world), "something that is listed is needed"
     assert ids <= old_files(world, 7.0), "something that is listed is too young"
-    # A metarange of no ranges looks like a table of a refs dump.
+    # A metarange without ranges looks like a table of a refs dump.
     left_out = old_files(world, 9.0) - needed(world) - files_of({}) - ids
     assert not left_out, f"not listed: {', '.join(sorted(left_out))}; before {listing.cutoff}, kept: {listing.kept}"
 
 
 def make_world() -> World:
-    """A commit that no branch has, one that a branch has, a compacted base, and what a failed commit left: all old."""
+    """A commit without a branch, one on a branch, a compacted base, and files of a failed commit: all old."""
     made = World.from_setup(Setup(old_objects=0, server_skews=(0.0,)))
     main = made.repository.branches["main"]
     made.commit(entries("dangling"), (main.commit_id,), 0.0)

@@ -35,7 +35,7 @@ from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, Ret
 
 
 def write_key(folder: Path, name: str) -> Path:
-    """Writes a new key and, beside it, its public half with the suffix `.pub`."""
+    """Writes a new key and, beside it, its public key with the suffix `.pub`."""
     file = folder / f"{name}.pem"
     for each, data in zip((file, file.with_suffix(".pub")), certificate.new_key(), strict=True):
         each.write_bytes(data)
@@ -44,7 +44,7 @@ def write_key(folder: Path, name: str) -> Path:
 
 @dataclass
 class Erasing(RetainedRepository):
-    """The repository `repo`. What is put is 50 days old, so that no run keeps it for its age."""
+    """The repository `repo`. Objects put into it are 50 days old, so that no run keeps them for their age."""
 
     before_run: list[Any] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Erasing(RetainedRepository):
 
     @property
     def data(self) -> set[str]:
-        """The truth: addresses of all objects that are there, without the one that never goes."""
+        """The truth: addresses of all existing objects, except one that always stays."""
         return {*keys_below(self.store, "data/")} - {self.addresses["anchor"]}
 
     def put(self, version: str, path: str = "file", branch: str = "main") -> None:
@@ -65,7 +65,7 @@ class Erasing(RetainedRepository):
         clients.sdk(self.server).objects_api.delete_object("repo", branch, path)
 
     def link(self, version: str, path: str, name: str = "repo") -> None:
-        """Stages an address that is there at another path."""
+        """Stages an existing address at another path."""
         address = f"{self.server.core.blockstore.scheme}repo/{self.addresses[version]}"
         body = clients.models.ObjectStageCreation(
             physical_address=address, checksum="0", size_bytes=len(version), mtime=1
@@ -73,7 +73,7 @@ class Erasing(RetainedRepository):
         clients.sdk(self.server).internal_api.stage_object(name, "main", path, body)
 
     def collect(self, **settings: Any) -> str:
-        """A run of the flow unified that deletes, with all that it may; its id."""
+        """Makes a deleting run of the flow unified with all permissions; returns its id."""
         loaded = loaded_configuration(self.folder / "lakefs-gc.yaml", None)
         return self._run(decided_here(loaded, sweep=True, **settings))
 
@@ -105,14 +105,14 @@ class Erasing(RetainedRepository):
             return CliRunner().invoke(main, [name, "--config", str(self.folder / file), *others])
 
     def shown(self, *paths: str, status: Status = Status.WELL) -> dict[str, Any]:
-        """What the command finds, as JSON."""
+        """The command's listing, as JSON."""
         result = self.call_command("erase", "--quiet", "--json", *paths)
         assert result.exit_code == status, result.output
         answer: dict[str, Any] = json.loads(result.stdout)
         return answer
 
     def erase(self, *paths: str, digest: str = "") -> Result:
-        """Approves what is found, or a digest, and erases it."""
+        """Approves the listed objects, or a digest, and erases them."""
         approved = digest or self.shown(*paths)["digest"]
         options = ("--approve", approved, "--key", str(self.folder / "own.pem"))
         return self.call_command("erase", "--quiet", *options, "--certificate", str(self.certificate), *paths)
@@ -123,7 +123,7 @@ class Erasing(RetainedRepository):
 
     @property
     def content(self) -> dict[str, Any]:
-        """The certificate's."""
+        """The certificate's content."""
         content: dict[str, Any] = json.loads(self.certificate.read_bytes())["content"]
         return content
 
@@ -131,7 +131,7 @@ class Erasing(RetainedRepository):
         return self.call_command("verify", "--key", str(self.folder / key), str(self.certificate))
 
     def holders_in(self, shown: dict[str, Any]) -> dict[str, set[str]]:
-        """What holds each address that is found, by the name of its version."""
+        """Holders of each listed address, by the name of its version."""
         names = {address: version for version, address in self.addresses.items()}
         return {
             names[each["address"]]: {

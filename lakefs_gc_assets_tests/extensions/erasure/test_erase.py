@@ -1,4 +1,4 @@
-"""Erasing what is at paths, from what is shown to what is certified, against the truth of the embedded server."""
+"""Erasing the objects at paths, from listing to certificate, against the truth of the embedded server."""
 
 import json
 import shlex
@@ -52,7 +52,7 @@ def is_range_with(data: bytes, key: str, address: str) -> bool:
 
 @pytest.fixture
 def erasable(made: Erasing) -> Erasing:
-    """A file whose two versions only expired commits hold, and garbage that nobody asks to erase."""
+    """A file whose two versions only expired commits hold, and garbage that no request names."""
     made.put("old", "person/a")
     made.put("bystander", "bystander")
     made.commit("first", 40)
@@ -108,7 +108,7 @@ def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.Monk
         program, *words = shlex.split(line)
         assert program == "lakefs-gc"
         look = look or words
-        # The page says to look again before what is free is erased.
+        # The page tells users to list again before unreferenced objects are erased.
         if "DIGEST" in words:
             words[words.index("DIGEST")] = made.call_command(*look).stdout.partition("--approve ")[2].split()[0]
         result = made.call_command(*words)
@@ -120,7 +120,7 @@ def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.Monk
 
 @contextmanager
 def held_by_another_repository(folder: Path) -> Iterator[Erasing]:
-    """A file that no commit holds any more, and that a repository which counts has staged."""
+    """A file that no commit holds any more, but that another repository of `also_live` has staged."""
     with erasing(folder, also_live=["other"]) as made:
         clients.repository(made.server, "other")
         made.put("old", "person/a")
@@ -132,7 +132,7 @@ def held_by_another_repository(folder: Path) -> Iterator[Erasing]:
 
 
 class TestHeld:
-    """Whatever anything live holds stays, and is named with what must be done first."""
+    """Objects with any live holder stay, and are listed with the necessary steps before an erasure."""
 
     def stays(self, made: Erasing, *holders: str, version: str = "old") -> None:
         shown = made.shown(PATH)
@@ -225,7 +225,7 @@ class TestHeld:
 
 
 class TestPreparing:
-    """What must be done first is done on the server, and nothing else is."""
+    """Prepares an erasure with the necessary steps on the server, and with nothing else."""
 
     def prepare(self, made: Erasing, *options: str) -> Result:
         return made.call_command("erase", "--quiet", "--prepare", *options, PATH)
@@ -246,7 +246,7 @@ class TestPreparing:
             f"deleted tag v1, which named commit {erasable.commits['first']}",
         ]
         assert erasable.data == before
-        # The commit that was the head of dev until now counts for as long as the rule says.
+        # The former head of dev counts for the period of its rule.
         assert erasable.holders_in(erasable.shown(PATH)) == {"old": set(), "new": {"commits"}}
         sdk = clients.sdk(erasable.server)
         assert not sdk.branches_api.diff_branch("repo", "main").results
@@ -397,7 +397,7 @@ def test_a_run_limited_to_no_address_deletes_nothing_and_the_next_one_builds_on_
 
 
 def stage_import(made: Erasing) -> None:
-    """Stages an entry at the path whose object lies outside of the storage namespace."""
+    """Stages an entry at the path whose object is outside the storage namespace."""
     body = clients.models.ObjectStageCreation(
         physical_address=f"{made.server.core.blockstore.scheme}theirs/a", checksum="0", size_bytes=1, mtime=1
     )
@@ -405,7 +405,7 @@ def stage_import(made: Erasing) -> None:
 
 
 def is_incomplete(made: Erasing, gap: str) -> None:
-    """Look, erasure and check all say the gap and end with the status for it; the certificate begins with it."""
+    """Listing, erasure and check all name the gap and exit with its status; the certificate begins with it."""
     look = made.call_command("erase", "--quiet", PATH)
     assert look.exit_code == Status.INCOMPLETE and gap in look.stdout
     erased = made.erase(PATH, digest=made.shown(PATH, status=Status.INCOMPLETE)["digest"])
@@ -625,7 +625,7 @@ def test_address_without_a_receipt_is_named(erasable: Erasing) -> None:
 
 
 class TestSameContent:
-    """Another object with the same checksum is hinted at, and nothing else is said or done about it."""
+    """Another object with the same checksum is only mentioned as a hint."""
 
     def hints(self, made: Erasing, status: Status = Status.WELL) -> list[tuple[str, str, str]]:
         shown = made.shown(PATH, status=status)["same_content"]
@@ -706,7 +706,7 @@ def test_approving_needs_a_key_and_a_file(erasable: Erasing) -> None:
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Erasing]:
-    """One whose certificate each test leaves as it was."""
+    """An erased repository whose certificate tests do not change."""
     with erasing(tmp_path_factory.mktemp("certified")) as made:
         for number in range(3):
             made.put(f"content {number}", f"person/{number}")

@@ -1,4 +1,4 @@
-"""Versions of what was deleted, in a bucket that keeps them: found, and erased where nothing is live."""
+"""Versions of deleted objects in a bucket that keeps versions: found, and erased if nothing is live."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ COPY = passes.key("g4uk6erfnfus73frbnqg", GONE)
 
 
 class Erasing:
-    """A bucket with versions, three objects that were deleted, one that was not, and a copy that was purged."""
+    """A bucket with versions: three deleted objects, one that was not deleted, and a purged copy."""
 
     def __init__(self, repository: OpenRepository, server: S3Server) -> None:
         bucket = server.new_versioned_bucket()
@@ -118,7 +118,7 @@ def test_refused_version_stays_below_its_marker_and_all_others_go(erasing: Erasi
 
 
 class Suspended:
-    """A store that tells of a key below a marker without a version of its own, as S3 while versioning is suspended."""
+    """A store that lists a key below a delete marker with a null version, as S3 does while versioning is suspended."""
 
     def __init__(self, store: object, *versions: Version) -> None:
         self._store, self._versions = store, versions

@@ -1,4 +1,4 @@
-"""The asset `retention_forecast`: made by its job, while somebody holds the lock; its tables and pictures."""
+"""The asset `retention_forecast`: made by its job while the lock is held; its tables and pictures."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_pictures_are_shown_where_they_stand() -> None:
         assert len(lengths) == 6 and words[0].startswith(first)
         assert len(picture.md_str or "") < SHOWN_AT_ONCE
     assert len(_records(shown["branches_and_tags"])) < len(holdings)
-    # Wider tables are cut in a window of 1,440 pixels; so is all beside a long key.
+    # A window of 1,440 pixels cuts off wider tables, and anything beside a long key.
     for name in ("rules", "branches_and_tags"):
         assert all(len(record.data) == 4 for record in _records(shown[name]))
     assert max(map(len, shown)) <= 17

@@ -1,4 +1,4 @@
-"""What folders hold, against a count with plain sets, however objects, ranges and tasks are dealt out."""
+"""Contents of folders against a count with plain sets, for any distribution of objects, ranges and tasks."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.extensions.forecast.test_marking import row
 __all__ = ["opened"]
 WIDTH = 16
 HOLDERS = range(62, 67)
-"""In both words of a set of bits."""
+"""Holders in both words of a bit set."""
 SIZES = {address: 2**place for place, address in enumerate("abcdefgh")}
 FOLDERS = ("", "x/", "y/", "z/")
 
@@ -30,7 +30,7 @@ ENTRIES = st.lists(
     st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(FOLDERS), st.booleans(), st.integers(0, 2**70 - 1)),
     max_size=30,
 )
-"""Address, folder, whether it is certain, and bits."""
+"""Address, folder, certainty, and bits."""
 
 
 def table(entries: list[Entry]) -> pa.Table:
@@ -41,7 +41,7 @@ def table(entries: list[Entry]) -> pa.Table:
 
 
 def add_up(entries: list[Entry]) -> ByFolder:
-    """As a forecast does it: tasks unite what they have, parts are brought together, sums are added up."""
+    """Sums as a forecast does: tasks unite their rows, parts are merged, and sums are added."""
     engine = LocalEngine()
     halves = [marking.unite_in_folders(table(half)) for half in (entries[::2], entries[1::2]) if half]
     rows = engine.union(engine.table(table([])), *map(engine.table, halves))

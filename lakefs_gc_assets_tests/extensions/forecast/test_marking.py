@@ -42,7 +42,7 @@ def test_an_address_has_the_bits_of_all_its_rows_and_the_facts_of_the_youngest(r
         assert each["certain"] == (youngest is not None)
         if youngest is not None:
             assert (each["last_modified"], each["size"]) == (FIRST + timedelta(days=youngest[0]), youngest[1])
-    # Whether tasks united some of them before does not matter.
+    # The result does not depend on rows that tasks united before.
     random.Random(seed).shuffle(rows)
     halves = [marking.unite(table(half)) for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :])]
     again = marking.unite(pa.concat_tables(halves))
@@ -108,7 +108,7 @@ def bits_by_range(ranges: pa.Table) -> dict[tuple[str, int], int]:
 
 @given(RANGES_HELD, st.integers(0, 20), st.sets(st.sampled_from("abcdef")), BITS)
 def test_a_range_has_the_bits_of_all_that_name_it(rows: list[Any], cut: int, among: set[str], more: int) -> None:
-    """Two counts for one id are two ranges, of which one cannot be read."""
+    """Two counts for one id are two ranges, one of which cannot be read."""
     expected = dict[tuple[str, int], int]()
     for id_, count, bits in rows:
         expected[id_, count] = expected.get((id_, count), 0) | bits

@@ -1,4 +1,4 @@
-"""The page of a forecast: what it says and draws, however large and however named."""
+"""The page of a forecast: its text and drawings, for any size and any names."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

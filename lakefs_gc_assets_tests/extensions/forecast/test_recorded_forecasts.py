@@ -1,4 +1,4 @@
-"""Forecasts over recordings of servers: for each policy what a dry run with it marks, by every set of rules."""
+"""Forecasts over recordings: each policy's forecast equals the mark of its dry run, for every set of rules."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def runs_of(server: ReplayServer, clock: MovingClock, policy: Path) -> ArrowRuns
 
 
 def marked(runs: ArrowRuns) -> Sizes:
-    """What a dry run marks."""
+    """Objects that a dry run marks."""
     report = runs.collect(Flow.COMMITTED)
     repository = runs.open()
     rows = StoredFrame.from_run(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table().to_pylist()
@@ -74,7 +74,7 @@ def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: 
                 if scenario.kind in (ScenarioKind.IN_FORCE, ScenarioKind.POLICY)
             }
         read = Counter(request.path.rpartition("/_lakefs/")[2] for request in server.requests)
-        # Those of heads are read again for what the server does not list.
+        # Metaranges of heads are read again for entries that the server does not list.
         heads = asked.questions.definition.live.heads.values()
         assert all(read[metarange] == 1 for metarange in asked.questions.metaranges if metarange not in heads)
         assert said.pop("rules in force") == said["in force"]

@@ -1,4 +1,4 @@
-"""What the demo says at its end, and its exit status: a collector takes the place of the real one, and errs."""
+"""The demo's last lines and exit status; a faulty collector replaces the real one."""
 
 from collections.abc import Callable
 from io import StringIO
@@ -31,14 +31,14 @@ def _collector(
     waits: bool = True,
     then: Flow = Flow.OPTIMIZED,
 ) -> Callable[..., DemoResult]:
-    """Deletes what is garbage, but for what is said to go wrong.
+    """Deletes garbage, with the given errors.
 
     Args:
-        garbage: addresses, which are filled in as the sample is made.
-        takes: kind of a live object that it deletes, by where it lies.
-        leaves: how many objects of garbage it leaves.
-        failed: how many deletions it says have failed.
-        waits: whether it tells that it read what is staged, on which users work.
+        garbage: addresses, filled in when the sample is made.
+        takes: kind of a live object that it wrongly deletes.
+        leaves: number of garbage objects that it leaves.
+        failed: number of deletions that it reports as failed.
+        waits: True if it reports that it has read staged data, upon which users act.
         then: flow of its second sweep.
     """
 

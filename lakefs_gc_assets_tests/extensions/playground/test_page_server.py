@@ -1,4 +1,4 @@
-"""The pages that `lakefs-gc ui` serves beside Dagster's."""
+"""Pages that `lakefs-gc ui` serves beside Dagster's."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`lakefs-gc ui` as `make ui` starts it: what it prints, what there is to see, and how it ends."""
+"""`lakefs-gc ui` as `make ui` starts it: its output, its pages, and its end."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 __all__ = ["invoke"]
 
-# Python begins with INT ignored where a script has put it into the background: INT is to end it all the same.
+# A script's background process starts with INT ignored, but INT must still end it.
 _IN_BACKGROUND = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -33,14 +33,14 @@ _CELLS = "query { assetNodes { assetKey { path } partitionStats { numMaterialize
 
 
 def start(folder: Path, port: int, *options: str) -> "subprocess.Popen[str]":
-    """Starts it; without options on a small sample repository."""
+    """Starts the command; without options on a small sample repository."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     shutil.copy(PROJECT / "dagster.yaml", home)
     options = options or ("--folder", str(folder / "playground"), "--objects", "40")
     return subprocess.Popen(
         [sys.executable, "-c", _IN_BACKGROUND, "ui", "--port", str(port), *options],
-        cwd=home,  # In any folder.
+        cwd=home,  # any folder works
         env={**os.environ, "DAGSTER_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -50,7 +50,7 @@ def start(folder: Path, port: int, *options: str) -> "subprocess.Popen[str]":
 
 
 def lines_until_url(process: "subprocess.Popen[str]") -> list[str]:
-    """What it prints until it serves."""
+    """Its output until it serves."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -61,7 +61,7 @@ def lines_until_url(process: "subprocess.Popen[str]") -> list[str]:
 
 
 def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, str]:
-    """Ends it; returns what it printed since. Nothing that it started is left."""
+    """Ends the command; returns its output since then. No process that it started remains."""
     started = descendants(process.pid)
     assert started
     process.send_signal(number)

@@ -1,4 +1,4 @@
-"""`lakefs-gc ui`: the folder in which Dagster's runs are kept, and a port that others use."""
+"""`lakefs-gc ui`: the folder of Dagster's runs, and a port already in use."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def test_a_new_folder_has_the_settings_of_the_projects_own(tmp_path: Path) -> No
     own = yaml.safe_load((PROJECT / "dagster.yaml").read_text())
     assert home.is_absolute()
     assert written["telemetry"] == {"enabled": False}
-    # With it, dagster.yaml could name no run_coordinator.
+    # With `run_queue`, dagster.yaml could name no run_coordinator.
     assert written.pop("run_queue") == {"dequeue_interval_seconds": 1}
     with dg.DagsterInstance.from_config(str(home)) as instance:
         assert isinstance(instance.run_coordinator, dg.QueuedRunCoordinator)
@@ -53,12 +53,12 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_another_dagster_at_the_url_is_never_taken_for_ours(tmp_path: Path) -> None:
-    """A port may be taken between the look and the start: nothing is launched into what answers there."""
+    """Another server may take the port between check and start: nothing is launched there."""
     own, others, port = prepare_home(tmp_path / "own"), prepare_home(tmp_path / "others"), free_port()
     command = [sys.executable, "-m", "dagster_webserver", "--empty-workspace", "-h", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, env={**os.environ, "DAGSTER_HOME": str(others)}) as process:
         try:
-            # Our own process has a port that it cannot get, and has not ended yet.
+            # Our own process cannot get its port, and has not ended yet.
             shown = DagsterUI(f"http://127.0.0.1:{port}", own, process, tmp_path / "log")
             with pytest.raises(CollectionError, match="another Dagster answers"):
                 shown.wait_until_loaded()

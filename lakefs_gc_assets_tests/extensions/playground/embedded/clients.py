@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 models: Any = lakefs_sdk
-"""Its classes; the package states no usable types for them."""
+"""Model classes of lakefs-sdk; the package has no usable types for them."""
 
 
 def sdk(server: EmbeddedServer) -> Any:

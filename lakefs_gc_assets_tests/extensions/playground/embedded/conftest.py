@@ -22,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def seed_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """The same by rule set `seed`."""
+    """The same with rule set `seed`."""
     with GatewayServer(tmp_path / "seed-server", settings=ServerSettings(rules="seed"), routes=ROUTES) as started:
         clients.repository(started)
         yield started

@@ -1,7 +1,7 @@
-"""Plays what a real server was asked against the embedded one, and compares the answers.
+"""Replays a real server's recorded calls on the embedded server, and compares the answers.
 
-Ids, addresses, checksums and tokens are mapped at first sight: the recorded one stands for ours from then on. The clock
-is set to the moment of each recorded call, so times are compared as well.
+Ids, addresses, checksums and tokens are mapped at first sight: from then on, the recorded one stands for ours. The
+clock is set to the moment of each recorded call, so times are compared as well.
 """
 
 import json
@@ -48,7 +48,7 @@ DIFFERENCES = {
     "location": "on a folder the location of uncommitted data has no trailing slash, as on real local blockstores",
     "unrecorded": "in `wide` most uploads were not recorded, so contents of lists and differences are not compared",
 }
-"""What differs on purpose, by name, with the reason."""
+"""Intended differences, by name, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ def read_calls(file: Path) -> list[Call]:
 
 @dataclass
 class Mapping:
-    """Recorded tokens and ours. One recorded token has one of ours; only equal metaranges may share one."""
+    """Recorded tokens and ours. Each recorded token maps to one of ours; only equal metaranges may share a token."""
 
     ours: dict[str, str] = field(default_factory=dict)
     recorded: dict[str, str] = field(default_factory=dict)
 
     def translate(self, text: str) -> str:
-        """A recorded string as our server would be sent it."""
+        """A recorded string in the form that our server expects."""
         text = text.replace("s3://lakefs/", "local://").replace("s3://external/", "local://external/")
         return _TOKENS.sub(lambda match: self.ours.get(match[0], match[0]), text)
 
     def learn(self, recorded: str, own: str) -> bool:
-        """Whether two strings are the same but for tokens not seen before, which are then known."""
+        """True if two strings are equal except for new tokens, which are then learned."""
         pattern, tokens, position = "", [], 0
         recorded = recorded.replace("s3://lakefs/", "local://").replace("s3://external/", "local://external/")
         for match in _TOKENS.finditer(recorded):
@@ -125,16 +125,16 @@ class Mapping:
 
 @dataclass
 class Player:
-    """Sends recorded calls to a server; `problems` says where answers differ."""
+    """Sends recorded calls to a server; `problems` lists the differences of answers."""
 
     server: EmbeddedServer
     mapping: Mapping = field(default_factory=Mapping)
     problems: list[str] = field(default_factory=list)
     compare_contents: bool = True
-    """Off where recordings are incomplete: results of lists and differences are then not looked into."""
+    """False for incomplete recordings: results of lists and differences are then not compared."""
     played: int = 0
     allowed: set[str] = field(default_factory=set)
-    """Names of the differences that were met."""
+    """Names of the differences that occurred."""
 
     def _allow(self, difference: str) -> bool:
         assert difference in DIFFERENCES
@@ -142,7 +142,7 @@ class Player:
         return True
 
     def play(self, calls: list[Call]) -> Iterator[Call]:
-        """Plays one call after the other; yields each before it is sent, for what the recording lacks."""
+        """Plays the calls in order; yields each before it is sent, so that callers can add unrecorded actions."""
         address = urlsplit(self.server.url).netloc
         connection = HTTPConnection(address, timeout=30)
         for position, call in enumerate(calls):
@@ -153,7 +153,7 @@ class Player:
             self.server.clock.set(datetime.fromtimestamp(call.at, UTC))
             status, headers, body = self._send(connection, call)
             if status == 202:
-                # Before the clock goes on: its work bears the time of the call.
+                # Before the clock advances: background work has the time of the call.
                 self.server.core.tasks.wait_for_all(_LONGEST_POLL_SECONDS)
             give_up = time.monotonic() + _LONGEST_POLL_SECONDS
             while _is_poll(call) and not _is_finished(body) and _is_finished(json.dumps(call.json).encode()):
@@ -237,7 +237,7 @@ class Player:
         if len(recorded) != len(own):
             self.problems.append(f"{where}: {key} has {len(own)} items, recorded {len(recorded)}")
             return
-        # Branch lists and logs are in an order of names or of generations, not of ids: compare item by item.
+        # Branch lists and logs are ordered by name or generation, not by id: compare item by item.
         for item, our in zip(recorded, own, strict=True):
             self._compare_json(where, key, item, our, call)
 
@@ -260,7 +260,7 @@ class Player:
 
 
 def _kind(token: str) -> str:
-    """The form that our token must have, too."""
+    """The form that our token must also have."""
     return next(kind for kind in _KINDS if re.fullmatch(kind, token))
 
 
@@ -271,7 +271,7 @@ def _seconds(value: Any) -> float:
 
 
 def _content(checksum: str, size: int) -> bytes:
-    """Any bytes of this size; the same for the same recorded checksum."""
+    """Bytes of this size, determined by the recorded checksum."""
     return random.Random(checksum).randbytes(size)
 
 
@@ -285,7 +285,7 @@ def _is_finished(body: bytes) -> bool:
 
 
 def _is_superseded(call: Call, following: list[Call]) -> bool:
-    """Whether the next recorded call repeats this one because it had to wait."""
+    """True if the next recorded call repeats this one because it had to wait."""
     if not following or (call.method, call.path) != (following[0].method, following[0].path):
         return False
     if _is_poll(call):

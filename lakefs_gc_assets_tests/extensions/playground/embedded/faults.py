@@ -1,4 +1,4 @@
-"""Faults that tests switch on in an embedded server: by path, they slow, throttle, fail or truncate answers.
+"""Faults that tests enable in an embedded server: by path, they slow, throttle, fail or truncate answers.
 
 A `FailingServer` takes them by `switch_on`, and over HTTP at `/_embedded/faults`.
 """
@@ -33,7 +33,7 @@ class Fault:
         path: regular expression that the request's path must contain.
         times: number of requests that it affects; None for all.
         after: number of matching requests that it lets pass first.
-        acts: true if a throttled or failing request is carried out all the same.
+        acts: true if a throttled or failing request is executed anyway.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -54,29 +54,29 @@ class Fault:
 
 
 class Faults:
-    """Faults that are switched on. Safe to use from several threads."""
+    """Enabled faults. Thread-safe."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
-        """Switches one on."""
+        """Enables a fault."""
         with self._lock:
             self._faults.append(fault)
 
     def switched_on(self) -> list[dict[str, Any]]:
-        """Faults that may still strike, as JSON objects, with the rest of `times` and `after`."""
+        """Faults that may still strike, as JSON objects, with the remaining `times` and `after`."""
         with self._lock:
             return [asdict(fault) for fault in self._faults if fault.times != 0]
 
     def clear(self) -> None:
-        """Switches all off."""
+        """Disables all faults."""
         with self._lock:
             self._faults.clear()
 
     def strike(self, method: str, path: str) -> Fault | None:
-        """The first fault that strikes this request; none strikes what switches faults off."""
+        """The first fault that strikes this request; faults never affect the path that disables them."""
         if path == FAULTS_PATH:
             return None
         with self._lock:
@@ -113,7 +113,7 @@ class Faults:
         return answer
 
     def serve(self, request: Request) -> Response:
-        """Lists faults, switches one on, or all off. Raises ApiFailure 400, 404."""
+        """Lists faults, enables one, or disables all. Raises ApiFailure 400, 404."""
         match request.method:
             case "GET":
                 return json_response(200, {"results": self.switched_on()})
@@ -140,7 +140,7 @@ def fault_from_json(body: dict[str, Any]) -> Fault:
 
 
 class FailingServer(EmbeddedServer):
-    """An embedded server with faults to switch on."""
+    """An embedded server with faults that can be enabled."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         super().__init__(folder, **options)
@@ -155,6 +155,6 @@ class FailingServer(EmbeddedServer):
 
 
 def switch_on(server: EmbeddedServer, fault: Fault) -> None:
-    """Switches a fault on in a server that has faults."""
+    """Enables a fault in a server that has faults."""
     assert isinstance(server, FailingServer)
     server.faults.add(fault)

@@ -1,7 +1,7 @@
-"""Conditions of requests to an embedded server, which only clients in tests send (RFC 9110, section 13).
+"""Conditional requests to an embedded server, which only clients in tests send (RFC 9110, section 13).
 
-If-None-Match and If-Match write only where nothing is, or what is known, and read only what is not known yet. The
-server itself refuses to write on a condition.
+If-None-Match and If-Match write only to a free path or over a known version, and read only an unknown version. The
+server itself refuses conditional writes.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from lakefs_gc_assets_tests.extensions.playground.embedded import object_calls
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Required of a path before it is written: that it has no object, or one with one of these ETags."""
+    """Condition on a path before a write: it has no object, or an object with one of these ETags."""
 
     absent: bool = False
     etags: tuple[str, ...] = ()
 
     def check(self, etag: str | None) -> None:
-        """Checks conditions against the current ETag; None if there is nothing. Raises ApiFailure 412."""
+        """Checks conditions against the current ETag; None if there is no object. Raises ApiFailure 412."""
         if self.absent and etag is not None:
             raise ApiFailure(412, "path already exists")
         if self.etags and (etag is None or not _among(etag, self.etags)):
@@ -47,12 +47,12 @@ def check_write(core: Core, request: Request, place: ObjectPlace) -> None:
 
 
 def is_unchanged(request: Request, etag: str) -> bool:
-    """True if a reader has this content already, and is answered 304."""
+    """True if a reader already has this content, and gets a 304."""
     return _among(etag, etags_of(request, "if-none-match"))
 
 
 def etags_of(request: Request, header: str) -> tuple[str, ...]:
-    """The ETags that a header of a condition names."""
+    """The ETags in the header of a condition."""
     etags = (part.strip().removeprefix("W/").strip('"') for part in request.headers.get(header, "").split(","))
     return tuple(etag for etag in etags if etag)
 

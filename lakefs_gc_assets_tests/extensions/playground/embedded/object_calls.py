@@ -30,7 +30,7 @@ def _stage(core: Core, request: Request, repository: ServedRepository, branch: s
 def _stage_address(
     core: Core, repository: ServedRepository, branch_id: str, path: str, body: Mapping[str, Any]
 ) -> Entry:
-    """Stages an object that is already somewhere; in rule set `seed` only outside the storage namespace.
+    """Stages an existing object; in rule set `seed` only outside the storage namespace.
 
     Raises ApiFailure 400 for an address that this server's blockstore cannot hold.
     """
@@ -66,7 +66,7 @@ def copy_as(
     metadata: Mapping[str, str] | None,
     content_type: str = "",
 ) -> Entry:
-    """Copies an object, with other metadata and another content type where they are given."""
+    """Copies an object, with other metadata and another content type if given."""
     with core.database.transaction():
         entry = objects.copy(core, source, destination)
         if metadata is not None or content_type:
@@ -80,4 +80,4 @@ ROUTES = (
     Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
     replace(_SERVED["POST", _BRANCH + "/objects/copy"], handler=_copy),
 )
-"""Staging, and copies of the server's own call with more options."""
+"""Staging, and copies by the server's own call with more options."""

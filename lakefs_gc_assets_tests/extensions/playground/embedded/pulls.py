@@ -1,4 +1,4 @@
-"""Pull requests of an embedded server, as far as tests need them: one can be made, listed and closed."""
+"""Pull requests of an embedded server, as far as tests need them: create, list and close."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ def _table(database: sqlite3.Connection) -> None:
 
 
 def _create(core: Core, request: Request, repository: ServedRepository) -> Response:
-    """Makes one; it is open, and both branches exist."""
+    """Creates a pull request; it is open, and both branches exist."""
     body = request.json_object("title", "source_branch", "destination_branch")
     source, destination = body["source_branch"], body["destination_branch"]
     if source == destination:
@@ -49,7 +49,7 @@ def _create(core: Core, request: Request, repository: ServedRepository) -> Respo
 
 
 def _list(core: Core, request: Request, repository: ServedRepository) -> Response:
-    """Lists them without their descriptions, as lakeFS does; a merged one counts as closed."""
+    """Lists pull requests without descriptions, as lakeFS does; a merged one counts as closed."""
     shown = {"open": _STATUSES[:1], "closed": _STATUSES[1:]}.get(request.query.get("status", ""), _STATUSES)
     with core.database.transaction() as database:
         _table(database)
@@ -59,7 +59,7 @@ def _list(core: Core, request: Request, repository: ServedRepository) -> Respons
 
 
 def _update(core: Core, request: Request, repository: ServedRepository, pull: str) -> Response:
-    """Closes one, or says that it was merged."""
+    """Closes a pull request, or marks it as merged."""
     status = request.json_object("status")["status"]
     with core.database.transaction() as database:
         _table(database)

@@ -1,9 +1,9 @@
-"""Routes that only tests ask an embedded server for, and what else only tests do to one.
+"""Routes of an embedded server that only tests use, and other test-only actions on a server.
 
-`EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
+`EmbeddedServer(folder, routes=ROUTES)` adds them to its own routes: deleting repositories and retention rules, branch
 protection, pull requests, multipart uploads, hard resets, recorded commits, files of metadata, the older spelling of
-the retention rules' paths, and below `/_embedded` the clock, interruptions and lost pages. In place of its own, it
-serves reads and writes of objects on a condition, the calls of `object_calls`, and dumps with compacted bases, which
+the retention rules' paths, and below `/_embedded` the clock, interruptions and lost pages. They replace some of its
+own routes: conditional reads and writes of objects, the calls of `object_calls`, and dumps with compacted bases, which
 only Enterprise has (https://docs.lakefs.io/admin/compaction/).
 """
 
@@ -42,7 +42,7 @@ from lakefs_gc_assets_tests.extensions.playground.embedded import headers, objec
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
-    """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""
+    """Another user, who is denied these actions (such as `fs:ListCommits` or `retention:*`)."""
     user = new_user(name, denied)
     server.users[user.access_key_id] = user
     return user
@@ -51,9 +51,9 @@ def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
 def switch_writer(
     server: EmbeddedServer, *, machine: bytes | None = None, clock_offset: timedelta = timedelta()
 ) -> Writer:
-    """Lets another server process write from now on: a new slice, other machine bytes, perhaps a clock that is off.
+    """Lets another server process write from now on: a new slice, other machine bytes, perhaps a skewed clock.
 
-    Returns the writer before it.
+    Returns the previous writer.
     """
     previous = server.core.writer
     server.core.writer = Writer(
@@ -66,15 +66,16 @@ def switch_writer(
 
 
 _COMPACTED = "CREATE TABLE IF NOT EXISTS compacted_bases (staging_token TEXT PRIMARY KEY, metarange_id TEXT NOT NULL)"
-"""Metaranges that staging was folded into. Whatever moves a branch, such as a commit, gives it a new staging token."""
+"""Metaranges from compacted staging. Every move of a branch, such as a commit, gives it a new staging token."""
 
 
 def compact(core: Core, repository: ServedRepository, branch_id: str) -> str:
-    """Folds what is staged into a metarange of everything that the branch shows; returns its id.
+    """Compacts staged changes into a metarange of everything that the branch shows; returns its id.
 
-    The branch rests on it, as dumps say, until it is moved: https://docs.lakefs.io/admin/compaction/. What is staged
-    stays in the server's database, so that it is shown as before, but for entries that equal the committed ones. The
-    metarange that it replaces stays in the object store, and so do its ranges. Raises ApiFailure 404.
+    The branch rests on it, as dumps show, until it is moved: https://docs.lakefs.io/admin/compaction/. Staged changes
+    stay
+    in the server's database, so listings do not change, except for entries that equal the committed ones. The replaced
+    metarange stays in the object store, as do its ranges. Raises ApiFailure 404.
     """
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
@@ -98,7 +99,7 @@ def compact(core: Core, repository: ServedRepository, branch_id: str) -> str:
 
 
 def _dump_with_bases(core: Core, repository: ServedRepository) -> dict[str, Any]:
-    """Dumps refs, with compacted bases where branches have any."""
+    """Dumps refs, with the compacted bases of branches."""
     answer = collection.dump_refs(core, repository)
     with core.database.transaction() as database:
         database.execute(_COMPACTED)
@@ -129,11 +130,11 @@ def _start_dump(core: Core, request: Request, repository: ServedRepository) -> R
 
 
 _TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
-"""Tables with rows of a repository, beside that of repositories."""
+"""Tables with rows of a repository, except the table of repositories itself."""
 
 
 def _create_repository(core: Core, request: Request) -> Response:
-    """Makes a repository; a bare one has no commit, and its namespace may be another one's."""
+    """Makes a repository; a bare one has no commit, and may use another repository's namespace."""
     if not request.flag("bare"):
         return _SERVED["POST", "/repositories"].handler(core, request)
     body = request.json_object("name", "storage_namespace")
@@ -149,7 +150,7 @@ def _create_repository(core: Core, request: Request) -> Response:
 
 
 def _delete_repository(core: Core, request: Request, repository: ServedRepository) -> Response:
-    """Forgets a repository; its objects and files stay where they are."""
+    """Deletes a repository's record; its objects and files stay."""
     if repository.read_only and not request.flag("force"):
         raise ApiFailure(403, "read-only repository")
     name = repository.id
@@ -172,7 +173,7 @@ def _delete_rules(core: Core, request: Request, repository: ServedRepository) ->
 
 
 def _put_protection(core: Core, request: Request, repository: ServedRepository) -> Response:
-    """Sets the branch protection rules in place of those before."""
+    """Replaces the branch protection rules."""
     rules = request.json()
     if not isinstance(rules, list):
         raise bad_request("request body has an error: value must be an array")
@@ -185,7 +186,7 @@ def _put_protection(core: Core, request: Request, repository: ServedRepository) 
 
 
 def _hard_reset(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
-    """Points a branch to any commit; 400 where changes are staged and `force` is not set."""
+    """Points a branch to any commit; answers 400 if changes are staged and `force` is not set."""
     reference = request.required("ref")
     with core.database.transaction():
         moved = branches.get(core, repository, branch)
@@ -197,7 +198,7 @@ def _hard_reset(core: Core, request: Request, repository: ServedRepository, bran
 
 
 def _create_commit_record(core: Core, request: Request, repository: ServedRepository) -> Response:
-    """Stores a commit as another server recorded it, under the id it had there."""
+    """Stores a commit as recorded on another server, under its original id."""
     body = request.json_object(
         "commit_id", "committer", "message", "metarange_id", "creation_date", "parents", "generation"
     )
@@ -217,7 +218,7 @@ def _create_commit_record(core: Core, request: Request, repository: ServedReposi
 
 
 def _storage_config(core: Core) -> dict[str, Any]:
-    """With uploads in parts to presigned links, which only tests make."""
+    """Adds uploads in parts to presigned links, which only tests make."""
     return {**reads.storage_config(core), "pre_sign_multipart_upload": True}
 
 
@@ -312,7 +313,7 @@ def _count(request: Request) -> int:
 
 
 def _spelled_as_before() -> tuple[Route, ...]:
-    """Each route of the retention rules at the path that it had in older releases of lakeFS, which set them by POST."""
+    """Routes of the retention rules at their older paths; older releases of lakeFS set rules by POST."""
     return tuple(
         Route(
             "POST" if route.method == "PUT" else route.method,

@@ -2,11 +2,11 @@
 
 Only clients in tests speak S3 to the server; the collector and the sample repository use the lakeFS API.
 
-Every copy is a full copy, but in rule set `seed` within the staging area of one branch. Requests must name a known
-access key, by signature version 4 or 2, in a header or a link; the signature is not computed again.
+Every copy is a full copy, except in rule set `seed` within the staging area of one branch. Requests must name a known
+access key, by signature version 4 or 2, in a header or a link; the signature is not verified.
 
-Some clients send bodies in chunks, each with its length and signature ahead (aws-chunked). Lists have the objects of
-all branches, each behind its branch's name, in order of key.
+Some clients send bodies in chunks, each preceded by its length and signature (aws-chunked). Lists have the objects of
+all branches, each prefixed with its branch's name, in order of key.
 """
 
 import itertools
@@ -38,10 +38,10 @@ from lakefs_gc_assets_tests.extensions.playground.embedded.object_calls import c
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 _LINE_ENDS = {"\r": "&#13;"}
-"""Readers take a bare carriage return for a line feed."""
+"""XML parsers turn a bare carriage return into a line feed."""
 
 Element = tuple[str, "str | int | Iterable[Element]"]
-"""A name, and text or further elements."""
+"""A name, and text or child elements."""
 
 
 def xml_document(name: str, content: Iterable[Element], status: int = 200) -> Response:
@@ -66,7 +66,7 @@ def _render(element: Element) -> str:
 
 
 def parse_xml(body: bytes) -> ElementTree.Element:
-    """The root of a request's body, namespaces taken off its names.
+    """The root of a request's body, without namespaces.
 
     Raises ElementTree.ParseError, also for a document with a DOCTYPE.
     """
@@ -77,11 +77,11 @@ def parse_xml(body: bytes) -> ElementTree.Element:
 
 
 class BrokenChunks(ValueError):
-    """The body ends inside a chunk, or has no length where one must be."""
+    """The body ends inside a chunk, or a required length is missing."""
 
 
 def content_of(request: Request) -> bytes:
-    """The body, taken out of its chunks where it has any. Raises BrokenChunks."""
+    """The body without chunk framing, if it has any. Raises BrokenChunks."""
     if not request.headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
         return request.body
     content, position, body = bytearray(), 0, request.body
@@ -105,7 +105,7 @@ MAX_KEYS = 1000
 
 
 def list_keys(core: Core, request: Request, repository: ServedRepository) -> Response:
-    """One page, as version 1 or 2 of S3's call asks. Raises ApiFailure 404 for a prefix below an unknown reference."""
+    """One page, for version 1 or 2 of S3's call. Raises ApiFailure 404 for a prefix below an unknown reference."""
     prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
     second = request.query.get("list-type") == "2"
     after = request.query.get("start-after" if second else "marker", "")
@@ -141,7 +141,7 @@ def list_keys(core: Core, request: Request, repository: ServedRepository) -> Res
 
 
 def _scan(core: Core, repository: ServedRepository, prefix: str, after: str) -> Iterator[Found]:
-    """Objects whose keys begin with the prefix and lie behind `after`; their paths begin with the branch."""
+    """Objects whose keys begin with the prefix and follow `after`; their paths begin with the branch."""
     reference, slash, path = prefix.partition("/")
     if slash:
         names = [reference]
@@ -167,7 +167,7 @@ def _quoted(text: str) -> str:
 
 
 def _token(key: str) -> str:
-    """Start of the next page: clients do not decode it, and XML could not carry every key as it is."""
+    """Start of the next page: clients do not decode it, and XML cannot carry every key unescaped."""
     return quote(key, safe="", errors="surrogateescape")
 
 
@@ -186,14 +186,14 @@ def _described(key: str, item: Found) -> list[Element]:
 
 
 def iso_time(seconds: int) -> str:
-    """Seconds since 1970 UTC as S3 writes a time into XML."""
+    """Seconds since 1970 UTC in S3's XML time format."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 _METADATA_HEADER = "x-amz-meta-"
 _STORED_METADATA = "X-Amz-Meta-"
 _NOT_SERVED = frozenset({"acl", "attributes", "legal-hold", "restore", "retention", "select", "tagging", "torrent"})
-"""Parts of S3's query that name something of an object other than its bytes."""
+"""Query parameters of S3 about parts of an object other than its bytes."""
 _NOT_SERVED_ON_BUCKETS = frozenset({"acl", "lifecycle", "policy", "tagging", "uploads", "versions"})
 
 
@@ -212,14 +212,14 @@ class _Failure(Exception):
 
 
 class Gateway:
-    """Answers S3 requests, buckets in the path."""
+    """Answers S3 requests, with buckets in the path."""
 
     def __init__(self, core: Core, users: Mapping[str, User]) -> None:
         self._core = core
         self._users = users
 
     def serve(self, request: Request) -> Response:
-        """One request."""
+        """Answers one request."""
         try:
             return self._route(request, self._authenticate(request))
         except _Failure as failure:
@@ -455,7 +455,7 @@ class Gateway:
             raise _Failure(400, "MalformedXML", "No parts are named.")
         if any(later <= earlier for (earlier, _), (later, _) in pairwise(parts)):
             raise _Failure(400, "InvalidPartOrder", "Parts must be named in ascending order.")
-        # In one transaction: where the condition does not hold, the upload is still there.
+        # In one transaction: if the condition fails, the upload remains.
         with self._core.database.transaction():
             headers.check_write(self._core, request, key)
             entry = uploads.complete_upload(self._core, key.repository, upload_id, parts)
@@ -482,7 +482,7 @@ _ACTIONS = {
     "POST": "fs:WriteObject",
     "DELETE": "fs:DeleteObject",
 }
-"""Action that a user must be allowed for a call on an object, by method."""
+"""Action that a user needs for a call on an object, by method."""
 
 _CODES = {
     400: "InvalidRequest",
@@ -505,7 +505,7 @@ def _metadata(request: Request) -> dict[str, str]:
 class GatewayServer(FailingServer):
     """An embedded server that also serves S3, at `s3_url`, with the same credentials, clock and faults.
 
-    It takes the parts of multipart uploads at their links, and answers parts of objects, too.
+    It also accepts parts of multipart uploads at their links, and serves parts of objects.
     """
 
     def __init__(self, folder: Path, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""A server that compacts staging: what it shows, and what runs make of the metaranges that it leaves."""
+"""A server that compacts staging: its listings, and runs over the metaranges that compaction leaves."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ RULES = {"default_retention_days": 5, "branches": []}
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server with a committed object, ten days old; its clock stands there."""
+    """A server with a committed object, ten days old; its clock stays at that time."""
     with EmbeddedServer(tmp_path, routes=routes.ROUTES) as started, started.clock.at(datetime.now(UTC) - 10 * DAYS):
         clients.repository(started)
         clients.upload(started, "lasting", b"lasting")
@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 def compact(server: EmbeddedServer) -> str:
-    """Compacts the branch main; returns the metarange that it rests on now."""
+    """Compacts the branch main; returns its new base metarange."""
     return routes.compact(server.core, repositories.get(server.core, "repo"), "main")
 
 
@@ -141,7 +141,7 @@ def test_what_a_superseded_base_holds_goes_where_only_young_ranges_count(server:
     address = hidden_in_base(server)
     clients.call(server, "PUT", "/repositories/repo/settings/gc_rules", RULES)
     if flow is not Flow.CLEAN:
-        # What a run was told of a base is not known for good by the one that builds on it.
+        # The facts of a base are not permanent: the next run reads them again.
         assert collected(server, YOUNG, Flow.CLEAN if flow is Flow.OPTIMIZED else flow).checkpoint is not None
     compact(server)
     found = collected(server, YOUNG, flow)
@@ -176,7 +176,7 @@ def test_a_young_base_that_nothing_names_any_more_counts_until_it_is_old(server:
 
 @pytest.mark.parametrize("settings", [NAMED_ALONE, YOUNG], ids=["named alone", "young"])
 def test_what_is_compacted_between_mark_and_sweep_stays(server: EmbeddedServer, settings: dict[str, bool]) -> None:
-    """The candidate is staged by its address after the mark, compacted, and hidden by what is staged over it."""
+    """The candidate is staged by its address after the mark, compacted, and hidden by a newer staged object."""
     address = clients.upload(server, "tmp", b"old")
     delete(server, "tmp")
 

@@ -20,7 +20,7 @@ def _import(server: EmbeddedServer, *sources: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def lake(server: EmbeddedServer) -> EmbeddedServer:
-    """The server, with objects outside of its repository."""
+    """The server, with objects outside its repository."""
     server.core.blockstore.create("local://lake")
     for key in ("in/a", "in/deep/b", "in-between", "other"):
         server.core.blockstore.put("local://lake", key, key.encode())

@@ -44,14 +44,14 @@ def collected(server: EmbeddedServer, repository: str, flow: Flow, **changes: An
 
 
 def reasons(server: EmbeddedServer, repository: str, run_id: str) -> set[str]:
-    """Why the candidates of a run are garbage, as it says."""
+    """Reasons why the candidates of a run are garbage, as recorded by the run."""
     opened = Collector.from_loaded(Loaded(demo.configuration(server, repository), {}), SystemClock()).open()
     frame = StoredFrame.from_run(opened.store, opened.opener, run_id, CANDIDATES_DF)
     return set(frame.table().column("why").to_pylist())
 
 
 def status_of(server: EmbeddedServer, reference: str, path: str, repository: str = "repo") -> int:
-    """The status of reading an object."""
+    """The status of a read of an object."""
     return clients.call(server, "GET", f"/repositories/{repository}/refs/{reference}/objects", path=path)[0]
 
 
@@ -79,7 +79,7 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(tmp_p
         assert collected(server, repository, Flow.CLEAN).counts["deleted"] == 0
         found = collected(server, repository, Flow.COMMITTED)
 
-        # `between` was replaced 10 days ago, within 12; `old` 20 days ago.
+        # `between` was replaced 10 days ago, within the 12 days; `old` 20 days ago.
         assert found.counts["deleted"] == found.counts["candidates"] == 2
         assert reasons(server, repository, found.run_id) == {Why.EXPIRED}
         expired = {"replaced": 410, "removed": 410}
@@ -109,7 +109,7 @@ def test_what_a_backdated_commit_replaced_a_moment_ago_stays(tmp_path: Path, flo
         made.rules(21)
         found = collected(server, "repo", flow, commit_dates=commit_dates)
         read = [status_of(server, made.commits[name], "file") for name in "ABC"]
-        # The first commit of the repository holds nothing, and stays as well.
+        # The initial commit of the repository holds nothing, and stays as well.
         alone = found.counts["commits_by_files_alone"]
         warned = any(" only because files were written later" in warning for warning in found.warnings)
         if commit_dates == "written":
@@ -117,7 +117,7 @@ def test_what_a_backdated_commit_replaced_a_moment_ago_stays(tmp_path: Path, flo
         else:
             assert (read, found.counts["deleted"], alone, warned) == ([410, 410, 200], 2, 0, False)
             return
-        # The period after they were written is over.
+        # The period since they were written is over.
         made.rules(2)
         again = collected(server, "repo", flow)
         assert [status_of(server, made.commits[name], "file") for name in "ABC"] == [410, 410, 200]
@@ -202,10 +202,10 @@ def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
                 made.append(clients.commit(server, f"commit {days}")["meta_range_id"])
 
         def collect(flow: Flow, metaranges: list[str], deleted: int, heads: list[str] | None = None) -> Report:
-            """A run that reads just these metaranges, each once, its recheck included.
+            """A run that reads exactly these metaranges, once each, including its recheck.
 
             Args:
-                heads: metaranges of a new head and of the base run's, by which lost objects of heads are looked for.
+                heads: metaranges of a new head and of the base run's head, searched for lost objects of heads.
             """
             read.clear()
             found = collected(server, repository, flow)
@@ -224,7 +224,7 @@ def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
         collect(Flow.UNIFIED, [], 1)
         commit(4)
         everything = collect(Flow.COMMITTED, made, 1)
-        # What expired is looked at once, and what is live is read in each run.
+        # Expired commits are read once, and live commits in each run.
         again = collect(Flow.COMMITTED, made[-1:], 0)
         assert (again.base_run, again.counts["listed"]) == (everything.run_id, 0)
         commit(3)
@@ -235,7 +235,7 @@ def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
 def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that is gone again by the time when the recheck reads refs: what it had may be staged elsewhere."""
+    """Includes a branch that is gone when the recheck reads refs: its objects may be staged elsewhere."""
     with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
@@ -302,11 +302,11 @@ def test_references_of_repositories_that_are_named_count(tmp_path: Path) -> None
 class ExpiryChain:
     """A repository whose commits are weeks old, and runs of the flow `committed` that build on each other.
 
-    Before each sweep a dry run that reads everything says what the sweep must mark.
+    Before each sweep, a dry run that reads everything gives the expected mark.
 
     Attributes:
-        commits: ids of all commits, in the order in which they were made.
-        staged: addresses of expired commits that somebody has staged again.
+        commits: ids of all commits, in order of creation.
+        staged: addresses of expired commits that a user has staged again.
     """
 
     def __init__(self, server: EmbeddedServer, seed: int) -> None:
@@ -318,7 +318,7 @@ class ExpiryChain:
         self.write()
 
     def call(self, method: str, path: str, body: Any = None, /, **query: str) -> Any:
-        """What the server answers; whatever it refuses did not happen."""
+        """The server's answer; a refused call has no effect."""
         return clients.call(self.server, method, f"/repositories/repo{path}", body, **query)[1]
 
     def branches(self) -> list[str]:
@@ -327,7 +327,7 @@ class ExpiryChain:
         return ["main", *sorted(names - {"main"})]
 
     def write(self) -> None:
-        """A branch gets a commit, some hours or days after the newest one."""
+        """Adds a commit to a branch, some hours or days after the newest one."""
         self.days = max(2.0, self.days - self.chance.uniform(0.1, 4))
         branch = self.chance.choice(self.branches())
         with self.server.clock.at(self.now - self.days * DAYS):
@@ -358,7 +358,7 @@ class ExpiryChain:
         self.call("DELETE", f"/tags/v{self.chance.randrange(3)}")
 
     def stage(self) -> None:
-        """Somebody stages an object of any commit again."""
+        """A user stages an object of any commit again."""
         commit, path = self.chance.choice(self.commits), f"file{self.chance.randrange(6)}"
         entry = self.call("GET", f"/refs/{commit}/objects/stat", path=path)
         if "physical_address" in entry:
@@ -369,7 +369,7 @@ class ExpiryChain:
         self.call("DELETE", "/branches/main/objects", path="staged")
 
     def change(self) -> None:
-        """Somebody does something."""
+        """A user makes a random change."""
         writes, stages = (self.write,) * 4, (self.stage,) * 2
         actions = (*writes, self.branch, self.unbranch, self.tag, self.untag, *stages, self.unstage)
         self.chance.choice(actions)()
@@ -384,7 +384,7 @@ class ExpiryChain:
         return found, sorted(frame.table().to_pylist(), key=lambda row: str(row["address"]))
 
     def sweep(self) -> Report:
-        """A sweep that marks what one would that reads everything."""
+        """A sweep that marks the same objects as one that reads everything."""
         full, everything = self.run(sweep=False, full_listing_days=0)
         assert full.base_run is None
         found, candidates = self.run()

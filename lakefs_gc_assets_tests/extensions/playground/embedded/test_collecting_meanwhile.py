@@ -23,9 +23,9 @@ from lakefs_gc_assets_tests.extensions.playground.embedded.working_clients impor
 SECONDS = 30
 RUNS = 3
 STEPS = 100
-"""There are at least so many of each, and something is deleted, however long that takes on a busy machine."""
+"""Minimum steps of all clients; the test continues until then, and until something is deleted."""
 WORKERS = 4
-# A day of grace is 15 seconds here: what is older by that and by the skew may go, while the clients are at work.
+# The day of grace is 15 seconds here: objects older than that and the skew may go while the clients are at work.
 LINK_SECONDS = 15
 
 
@@ -46,7 +46,7 @@ def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSe
                 "min_age_hours": 0,
                 "clock_skew_minutes": 0.1,
                 "max_candidate_share": 1,
-                # A hard reset by a worker takes most of what is uncommitted.
+                # A hard reset by a worker discards most uncommitted changes.
                 "max_uncommitted_loss_share": 1,
                 "sweep": True,
             }

@@ -1,4 +1,4 @@
-"""The collector's own client of lakeFS reads what the embedded server states."""
+"""The collector's own lakeFS client reads the embedded server's answers."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Several clients at once: every call is answered as it should be, and nothing that was written is lost."""
+"""Several clients at once: every call gets the right answer, and no write is lost."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 
 def _work(server: EmbeddedServer, worker: int) -> dict[str, bytes]:
-    """Uploads, renames, deletes and commits on paths of its own; returns what must be there."""
+    """Uploads, renames, deletes and commits on the worker's own paths; returns the expected contents."""
     source, own = random.Random(worker), {}
     base = "/repositories/repo/branches/main"
     for step in range(60):

@@ -38,7 +38,7 @@ def _truth(name: str) -> dict[str, Any]:
 
 
 def _through_the_gateway(server: EmbeddedServer, repository: str) -> None:
-    """What the recording did through the gateway, of which only the results were recorded."""
+    """Repeats the recording's gateway calls, for which only results were recorded."""
     client = clients.s3(server)
     client.put_object(Bucket=repository, Key="main/gw/put", Body=b"p" * 201, Metadata={"k": "v"})
     client.put_object(Bucket=repository, Key="main/gw/deleted", Body=b"d" * 76)
@@ -70,7 +70,7 @@ def _upload_parts(server: EmbeddedServer, call: Call, player: Player) -> None:
 
 
 class _Ranges:
-    """Recorded ranges by metarange: no answer names a range, their ids were read from the metaranges' files."""
+    """Recorded ranges by metarange: no answer names a range, so their ids were read from the metaranges' files."""
 
     def __init__(self, name: str) -> None:
         self._metarange_of: dict[str, tuple[str, int]] = {}
@@ -87,7 +87,7 @@ class _Ranges:
                     self._metarange_of[entry["range_id"]] = (table["file"], position)
 
     def learn(self, recorded: str, player: Player) -> None:
-        """Maps a range to one of our metarange's: paths are split elsewhere, so numbers of ranges may differ."""
+        """Maps a range to a range of our metarange: paths are split elsewhere, so numbers of ranges may differ."""
         if recorded not in self._metarange_of or recorded in player.mapping.ours:
             return
         metarange, position = self._metarange_of[recorded]
@@ -99,7 +99,7 @@ class _Ranges:
 
 
 def _play(folder: Path, name: str) -> tuple[Player, EmbeddedServer]:
-    """Plays one recording, and does what it lacks: gateway calls, uploads to presigned links and from outside."""
+    """Plays one recording with unrecorded actions: gateway calls, and uploads to presigned links and from outside."""
     server = GatewayServer(folder, settings=ServerSettings(range_entries=100), routes=ROUTES)
     server.__enter__()
     player, ranges = Player(server, compare_contents=name != "wide"), _Ranges(name)

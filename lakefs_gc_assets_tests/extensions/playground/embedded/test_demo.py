@@ -20,7 +20,7 @@ def test_the_demo_collects_in_a_bucket(
     spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    # Workers of the session's Spark were given their environment when it started.
+    # Workers of the Spark session got their environment when it started.
     monkeypatch.setattr(demo, "store_from_environment", lambda url: s3_server.settings())
     reported = StringIO()
 

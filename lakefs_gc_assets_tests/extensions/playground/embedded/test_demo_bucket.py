@@ -34,7 +34,7 @@ __all__ = ["azure_container", "azure_server", "bucket", "gcs_bucket", "gcs_serve
 
 @pytest.fixture
 def environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> StoreSettings:
-    """The service as environment variables name it."""
+    """The service in environment variables."""
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)

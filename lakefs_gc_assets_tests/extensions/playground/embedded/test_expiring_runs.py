@@ -1,4 +1,4 @@
-"""Old runs of an embedded server lose their frames and what was prepared for them, and nothing else."""
+"""Expired runs of an embedded server lose exactly their frames and prepared files."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_refs_dumps_of_old_runs_stay_since_others_may_have_made_the_same(tmp_pat
         tables = (backup.commits_meta_range_id, backup.branches_meta_range_id)
         assert {f"_lakefs/{table}" for table in tables} <= dumped
         gone = there - files(server)
-        # Frames and facts lie in folders that the run's id names, what was prepared for it in one of the server's id.
+        # Frames and facts are in folders named by the run's id; prepared files are in one named by the server's id.
         ids = {old.run_id, *expired.prepared}
         assert len(ids) > 1 and dumped.isdisjoint(gone)
         assert {part for name in gone for part in name.split("/") if part in ids} == ids

@@ -1,4 +1,4 @@
-"""Forecasts on the embedded server: object for object what runs with those rules mark, also once a branch is gone."""
+"""Forecasts on the embedded server equal the marks of runs with those rules, also for deleted branches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ Names = set[str]
 
 @dataclass
 class History:
-    """A repository on a server; `names` has the version that each address stands for."""
+    """A repository on a server; `names` has the version at each address."""
 
     server: EmbeddedServer
     folder: Path
@@ -62,7 +62,7 @@ class History:
         assert status < 300, answer
 
     def runs(self, policy: str = "") -> ArrowRuns:
-        """Runs with a policy; the default one where none is given."""
+        """Runs with a policy; the default policy if none is given."""
         given = demo.configuration(self.server, "repo")
         changes: dict[str, object] = {"wait_before_dump_seconds": 0.0, "also_live": [*self.also_live]}
         changes["max_candidate_share"] = self.max_candidate_share
@@ -74,7 +74,7 @@ class History:
         return ArrowRuns(Loaded(given.model_copy(update={"collection": collection}), {}))
 
     def marked(self, policy: str = "") -> tuple[Names, Report]:
-        """What a dry run by retention rules marks."""
+        """Objects that a dry run by retention rules marks."""
         runs = self.runs(policy)
         report = runs.collect(Flow.COMMITTED)
         repository = runs.open()
@@ -82,7 +82,7 @@ class History:
         return {self.names[address] for address in rows.column("address").to_pylist()}, report
 
     def said(self, engine: Engine[R], policies: dict[str, str] | None = None) -> dict[tuple[ScenarioKind, str], Names]:
-        """What a forecast says, by scenario."""
+        """Objects in a forecast, by scenario."""
         parsed = {name: retention_rules.parse_policy(text, name) for name, text in (policies or {}).items()}
         with forecast.ask(self.runs().open(), engine, print, policies=parsed) as asked:
             rows = engine.collect(asked.marked.candidates).to_pylist()
@@ -101,23 +101,23 @@ class History:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
-    """One that tests only look at."""
+    """A history that tests only read."""
     with _history(tmp_path_factory.mktemp("history")) as made:
         yield made
 
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Iterator[History]:
-    """One that a test changes."""
+    """A history that a test changes."""
     with _history(tmp_path) as made:
         yield made
 
 
 @contextmanager
 def _history(folder: Path) -> Iterator[History]:
-    """`path` was replaced 40, 20 and 9 days ago; `dev` has objects of its own, an old tag holds the first commit."""
+    """`path` was replaced 40, 20 and 9 days ago; `dev` has its own objects, and an old tag holds the first commit."""
     with EmbeddedServer(folder / "server", settings=ServerSettings(), routes=ROUTES) as server:
-        # A minute ago: no commit is just as old as a rule says, or of the second that a run counts ages from.
+        # A minute ago: no commit has exactly the age of a rule, or the second from which a run counts ages.
         made, now = History(server, folder, {}), datetime.now(UTC) - timedelta(minutes=1)
         with server.clock.at(now - 60 * DAYS):
             clients.repository(server)
@@ -152,7 +152,7 @@ def _history(folder: Path) -> Iterator[History]:
             made.put("younger", "path")
             made.commit()
         made.put("staged", "staged")
-        # The first version of `hidden`, which has the content of its third one, is staged: nothing lists it.
+        # The first version of `hidden` is staged, with the content of its third one: nothing lists it.
         (first,) = (address for address, version in made.names.items() if version == "hidden 1")
         physical = f"{server.core.blockstore.scheme}repo/{first}"
         body = {"physical_address": physical, "checksum": md5(b"hidden 1").hexdigest(), "size_bytes": 8}
@@ -177,7 +177,7 @@ def test_every_column_is_what_a_run_with_that_policy_marks(history: History) -> 
     assert said[ScenarioKind.IN_FORCE, "rules in force"] == history.marked()[0] == {"of dev 1"}
     assert said[ScenarioKind.AGE, "unlimited"] == set()
     marked, report = history.marked(policies["three"])
-    # `dev` has the second versions of main's files, and the first of `hidden` is staged where nothing lists it.
+    # `dev` has the second versions of main's files, and the first version of `hidden` is staged without being listed.
     assert marked == {"path 1", "path 3", "path 4", "tagged", "of dev 1"}
     assert report.kept == {Kept.YOUNG.value: 1, Kept.HIDDEN_STAGED.value: 1}
 
@@ -210,7 +210,7 @@ def test_it_is_the_same_on_spark(history: History, spark: SparkSession) -> None:
 
 
 def test_without_a_branch_or_a_tag(changed: History) -> None:
-    """What only the deletion of a branch lets go is not asked for; here is none of it staged."""
+    """Objects that only the deletion of a branch makes garbage are not requested; none is staged here."""
     said = changed.said(LocalEngine())
     assert {kind for kind, _ in said} == set(ScenarioKind) - {ScenarioKind.POLICY}
     assert (ScenarioKind.BRANCH, "main") not in said
@@ -285,13 +285,13 @@ def _lend(history: History) -> None:
         assert status == 201, answer
         if path == "committed":
             clients.commit(history.server, "borrowed", name="other")
-            # Of what a branch head has it is asked besides whether it is staged there.
+            # For an object of a branch's head, the run also asks whether it is staged there.
             assert clients.call(history.server, "DELETE", objects, path=path)[0] == 204
             clients.commit(history.server, "given back", name="other")
 
 
 def test_what_another_repository_references_stays(changed: History) -> None:
-    """Where `also_live` names it: what its commits hold, and what it has staged."""
+    """If `also_live` names the repository, objects of its commits and its staged objects stay."""
     policy, expiring = "{default: 0d, replace: true}", (ScenarioKind.AGE, "0 days")
     _lend(changed)
     assert changed.said(LocalEngine())[expiring] == {"of dev 1", "path 3", "path 4"}
@@ -310,7 +310,7 @@ def test_nor_does_it_go_on_spark(changed: History, spark: SparkSession) -> None:
 
 
 def _fill_folders(history: History) -> None:
-    """Two versions of `a/b/one`, the newer one in `c/` as well, and something in a folder of `dev`."""
+    """Two versions of `a/b/one`, the newer one in `c/` as well, and an object in a folder of `dev`."""
     with history.server.clock.at(datetime.now(UTC) - 8 * DAYS):
         history.put("old one", "a/b/one")
         history.put("two", "a/two")
@@ -326,7 +326,7 @@ def _fill_folders(history: History) -> None:
 
 
 def _by_folder(found: Forecast) -> dict[str | None, tuple[Amount, dict[str, Portion]]]:
-    """What each folder stores, and who has something there."""
+    """The stored amount of each folder, and its holders."""
     assert found.by_folder is not None and found.by_folder.others is None
     return {
         each.folder: (each.stored, {holding.holder.name: portion for holding, portion in portions(found, each)})

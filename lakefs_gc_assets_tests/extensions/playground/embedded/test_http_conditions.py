@@ -1,4 +1,4 @@
-"""If-None-Match and If-Match: what is written or read only on a condition."""
+"""If-None-Match and If-Match: conditional writes and reads."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,8 @@
-"""Iceberg tables made through lakeFS's catalog: only the current `metadata.json` is an entry, the rest lies beside.
+"""Iceberg tables made through lakeFS's catalog: only the current `metadata.json` is an entry.
 
-lakeFS's catalog keeps a table's metadata file as the one object of the table (docs.lakefs.io, integrations/iceberg).
+lakeFS's catalog keeps a table's metadata file as the only object of the table (docs.lakefs.io, integrations/iceberg).
 Its content names manifests and data files, which clients write into the storage namespace themselves. No entry of any
-range names them, so nothing but their names keeps them: their writers choose names that lakeFS never makes.
+range names these files. So only their names protect them: their writers choose names that lakeFS never makes.
 """
 
 import os
@@ -41,7 +41,7 @@ FILES = (
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A repository whose table is committed, with an older state of it that expires, and garbage beside its files."""
+    """A repository with a committed table, an older state of it that expires, and garbage beside its files."""
     with EmbeddedServer(tmp_path, routes=ROUTES) as started:
         for days, content in ((20, b"first"), (15, b"second")):
             with started.clock.at(datetime.now(UTC) - days * DAYS):
@@ -70,7 +70,7 @@ def runs(server: EmbeddedServer, **collection: Any) -> ArrowRuns:
 
 
 def require_whole(server: EmbeddedServer) -> None:
-    """Every file of the table is there, and its entry leads to the newest state."""
+    """Requires that every file of the table exists, and that its entry leads to the newest state."""
     assert [name for name in FILES if not (server.objects_folder / "repo" / name).is_file()] == []
     path = "/repositories/repo/refs/main/objects"
     assert clients.call(server, "GET", path, path="db/t/metadata.json") == (200, b"second")
@@ -91,13 +91,13 @@ def test_the_files_of_a_table_survive_every_flow(server: EmbeddedServer, flow: F
     made = runs(server, sweep_mode=mode, quarantine_days=0)
     found: list[Report] = [made.collect(flow)]
     if flow is not Flow.COMMITTED:
-        # One that builds on it, and one that lists everything again.
+        # One run that builds on it, and one that lists everything again.
         found += [made.collect(Flow.OPTIMIZED if flow is Flow.CLEAN else flow), made.collect(flow)]
     assert sum(each.counts["deleted"] + each.counts["quarantined"] for each in found) > 0
     assert all(each.success for each in found)
     require_whole(server)
     if mode == "quarantine":
-        # The clock of a server tells whole seconds: a second must have passed since the store wrote a receipt.
+        # A server's clock has whole seconds: a second must have passed since the store wrote a receipt.
         written = datetime.now(UTC).timestamp() - 60
         for receipt in server.objects_folder.glob("**/receipts/*"):
             os.utime(receipt, (written, written))
@@ -107,7 +107,7 @@ def test_the_files_of_a_table_survive_every_flow(server: EmbeddedServer, flow: F
 
 def test_they_are_reported_as_names_that_lakefs_never_makes(server: EmbeddedServer) -> None:
     report = runs(server).collect(Flow.CLEAN)
-    # What lies in folders of their own is not listed at all.
+    # Files in separate folders are not listed.
     assert report.kept == {Kept.UNRECOGNISED.value: sum(name.startswith("data/") or "/" not in name for name in FILES)}
 
 

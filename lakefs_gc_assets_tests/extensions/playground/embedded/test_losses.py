@@ -1,4 +1,4 @@
-"""What is referenced although a run deleted it: every run says so, whatever it lists, until the object is back."""
+"""Referenced objects that a run deleted: every run reports them, whatever it lists, until they are back."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ FLOWS = (
 
 @dataclass
 class Repository:
-    """A repository of which a run has deleted an object; `body` stages the object by its address."""
+    """A repository in which a run has deleted an object; `body` stages the object by its address."""
 
     server: EmbeddedServer
     flow: Flow
@@ -40,7 +40,7 @@ class Repository:
         return self.runs.collect(flow or self.flow)
 
     def stage(self) -> None:
-        """A client stages the address that it learned before the object was deleted."""
+        """Stages the address that a client learned before the object was deleted."""
         path = "/repositories/repo/branches/main/objects"
         assert clients.call(self.server, "PUT", path, self.body, path="again")[0] == 201
 
@@ -57,7 +57,7 @@ def deleted(server: EmbeddedServer, flow: Flow, *others: str) -> Repository:
     """A repository whose first run deletes one of its objects.
 
     Args:
-        others: paths that are committed in the slice of the deleted object.
+        others: paths committed in the slice of the deleted object.
     """
     with server.clock.at(datetime.now(UTC) - 30 * DAYS):
         clients.repository(server)
@@ -93,7 +93,7 @@ def test_every_run_tells_until_the_object_is_back(server: EmbeddedServer, flow: 
         reported = repository.run()
         assert reported.counts["lost"] == 1, "committed"
         assert any(repository.address in warning for warning in reported.warnings)
-    # Somebody puts it back by hand.
+    # A user puts it back by hand.
     repository.object.parent.mkdir(parents=True, exist_ok=True)
     repository.object.write_bytes(b"one")
     assert repository.run().counts["lost"] == 0
@@ -110,7 +110,7 @@ def test_what_no_head_holds_any_more_is_no_loss(server: EmbeddedServer, flow: Fl
 
 
 def test_a_slice_of_which_all_objects_were_deleted_is_not_passed_over(server: EmbeddedServer) -> None:
-    """It is not listed any more."""
+    """The slice is no longer listed."""
     repository = deleted(server, Flow.CLEAN)
     assert not any(repository.object.parent.glob("*"))
     repository.object.parent.rmdir()

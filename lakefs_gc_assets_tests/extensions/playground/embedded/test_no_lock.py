@@ -1,4 +1,4 @@
-"""Runs on a store without conditional writes: one that refuses them, and one that passes over their conditions."""
+"""Runs on a store without conditional writes: one that refuses conditions, and one that ignores them."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def without_conditions(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A repository with one object that is live and one that is garbage."""
+    """A repository with one live object and one garbage object."""
     with EmbeddedServer(tmp_path) as made:
         with made.clock.at(datetime.now(UTC) - timedelta(days=30)):
             clients.repository(made)
@@ -101,7 +101,7 @@ def test_an_approved_dry_run_needs_the_reason_as_well(server: EmbeddedServer) ->
 
     refused = swept()
     assert isinstance(refused.error, NotOffered)
-    # Where the approval was stored before, the last thing before any delete asks for the lock.
+    # If the approval was already stored, the last action before any delete needs the lock.
     passes.give(store_of(server), frame_of(server, run_id), datetime.now(UTC), "nobody")
     unasked = runs(server, sweep=False)
     opened = Opened(run_id, plan.read(store_of(server), run_id).windows, Flow.CLEAN)

@@ -1,4 +1,4 @@
-"""What an optimized run with candidates reads of ranges that an earlier run has read."""
+"""Ranges that an optimized run with candidates reads again after an earlier run."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -25,11 +25,11 @@ BRANCHES = tuple(f"b{number}" for number in range(6))
 
 
 class Repository:
-    """A repository with a branch for each of six sizes, of which all runs are counted.
+    """A repository with a branch for each of six sizes; reads of all runs are counted.
 
     Attributes:
-        read: the ranges of branch heads that the last run read for its candidates.
-        heads: how many metaranges of branch heads it read for them.
+        read: ranges of branch heads that the last run read for its candidates.
+        heads: number of metaranges of branch heads that it read for its candidates.
     """
 
     def __init__(self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ class Repository:
         monkeypatch.setattr(references, "HEADS_WORTH_RECORDING", 1)
 
     def upload(self, path: str, size: int, days: float, branch: str = "main") -> None:
-        """Stages an object of so many bytes."""
+        """Stages an object of `size` bytes."""
         with self.server.clock.at(datetime.now(UTC) - days * DAYS):
             clients.upload(self.server, path, b"x" * size, branch=branch)
 
@@ -104,7 +104,7 @@ def test_candidates_read_the_ranges_that_have_their_size_and_no_others(repositor
     repository.leave_garbage("second", 4, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert len(repository.read) == 1
-    # What is committed later is recorded as well, and what was recorded before is known.
+    # Later commits are recorded as well, and earlier records stay known.
     repository.upload("later", 300, 2.5)
     clients.commit(repository.server, "later")
     repository.leave_garbage("third", 300, 2.5)
@@ -128,7 +128,7 @@ def test_heads_that_nobody_moved_are_not_read_again(repository: Repository) -> N
     repository.leave_garbage("second", 200, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert repository.heads == 0
-    # A run without candidates changes nothing of it.
+    # A run without candidates leaves the records unchanged.
     assert repository.collect(Flow.OPTIMIZED).counts["candidates"] == 0
     repository.upload("later", 300, 2.5, BRANCHES[0])
     clients.commit(repository.server, "later", branch=BRANCHES[0])

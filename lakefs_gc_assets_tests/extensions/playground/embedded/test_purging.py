@@ -1,4 +1,4 @@
-"""The quarantine emptied on the embedded server, after a look at what is live: by the command and by the UI's job."""
+"""Purging quarantine on the embedded server after checking which objects are live: by command and by the UI's job."""
 
 import json
 import os
@@ -54,7 +54,7 @@ OLD = ("branched", "hidden", "expired")
 
 @dataclass
 class Quarantined:
-    """A repository of which one run moved what only an expired commit holds, and another one what nobody does."""
+    """A repository whose first run moved objects of an expired commit, and whose second run moved unreferenced ones."""
 
     server: EmbeddedServer
     repository: str
@@ -82,7 +82,7 @@ class Quarantined:
         }
 
     def command(self, *arguments: str, answer: str | None = "--yes", **changes: float) -> Result:
-        """Purges; `answer` is what somebody types, or --yes."""
+        """Purges; `answer` is a user's typed answer, or --yes."""
         server = self.server
         collection = {"wait_before_dump_seconds": 0, "quarantine_days": 0, **changes}
         content = {
@@ -106,7 +106,7 @@ class Quarantined:
             return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
 
     def sweep(self, flow: Flow, *names: str) -> str:
-        """Moves objects as a run of a flow does that took them for garbage."""
+        """Moves objects as a run of a flow moves garbage."""
         repository = self.opened
         run = began(repository, DAY, flow=flow, repository=self.repository)
         held = Lock.acquire(repository.store, run_id=run.run_id, owner="run", now=NOW, expiry=HOUR)
@@ -116,7 +116,7 @@ class Quarantined:
         for moved in Quarantine(repository.store, run.run_id, held.token, repository.clock, run.attempt).delete(rows):
             assert set(moved["outcome"].to_pylist()) == {"quarantined"}
         held.release()
-        # The clocks of a server and a store tell seconds.
+        # Clocks of servers and stores have whole seconds.
         for receipt in self.server.objects_folder.glob(f"**/{run.run_id}/receipts/*"):
             os.utime(receipt, (NOW.timestamp() - 60, NOW.timestamp() - 60))
         return run.run_id
@@ -145,7 +145,7 @@ def quarantined(spark: SparkSession, tmp_path: Path) -> Iterator[Quarantined]:
 
 
 def branch_on(quarantined: Quarantined, commit: str, name: str = "back") -> None:
-    """Makes everything that a commit holds live again."""
+    """Makes all objects of a commit live again."""
     body = {"name": name, "source": commit}
     path = f"/repositories/{quarantined.repository}/branches"
     assert clients.call(quarantined.server, "POST", path, body)[0] == 201
@@ -241,7 +241,7 @@ def test_the_job_shows_first_and_purges_when_it_is_confirmed(quarantined: Quaran
 
 
 class TestWhereItCannotBeKnown:
-    """Nothing goes."""
+    """Nothing is purged."""
 
     def test_what_commits_hold(self, quarantined: Quarantined) -> None:
         quarantined.opened.store.delete([METADATA_PREFIX + quarantined.new_metarange])

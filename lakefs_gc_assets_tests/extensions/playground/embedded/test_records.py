@@ -1,4 +1,4 @@
-"""Records and identities, against those in recorded files."""
+"""Records and identities, compared with recorded files."""
 
 import json
 from itertools import pairwise
@@ -63,7 +63,7 @@ def test_recorded_entries_are_written_byte_for_byte() -> None:
                 assert entry.identity == buffer[row[IDENTITY_START] : row[IDENTITY_END]]
                 (moment,) = (value for number, _, value in fields(data) if number == 2)
                 assert isinstance(moment, bytes)
-                # Real servers keep nanoseconds where an object was linked or staged, and write maps in any order.
+                # Real servers keep nanoseconds for linked or staged objects, and write maps in any order.
                 if all(number != 2 for number, _, _ in fields(moment)) and len(entry.metadata) < 2:
                     assert entry.encode() == data
                     seen += 1
@@ -84,7 +84,7 @@ def test_a_recorded_table_written_again_is_read_the_same() -> None:
             for (start, end), row in zip(pairwise(offsets.tolist()), found.values.tolist(), strict=True)
         ]
         again = read_table(table(records, {"type": "ranges"}), file)
-        # Same records in the same blocks: decompressed, the data blocks are byte for byte those of the real writer.
+        # The same records are in the same blocks: decompressed, the data blocks equal the real writer's byte for byte.
         assert again.buffer.tobytes() == found.buffer.tobytes()
 
 

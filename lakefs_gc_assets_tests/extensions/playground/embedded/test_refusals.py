@@ -1,4 +1,4 @@
-"""What a read-only repository and a user without rights are refused: every path of the API, and the gateway."""
+"""Refused calls: every API path and the gateway, for a read-only repository and for a user without permissions."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""The gateway where keys, ranges, rights and requests are unusual."""
+"""The gateway with unusual keys, ranges, permissions and requests."""
 
 from http.client import HTTPConnection
 from typing import Any
@@ -87,7 +87,7 @@ def test_odd_keys_are_written_read_copied_listed_and_deleted(server: EmbeddedSer
     expected = sorted(f"main/odd/{name}" for name in _ODD)
     for call in ("list_objects", "list_objects_v2"):
         assert _keys(s3, call, Prefix="main/odd/", PaginationConfig={"PageSize": 1}) == expected
-    # Bodies in XML 1.0 can name no control characters but these two.
+    # XML 1.0 allows only these two control characters.
     several = [f"main/odd/{name}" for name in _ODD if "\x01" not in name]
     answer = s3.delete_objects(Bucket="repo", Delete={"Objects": [{"Key": key} for key in several]})
     assert [item["Key"] for item in answer["Deleted"]] == several

@@ -1,4 +1,4 @@
-"""The sample repository with commits of a year: what its forecast says, and what its page shows of that."""
+"""The sample repository with a year of commits: its forecast, and the page that shows it."""
 
 import os
 import shutil
@@ -69,7 +69,7 @@ def test_a_dry_run_marks_what_was_said(served: Loaded, found: Forecast) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(_CHROMIUM is None, reason="there is no Chromium on this machine")
 def test_the_page_in_a_browser(found: Forecast, tmp_path: Path) -> None:
-    """LAKEFS_GC_SCREENSHOTS names a folder that gets pictures of it, for the documentation."""
+    """LAKEFS_GC_SCREENSHOTS names a folder that gets its screenshots, for the documentation."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     file = tmp_path / "forecast.html"
     file.write_bytes(page.render(found))

@@ -1,4 +1,4 @@
-"""What rule set `seed` asks beyond rule set `oss`, and that `oss` does none of it."""
+"""Differences of rule set `seed` from rule set `oss`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,7 +146,7 @@ def _rename(server: EmbeddedServer, old: str, new: str) -> None:
 
 
 def test_a_rename_between_pages_is_not_lost(tmp_path: Path) -> None:
-    """The row moves behind the pages that were read: only the tracked copy, on the last page, holds it."""
+    """The row moves behind the pages already read: only the tracked copy, on the last page, holds it."""
     with EmbeddedServer(tmp_path, settings=ServerSettings(rules="seed", page_check_rows=1, page_bytes=0)) as server:
         clients.repository(server)
         first, address = clients.upload(server, "m", b"y"), clients.upload(server, "z", b"x")

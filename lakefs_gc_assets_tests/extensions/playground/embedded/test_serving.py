@@ -1,4 +1,4 @@
-"""How calls are served whatever they ask: rights, pages, links, faults, connections."""
+"""Serving of any call: permissions, pages, links, faults, connections."""
 
 import http.client
 from pathlib import Path
@@ -315,10 +315,10 @@ def test_what_is_no_text_is_refused_or_not_found(server: EmbeddedServer) -> None
 
 
 def test_other_machines_do_not_reach_the_server(tmp_path: Path) -> None:
-    """It keeps no secret as a production server does, and the playground's secret is in its source."""
+    """It guards no secret like a production server's, and the playground's secret is in its source."""
     with EmbeddedServer(tmp_path) as server:
         url = urlsplit(server.url)
         assert url.hostname == "127.0.0.1" and url.port is not None
-        # Another address of this machine: a server that listened on all of them would answer there.
+        # Another address of this machine: a server that listened on all addresses would answer there.
         with pytest.raises(ConnectionRefusedError):
             create_connection(("127.0.0.2", url.port), timeout=5)

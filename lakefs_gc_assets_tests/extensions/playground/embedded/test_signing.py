@@ -1,4 +1,4 @@
-"""Files that somebody else wrote into the folders of runs: what a run with a key believes, and one without."""
+"""Forged files in the folders of runs: the ones that a run with a key trusts, and one without."""
 
 import hashlib
 import re
@@ -39,18 +39,18 @@ RULES = {"default_retention_days": 10, "branches": []}
 
 @dataclass
 class Repository:
-    """A repository whose first commit alone holds some objects, collected with keys that may change."""
+    """A repository with some objects that only its first commit holds, collected with changing keys."""
 
     server: EmbeddedServer
     keys: str = KEY
 
     @property
     def store(self) -> LocalStore:
-        """What somebody has who may write to the bucket."""
+        """The access of an attacker who may write to the bucket."""
         return LocalStore(self.server.objects_folder / "repo")
 
     def runs(self, **collection: object) -> ArrowRuns:
-        """Runs by the keys of now."""
+        """Runs with the current keys."""
         given = configuration(self.server, wait_before_recheck_seconds=0, wait_before_dump_seconds=0, **collection)
         store = given.store.model_copy(update={"signing_key": self.keys})
         return ArrowRuns(Loaded(given.model_copy(update={"store": store}), {}))
@@ -69,7 +69,7 @@ class Repository:
         return address
 
     def forge_pending(self, base: Report, addresses: list[str]) -> None:
-        """Names live objects as pending in the checkpoint of a run, with every digest right."""
+        """Forges the checkpoint of a run, with valid digests, so that it names live objects as pending."""
         repository = self.runs().open()
         listed = StoredFrame.from_run(repository.store, repository.opener, base.run_id, STORE_DF).table()
         rows = listed.filter(pc.is_in(listed["address"], pa.array(addresses)))
@@ -101,7 +101,7 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
 
 
 def live_in_history(repository: Repository) -> list[str]:
-    """Objects that a commit holds, and no head."""
+    """Objects that a commit holds, but no head."""
     addresses = [repository.upload(path, f"{path}, before", 30) for path in ("one", "two")]
     for path in ("three", "four"):
         repository.upload(path, path, 30)

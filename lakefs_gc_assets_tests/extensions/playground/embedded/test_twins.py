@@ -1,4 +1,4 @@
-"""Two repositories on one storage namespace: of two servers, and of one that does not say so."""
+"""Two repositories on one storage namespace: on two servers, and on one server that does not report it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ def configuration(server: EmbeddedServer, **collection: Any) -> Configuration:
 
 
 def status(server: EmbeddedServer, path: str, name: str = "repo") -> int:
-    """The status of reading an object of the main branch."""
+    """The status of a read of an object on the main branch."""
     return clients.call(server, "GET", f"/repositories/{name}/refs/main/objects", path=path)[0]
 
 
 @dataclass
 class Twins:
-    """Two servers that share a folder of objects; each has a repository there, and neither knows of the other."""
+    """Two servers that share a folder of objects; each has a repository there, and neither knows the other."""
 
     server: EmbeddedServer
     other: EmbeddedServer
@@ -49,12 +49,12 @@ class Twins:
         return self.server.objects_folder / "repo"
 
     def upload(self, server: EmbeddedServer, *paths: str, days: int = 30) -> set[str]:
-        """Stages objects that are old; returns their addresses."""
+        """Stages old objects; returns their addresses."""
         with server.clock.at(datetime.now(UTC) - days * DAYS):
             return {clients.upload(server, path, f"{path} of {server.url}".encode()) for path in paths}
 
     def stored(self, addresses: set[str]) -> set[str]:
-        """Those of the addresses at which there still is an object."""
+        """Addresses at which an object still exists."""
         return {address for address in addresses if (self.objects / address).is_file()}
 
     def swept(
@@ -67,7 +67,7 @@ class Twins:
         """One run over the repository of a server, by default the first."""
         server = server or self.server
         given = configuration(server, **collection)
-        # Both servers' objects lie with the first.
+        # Objects of both servers are in the first one's folder.
         store = given.store.model_copy(update={"local_root": str(self.server.objects_folder.resolve())})
         loaded = Loaded(given.model_copy(update={"store": store}), {})
         return ArrowRuns(loaded, between=between).collect(flow)
@@ -83,7 +83,7 @@ def twins(tmp_path: Path) -> Iterator[Twins]:
     ):
         made = Twins(server, other)
         clients.repository(server)
-        # A server refuses a namespace that has this file: a migration, or a restored backup, asks no server.
+        # A server refuses a namespace with this file, but a migration or a restored backup involves no server.
         (made.objects / "_lakefs" / "dummy").unlink()
         clients.repository(other)
         made.upload(server, "lasting", "mine")
@@ -124,7 +124,7 @@ def test_where_such_ranges_are_known_to_be_orphans_they_keep_nothing(twins: Twin
 
 @pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.UNIFIED])
 def test_what_another_server_commits_between_mark_and_sweep_stays(twins: Twins, flow: Flow) -> None:
-    """At the mark it is staged, which nobody but its own server can see."""
+    """At the mark it is staged, which only its own server can see."""
     committed = twins.upload(twins.other, *NAMES)
     assert clients.call(twins.server, "PUT", "/repositories/repo/settings/gc_rules", RULES)[0] == 204
 
@@ -148,7 +148,7 @@ def test_an_optimized_run_knows_what_was_read_and_sees_what_is_new(twins: Twins)
 
     assert (again.flow, again.counts["unnamed_ranges"], again.counts["ranges_read"]) == ("optimized", 0, 0)
     assert twins.stored(committed) == committed
-    # Of three days ago: in a slice that no run has sealed, or listed, before.
+    # Three days old: in a slice that no run has sealed or listed before.
     more = twins.upload(twins.other, "four", "five", days=3)
     clients.commit(twins.other, "more of its own")
 
@@ -181,7 +181,7 @@ def test_a_damaged_range_that_no_commit_names_ends_the_run(twins: Twins) -> None
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server with the repository `repo` and another one that was made bare on the same namespace."""
+    """A server with the repository `repo` and a bare repository on the same namespace."""
     with EmbeddedServer(tmp_path, routes=routes.ROUTES) as started, started.clock.at(datetime.now(UTC) - 30 * DAYS):
         clients.repository(started)
         clients.upload(started, "lasting", b"lasting")

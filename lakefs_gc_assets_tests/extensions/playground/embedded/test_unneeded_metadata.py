@@ -1,4 +1,4 @@
-"""Unneeded metadata of an embedded server over HTTP: it is moved, put back and purged."""
+"""Unneeded metadata of an embedded server over HTTP is moved, restored and purged."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ def test_what_another_repository_left_is_moved_put_back_and_purged(server: Embed
     assert tables(here) > left
     move(opened(server))
     assert unneeded_metadata.purge(opened(server), LocalEngine(), "purger", print, print) == ()
-    # The server tells whole seconds, and by the earliest clock the time is up later than by the latest.
+    # The server has whole seconds, and the period ends later by the earliest clock than by the latest.
     time.sleep(2.0)
     purged = unneeded_metadata.purge(opened(server, quarantine_days=0), LocalEngine(), "purger", print, print)
     assert {(each.id, each.fate) for each in purged} == {(name, FileFate.PURGED) for name in left}

@@ -1,4 +1,4 @@
-"""Helper objects of uploads in parts, as lakeFS writes them on Google Cloud Storage and leaves them there."""
+"""Helper objects of multipart uploads, as lakeFS writes and leaves them on Google Cloud Storage."""
 
 import os
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 def begin_upload(server: EmbeddedServer, *, days: float, name: str | None = None) -> list[str]:
-    """Writes helper objects of an upload that began so many days ago, or one other name; returns their addresses."""
+    """Writes helper objects of an upload that began `days` ago, or one other name; returns their addresses."""
     then = datetime.now(UTC) - timedelta(days=days)
     names = layout.XidGenerator()
     target = f"data/{names.descending(then)}/{names.ascending(then)}"

@@ -16,7 +16,7 @@ _MAIN = "/repositories/repo/refs/main/objects"
 
 
 def _listing(server: EmbeddedServer, reference: str = "main") -> dict[str, bytes]:
-    """Content by path, as the API gives it."""
+    """Content by path, as the API returns it."""
     found = {}
     _, answer = clients.call(server, "GET", f"/repositories/repo/refs/{reference}/objects/ls", amount="1000")
     for item in answer["results"]:

@@ -36,7 +36,7 @@ _TABLES = (
 
 @contextmanager
 def _transaction(core: Core) -> Iterator[sqlite3.Connection]:
-    """A transaction of the server's database, which has the tables of uploads then."""
+    """A transaction of the server's database, with the tables of uploads."""
     with core.database.transaction() as database:
         for table in _TABLES:
             database.execute(table)
@@ -86,7 +86,7 @@ def get_upload(core: Core, repository: ServedRepository, upload_id: str) -> Uplo
 
 
 def put_part(core: Core, repository: ServedRepository, upload_id: str, number: int, content: bytes) -> str:
-    """Keeps one part; returns its ETag."""
+    """Stores one part; returns its ETag."""
     etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
     with _transaction(core) as database:
         get_upload(core, repository, upload_id)
@@ -97,7 +97,7 @@ def put_part(core: Core, repository: ServedRepository, upload_id: str, number: i
 def complete_upload(
     core: Core, repository: ServedRepository, upload_id: str, wanted: Sequence[tuple[int, str]]
 ) -> Entry:
-    """Puts the parts (number, ETag) together under the upload's address. Raises ApiFailure 400 for an unknown part."""
+    """Assembles the parts (number, ETag) at the upload's address. Raises ApiFailure 400 for an unknown part."""
     upload = get_upload(core, repository, upload_id)
     digests, content = b"", bytearray()
     with _transaction(core) as database:
@@ -132,11 +132,11 @@ def abort_upload(core: Core, repository: ServedRepository, upload_id: str) -> No
 
 
 PARTS_PATH = "/_parts/"
-"""Links of parts: the upload's id, which nobody can guess, and the part's number."""
+"""Links of parts: the upload's unguessable id, and the part's number."""
 
 
 def serve_part(core: Core, request: Request) -> Response:
-    """Keeps a part that is put to its link. Raises ApiFailure 404 for an unknown upload."""
+    """Stores a part that is put to its link. Raises ApiFailure 404 for an unknown upload."""
     upload_id, _, number = request.path.removeprefix(PARTS_PATH).partition("/")
     with _transaction(core) as database:
         row = database.execute("SELECT repository FROM uploads WHERE id = ?", (upload_id,)).fetchone()
@@ -168,7 +168,7 @@ def _complete_multipart(
     address = str(body["physical_address"]).removeprefix(repository.namespace)
     numbered = [checked_object(part, "part_number", "etag") for part in body["parts"]]
     parts = [(part["part_number"], part["etag"]) for part in numbered]
-    # In one transaction: where a part is missing, the address can still be used.
+    # In one transaction: if a part is missing, the address can still be used.
     with core.database.transaction():
         repositories.redeem_address(core, repository, branch, path, address)
         if get_upload(core, repository, upload).address != address:

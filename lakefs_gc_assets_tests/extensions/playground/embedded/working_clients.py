@@ -1,4 +1,4 @@
-"""People at work: lakefs-sdk and boto3 on one repository, each with a branch, and a book of what must be readable."""
+"""Users at work: lakefs-sdk and boto3 on one repository, each with a branch, and a record of expected contents."""
 
 import random
 import threading
@@ -19,7 +19,10 @@ _PAUSE = 0.05
 
 @dataclass
 class Worker:
-    """One person. `staged` and `committed` are what the branch shows, `commits` what each commit holds, by path."""
+    """One user.
+
+    `staged` and `committed` are the expected branch contents, `commits` the contents of each commit, by path.
+    """
 
     server: EmbeddedServer
     repository: str
@@ -37,11 +40,11 @@ class Worker:
         self._sdk.branches_api.create_branch(self.repository, models.BranchCreation(name=self.branch, source="main"))
 
     def shown(self) -> dict[str, bytes]:
-        """What the branch must show."""
+        """Contents that the branch must show."""
         return {path: content for path, content in {**self.committed, **self.staged}.items() if content is not None}
 
     def work(self, ended: threading.Event) -> None:
-        """Does one thing after the other until told to end."""
+        """Repeats random actions until told to stop."""
         things = [
             self._upload,
             self._upload,
@@ -77,7 +80,7 @@ class Worker:
         self._put(self._path(), self._content())
 
     def _upload_again(self) -> None:
-        """The committed content at its path: the server does not list what is staged so."""
+        """Uploads the committed content at its path: the server does not list such a staged object."""
         if self.committed:
             path = self._random.choice(sorted(self.committed))
             self._put(path, self.committed[path])
@@ -102,7 +105,7 @@ class Worker:
             self.staged[target] = content
 
     def _copy_by_gateway(self) -> None:
-        """A rename, as S3 clients do it."""
+        """Renames an object, as S3 clients do."""
         source, target = self._any(), self._path()
         if source is not None and source != target:
             content = self.shown()[source]
@@ -130,7 +133,7 @@ class Worker:
         try:
             made = self._sdk.commits_api.commit(self.repository, self.branch, models.CommitCreation(message="work"))
         except ApiException as refusal:
-            # Nothing differs from the last commit.
+            # The branch equals the last commit.
             if refusal.status != 400:
                 raise
         else:
@@ -144,7 +147,7 @@ class Worker:
             self.staged = {}
 
     def lost(self) -> list[str]:
-        """What cannot be read as it was written: on the branch, and in each of its commits."""
+        """Places whose content differs from the written one: on the branch, and in each commit."""
         found = [
             f"{self.branch}: {path}"
             for path, content in self.shown().items()
