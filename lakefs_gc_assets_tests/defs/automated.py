@@ -1,4 +1,4 @@
-"""A repository of an embedded server with its definitions and an instance, past any Dagster process."""
+"""A repository of an embedded server with its definitions and a Dagster instance, without Dagster processes."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class Automated:
     """A repository, the instance, and the clock of both.
 
     Attributes:
-        changes: of the configuration, by section.
+        changes: changed settings of the configuration, by section.
     """
 
     server: EmbeddedServer
@@ -48,7 +48,7 @@ class Automated:
 
     @property
     def definitions(self) -> dg.Definitions:
-        """What Dagster would load."""
+        """Definitions as Dagster would load them."""
         return build(self.loaded, self.clock)
 
     @property
@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 
 def new_instance(factory: pytest.TempPathFactory) -> AbstractContextManager[dg.DagsterInstance]:
-    """An instance with a home of its own, which Dagster fills for the first one: that takes 0.3 s, a copy a fifth."""
+    """An instance with a separate home. Dagster fills the first home in 0.3 s; copying it takes a fifth of that."""
     filled = factory.getbasetemp() / "dagster_home"
     if not filled.exists():
         filled.mkdir()
@@ -100,7 +100,7 @@ def automated(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def sensed(instance: dg.DagsterInstance, definitions: dg.Definitions, cursor: str = "-1") -> SensorExecutionData:
-    """What the sensor answers to the first end of a run after its cursor."""
+    """The sensor's answer to the first end of a run after its cursor."""
     sensor, repository = definitions.resolve_sensor_def("launch_opened_runs"), definitions.get_repository_def()
     with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
         return sensor.evaluate_tick(context)

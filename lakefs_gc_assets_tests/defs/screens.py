@@ -1,4 +1,4 @@
-"""What the UI shows and does, asked in GraphQL as the UI asks: an instance and a code location in this process."""
+"""The UI's contents and actions, requested over GraphQL: an instance and a code location in this process."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class Screens:
     """A repository of an embedded server as the UI shows it.
 
     Attributes:
-        instance: of which runs are made in this process, while they are launched.
+        instance: its runs are made in this process, while they are launched.
     """
 
     server: EmbeddedServer
@@ -59,7 +59,7 @@ class Screens:
     context: WorkspaceProcessContext
 
     def ask(self, query: str, headers: Mapping[str, str] | None = None, /, **variables: Any) -> dict[str, Any]:
-        """The data that GraphQL answers. Raises AssertionError where it refuses."""
+        """The data of a GraphQL answer. Raises AssertionError if the query is refused."""
         request = self.context.create_request_context(SimpleNamespace(headers=Headers(headers)))
         answer = asyncio.run(create_schema().execute_async(query, context_value=request, variable_values=variables))
         assert not answer.errors, answer.errors
@@ -68,7 +68,7 @@ class Screens:
         return data
 
     def open(self, flow: Flow = Flow.CLEAN, sweep: bool = False) -> OpenedRun:
-        """Opens a run over every window that it needs, as the job open_run does."""
+        """Opens a run over every window it needs, as the job open_run does."""
         permit = Permit("open_run", sweep=sweep)
         return jobs.open_run(self.instance, Collector.from_loaded(self.loaded, SystemClock()), flow, permit)
 
@@ -81,11 +81,11 @@ class Screens:
         checks: Sequence[tuple[str, str]] | None = None,
         user: str = "",
     ) -> str:
-        """Launches a job, or some assets and checks of it, as the UI does; returns the id of the Dagster run.
+        """Launches a job, or some of its assets and checks, as the UI does; returns the id of the Dagster run.
 
         Args:
-            checks: asset and name of each.
-            user: who launches it, as a proxy says in a header; nobody without a proxy.
+            checks: asset and name of each check.
+            user: user who launches it, as a proxy states in a header; none without a proxy.
         """
         selector: dict[str, Any] = {**self.location, "pipelineName": job}
         if assets is not None:
@@ -106,7 +106,7 @@ class Screens:
         self.instance.launch_run(run_id, self.context.create_request_context())  # As the daemon does from the queue.
         run = self.instance.get_run_by_id(run_id)
         assert run is not None and run.job_code_origin is not None
-        # Not by the launcher: GraphQL is answered within an event loop, and a run has one of its own.
+        # Without the launcher: GraphQL is answered in an event loop, and a run has its own.
         execute_run(recon_job_from_origin(run.job_code_origin), run, self.instance)
         return run_id
 
@@ -115,7 +115,7 @@ class Screens:
         return self.launch("collect", tags=opened.tags)
 
     def status(self, run: str) -> str:
-        """How a Dagster run ended."""
+        """Final status of a Dagster run."""
         status: str = self.ask(_RUN, run=run)["runOrError"]["status"]
         return status
 
@@ -125,7 +125,7 @@ class Screens:
 
     @property
     def location(self) -> dict[str, str]:
-        """The code location, as selectors name it."""
+        """The code location in the form of GraphQL selectors."""
         (location,) = self.context.create_request_context().code_locations
         (repository,) = location.get_repositories()
         return {"repositoryName": repository, "repositoryLocationName": location.name}
@@ -138,8 +138,8 @@ def open_screens(
     """Serves a sample repository from a folder and loads its definitions.
 
     Args:
-        storage: sections of dagster.yaml, in addition.
-        sections: of the configuration, in addition.
+        storage: additional sections of dagster.yaml.
+        sections: additional sections of the configuration.
     """
     with ExitStack() as stack:
         environment = stack.enter_context(pytest.MonkeyPatch.context())
@@ -156,7 +156,7 @@ def open_screens(
         environment.setenv(SECRET_VARIABLE, server.secret_access_key)
         overrides = {**_LAUNCHED_HERE, **(storage or {})}
         instance = stack.enter_context(dg.instance_for_test(overrides=overrides, temp_dir=str(folder)))
-        # Dagster keeps the job that this process ran last, which may be of the server of an earlier test.
+        # Dagster caches the last job that this process ran, which may be of the server of an earlier test.
         ReconstructableJob.get_repository_definition.cache_clear()
         ReconstructableJob.get_definition.cache_clear()
         origin = LoadableTargetOrigin(executable_path=None, module_name="lakefs_gc_assets.definitions")

@@ -101,7 +101,7 @@ def test_bytes_that_moved_to_quarantine_are_not_shown_as_deleted(moved: bool) ->
 
 
 def test_the_objects_that_a_run_looked_at_are_live_kept_or_garbage() -> None:
-    """Those that an optimized run did not look at are in no bar, and what commits hold it does not know."""
+    """An optimized run's bar excludes objects that it did not examine. It does not know which objects commits hold."""
     counts = {"listed": 10, "committed": 0, "candidates": 3, "deleted": 2, "quarantined": 0}
     shown = funnel(replace(REPORT, base_run="r" * 20, counts=counts, kept={"too young": 1})).md_str or ""
     svg = b64decode(shown.partition("base64,")[2].rstrip(")")).decode()
@@ -145,7 +145,7 @@ def test_the_lock_of_a_killed_run_is_free_once_dagster_knows_its_end(runs: Graph
     def work() -> None:
         pass
 
-    # What an ephemeral instance records ends with its process, so it is not asked.
+    # An ephemeral instance's records end with its process, so they are not read.
     with dg.instance_for_test() as instance:
         runs.instance = instance
         if ends:
@@ -193,7 +193,7 @@ def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
 def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, begins: str, ended_in: str
 ) -> None:
-    """It answers nothing any more, also to whoever ends the run."""
+    """The server no longer answers, not even to the process that ends the run."""
     opened = runs.open()
     gone: list[str] = []
 
@@ -229,7 +229,7 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
 
 
 def named(runs: GraphRuns, key: str, windows: Sequence[str] | None = None) -> OpenedRun:
-    """What the UI launches if somebody adds a run_id of their own and chooses windows."""
+    """The run that the UI launches if a user adds a run_id and chooses windows."""
     windows = tuple(windows or runs.open().windows)
     partitions = RunPartitions(runs.server.repository)
     runs.instance.add_dynamic_partitions(partitions.run_ids.name or "", [key])
@@ -305,7 +305,7 @@ def test_a_key_that_cannot_be_used_does_not_stay(
 
 
 def sensed_now(runs: GraphRuns) -> list[dg.RunRequest]:
-    """What the sensor launches after the Dagster run that ended last."""
+    """Requests of the sensor after the Dagster run that ended last."""
     (end,) = runs.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=1).records
     definitions = build(runs.loaded, runs.clock)
     return [*(sensed(runs.instance, definitions, str(end.storage_id - 1)).run_requests or [])]
@@ -419,7 +419,7 @@ def test_a_finished_run_that_is_materialized_again_has_nothing_to_do(runs: Graph
 
 
 def failed_windows(runs: GraphRuns, asset: str, opened: OpenedRun) -> list[str]:
-    """The windows of a run that the UI shows as failed."""
+    """Windows of a run that the UI shows as failed."""
     partitions = RunPartitions(runs.server.repository)
     key = opened.tags[RANGE_START_TAG].partition("|")[0]
     cells = {f"{key}|{window}": window for window in opened.windows}

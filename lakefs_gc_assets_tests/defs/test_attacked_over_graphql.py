@@ -1,6 +1,6 @@
-"""Whoever reaches the webserver sends every mutation that Dagster has: nothing goes that should not, and runs go on.
+"""An attacker sends every mutation of Dagster to the webserver: nothing is wrongly deleted, and runs go on.
 
-Planted secrets are looked for afterwards, in whatever GraphQL tells and in every file that was left.
+Afterwards, the test searches GraphQL answers and all remaining files for planted secrets.
 """
 
 import time
@@ -43,7 +43,7 @@ SECRETS = {
 
 
 class Attacker:
-    """Somebody whose requests reach the webserver."""
+    """A client whose requests reach the webserver."""
 
     def __init__(self, dev: DagsterDev, repository: str) -> None:
         self.dev = dev
@@ -51,7 +51,7 @@ class Attacker:
         self.windows, self.runs = f"gc_slice_windows_{repository}", f"gc_runs_{repository}"
 
     def does(self, mutation: str, expected: str, **variables: Any) -> None:
-        """Sends a mutation, which Dagster takes."""
+        """Sends a mutation that Dagster accepts."""
         (found,) = self.dev.ask(mutation, **variables).values()
         assert found["__typename"] == expected, found
 
@@ -68,7 +68,7 @@ class Attacker:
         self.does(_CURSOR, "Sensor", sensor={**self._selector, "sensorName": sensor}, cursor=cursor)
 
     def reads_ticket(self, schedule: str) -> dict[str, str]:
-        """The tags that the test of a tick shows."""
+        """The tags that a test tick shows."""
         selector = {**self._selector, "scheduleName": schedule}
         (request,) = self.dev.ask(_TICK, schedule=selector, at=time.time())["scheduleDryRun"]["evaluationResult"][
             "runRequests"
@@ -76,7 +76,7 @@ class Attacker:
         return {tag["key"]: tag["value"] for tag in request["tags"]}
 
     def collects(self, run_id: str, windows: tuple[str, str], **tags: str) -> str:
-        """Materializes the assets under an id of his own choice."""
+        """Materializes the assets under a chosen id."""
         start, end = (f"{run_id}|{window}" for window in windows)
         covered = {"dagster/asset_partition_range_start": start, "dagster/asset_partition_range_end": end}
         return self.dev.launch("collect", tags={**covered, **tags})
@@ -86,7 +86,7 @@ class Attacker:
 
 
 def ended(dev: DagsterDev, launched: str) -> Run:
-    """A run when it has come to its end."""
+    """A run that has ended."""
 
     def look() -> Run | None:
         jobs = ("open_run", "collect", "approve", "forecast", "expire_runs", "purge")
@@ -97,7 +97,7 @@ def ended(dev: DagsterDev, launched: str) -> Run:
 
 
 def refusal(dev: DagsterDev, launched: str) -> str:
-    """Why a run that was launched failed."""
+    """The reason why a launched run failed."""
     assert ended(dev, launched).status == "FAILURE"
     return dev.failures(launched)
 
@@ -120,7 +120,7 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
     home.mkdir()
     with EmbeddedServer(tmp_path / "lakefs") as server:
         sample = make_sample_repository(server, objects=60)
-        # The file lets what starts by itself delete; it says nothing of launches.
+        # The file lets automatic runs delete; it has no settings for launches.
         store = {
             "local_root": str(server.objects_folder),
             "secret_access_key": {"env": "TEST_STORE_SECRET"},
@@ -134,7 +134,8 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
         garbage = len(sample.garbage)
         with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment, "run_coordinator") as dev:
             attacker = Attacker(dev, sample.repository)
-            # Blindly: a run of his own choice, as a page of another site can do it, and one that overtakes all others.
+            # Without seeing answers, as a page of another site can: a run with a chosen id, and one that precedes all
+            # others.
             chosen, to_come = layout.issue_run_id(datetime.now(UTC)), "0" * 20
             attacker.adds(attacker.windows, "legacy", "x|y", f"{datetime.now(UTC):%Y-%m}")
             attacker.adds(attacker.runs, chosen, to_come, "a|b")
@@ -146,14 +147,14 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
             assert f"run {chosen} was opened by nobody" in refusal(dev, attacker.approves(chosen))
             named = attacker.approves({"env": "TEST_STORE_SECRET"})
             assert "a launch cannot read the environment" in refusal(dev, named)
-            # By what a schedule may: with rules of retention, of which its file says nothing.
+            # With a schedule's permit, but with retention rules, which the file does not mention.
             ticket = attacker.reads_ticket("clean_runs")
             config = {"ops": {"open_new_run": {"config": {"flow": "unified"}}}}
             other_flow = dev.launch("open_run", config, ticket)
             assert "opened a run of flow clean, and a launch cannot make it unified" in refusal(dev, other_flow)
             assert len(still_stored(server, sample)) == garbage
 
-            # What Dagster keeps is changed and removed, and its sensors are sent beyond all events.
+            # Changes and removes Dagster's records, and sets cursors of sensors beyond all events.
             for sensor in ("launch_opened_runs", "note_failures"):
                 attacker.sets_cursor(sensor, str(2**60))
             attacker.sets_cursor("follow_deleted_report", to_come)
@@ -167,9 +168,9 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
             attacker.deletes(attacker.runs, chosen)
             attacker.does(_RELOAD, "Workspace")
             dev.wait_until_loaded()
-            time.sleep(10)  # The sensor's next look, which finds its cursor.
+            time.sleep(10)  # until the sensor's next tick, which reads its cursor
 
-            # The usual way is as it was.
+            # The usual workflow is unaffected.
             before = {run.run_id for run in dev.runs("collect")}
             assert ended(dev, dev.launch("open_run")).status == "SUCCESS"
             dry = collected_next(dev, before)

@@ -1,4 +1,4 @@
-"""What the schedules ask for, made by the jobs that they ask."""
+"""Requests of schedules, made by the jobs that they launch."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ def request(automated: Automated, schedule: str) -> dg.RunRequest:
 
 
 def opened(automated: Automated, schedule: str) -> dict[str, object]:
-    """What the page of open_run says after a schedule asked for it."""
+    """Metadata of the open_run output after a schedule launched it."""
     asked = request(automated, schedule)
     job = automated.definitions.resolve_job_def("open_run")
     result = job.execute_in_process(instance=automated.instance, run_config=asked.run_config, tags=asked.tags)
@@ -32,7 +32,7 @@ def opened(automated: Automated, schedule: str) -> dict[str, object]:
 
 
 def said(result: dg.ExecuteInProcessResult) -> str:
-    """What the step that failed said."""
+    """The message of the failed step."""
     (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     return (failed.user_failure_data and failed.user_failure_data.description) or ""
 
@@ -50,7 +50,7 @@ def test_clean_runs_do_what_the_configuration_says(automated: Automated, sweep: 
 
 
 def test_what_a_schedule_may_nobody_else_may_by_its_tags(automated: Automated) -> None:
-    """The tags of a run that a schedule launched are there to be read; launched again, they are a person's."""
+    """Tags of a scheduled run are readable; a user who launches it again with these tags gets no permit."""
     automated.changes["collection"] = {"sweep": True}
     asked = request(automated, "clean_runs")
     job = automated.definitions.resolve_job_def("open_run")
@@ -66,7 +66,7 @@ def test_what_a_schedule_may_nobody_else_may_by_its_tags(automated: Automated) -
 
 @pytest.mark.parametrize("flow", ["unified", "committed", "optimized"])
 def test_what_a_schedule_may_is_no_permit_for_another_flow(automated: Automated, flow: str) -> None:
-    """Its ticket can be read before it is used: by the test of a tick, or while its run waits."""
+    """The ticket of a schedule can be read before it is used: in a test tick, or while its run waits."""
     automated.changes["collection"] = {"sweep": True}
     asked = request(automated, "clean_runs")
     job = automated.definitions.resolve_job_def("open_run")

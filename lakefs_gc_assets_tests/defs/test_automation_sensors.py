@@ -1,4 +1,4 @@
-"""The sensor on an embedded server: real partitions, requests and cursors; plans and reports are put into the store."""
+"""The sensor on an embedded server, with real partitions and cursors; tests put plans and reports into the store."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ def every_six_hours(automated: Automated) -> None:
 
 
 def tick(automated: Automated, cursor: str | None = None) -> SensorExecutionData:
-    """What the sensor asks of Dagster."""
+    """Requests of one sensor tick."""
     sensor = automated.definitions.resolve_sensor_def("follow_deleted_report")
     given = {"collector": automated.collector}
     with dg.build_sensor_context(instance=automated.instance, cursor=cursor, resources=given) as context:
@@ -65,7 +65,7 @@ def test_it_is_followed_at_most_once(automated: Automated) -> None:
     assert (again.run_requests or [], again.skip_message) == ([], f"run {report.run_id} was followed already")
     assert again.cursor == first.cursor
     assert len(automated.run_ids) == 1
-    # Somebody resets the cursor: Dagster launches no second run for the same key.
+    # If a user resets the cursor, Dagster launches no second run for the same key.
     assert [request.run_key for request in tick(automated).run_requests or []] == [f"after-{report.run_id}"]
 
 
@@ -151,7 +151,10 @@ USELESS_CURSORS = [
 
 
 def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
-    """Whoever reaches the UI can set any cursor: each sensor goes on as without one. New sensors are tried as well."""
+    """Any user of the UI can set any cursor: each sensor continues as if it had none.
+
+    New sensors are tested as well.
+    """
     instance = automated.instance
     ended(automated.repository, began(automated.repository, DAY))
     webhooks = {("notifications", name): "SET_IN_NO_TEST" for name in ("failure_webhook", "ended_webhook")}
@@ -195,7 +198,7 @@ def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
 
 @pytest.mark.parametrize("cursor", ["0" * 20, "x" * 1000])
 def test_a_useless_cursor_is_not_kept_while_nothing_is_followed(automated: Automated, cursor: str) -> None:
-    """Dagster stores the cursor with each tick: one of some megabytes would fill its database."""
+    """Dagster stores the cursor with each tick: a cursor of some megabytes would fill its database."""
     assert_nothing_asked(
         tick(automated, cursor), "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
     )

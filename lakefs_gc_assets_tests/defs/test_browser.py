@@ -1,7 +1,7 @@
-"""The UI in a real browser, as a new user finds it after `lakefs-gc ui`.
+"""The UI in a real browser, as a new user sees it after `lakefs-gc ui`.
 
-Needs the package playwright and a Chromium of the system. LAKEFS_GC_SCREENSHOTS names a folder that gets a picture of
-each page, for the documentation.
+Needs the package playwright and an installed Chromium. LAKEFS_GC_SCREENSHOTS names a folder that gets a picture of each
+page, for the documentation.
 """
 
 import os
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 LOCATION = "/locations/lakefs_gc_assets.definitions"
 _PATIENT = 120_000
-"""Milliseconds: a busy machine takes its time to draw a page."""
+"""Milliseconds: a busy machine draws pages slowly."""
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +45,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @contextmanager
 def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300, picture: str = "") -> Iterator[Any]:
-    """A page of the UI once it shows some texts; what it looks like is kept where somebody asked for it.
+    """A page of the UI once it shows some texts; saves a picture if LAKEFS_GC_SCREENSHOTS is set.
 
-    It is playwright's, whose types are not known where it is not installed.
+    The page is untyped, because playwright may not be installed.
 
     Args:
-        picture: what its picture is called; by default as the page is.
+        picture: name of the picture; defaults to the name of the page.
     """
     with sync_api.sync_playwright() as playwright:
-        # A container's root has no sandbox of its own.
+        # Chromium has no sandbox when run as root in a container.
         browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
         try:
             found = browser.new_page(viewport={"width": width, "height": height})
@@ -116,7 +116,7 @@ _TABLES = """tables => tables.map(table => [table.clientWidth, table.scrollWidth
 def test_what_decides_comes_first_and_nothing_is_cut(
     url: str, asset: str, pictures: int, first: tuple[str, ...]
 ) -> None:
-    """Pictures are seen without a click."""
+    """Pictures are visible without a click."""
     with page(url, f"/assets/{asset}?view=overview", "Metadata", "rows_by_window", width=1440, height=2600) as shown:
         tops = [shown.get_by_text(key, exact=True).last.bounding_box()["y"] for key in (*first, "rows_by_window")]
         assert tops == sorted(tops)
@@ -181,5 +181,5 @@ def test_partitions_have_dates_and_the_newest_comes_first_where_one_asks_for_it(
         shown.get_by_placeholder("Filter by run_id").locator("xpath=..").get_by_role("button").click()
         shown.get_by_text("Reverse creation sort").click()
         assert in_order
-        # Chosen keys stand above the list, in the order in which they were chosen.
+        # Chosen keys are above the list, in the order in which they were chosen.
         sync_api.expect(keys.nth(len(in_order))).to_have_text(in_order[-1], timeout=_PATIENT)

@@ -75,7 +75,7 @@ def test_a_column_that_nobody_described_is_reported(spark: SparkSession, name: s
 
 @pytest.mark.parametrize("name", MODELS)
 def test_nulls_are_reported_where_none_may_be(spark: SparkSession, name: str) -> None:
-    """Each column has one in a row of its own; those that may have one are not told of."""
+    """Each column is null in one row; columns that may be null are not reported."""
     schema = FRAMES[name].schema
     rows = frame(spark, name, GOOD[name], *({**GOOD[name], column: None} for column in schema.names))
     required = [column.name for column in schema if not column.nullable]
@@ -113,7 +113,7 @@ def test_a_sound_frame_is_read_by_one_job(spark: SparkSession) -> None:
 
     assert not rules(rows, "store_df")
 
-    # A look at each column would be eight or more.
+    # One query per column would be eight jobs or more.
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == 1
 
 
@@ -174,7 +174,7 @@ def test_a_rule_that_somebody_adds_to_a_model_needs_nothing_else(
     group = f"{model.__name__} {on_driver}"
     spark.sparkContext.setJobGroup(group, group)
     assert found(good) == []
-    # The whole model would be one for each of its rules, beside those of the new one.
+    # The whole model would take one job for each of its rules, in addition to the new rule's.
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) <= 5
     (violation,) = found(good, {**good, "address": bad})
     assert violation.rule == rule
@@ -201,7 +201,7 @@ def runs(replaying: Replaying) -> GraphRuns:
 
 
 def poison(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, after: str, frame_name: str, change: Change) -> None:
-    """Replaces a frame by another one, manifest and all, between an asset and its checks."""
+    """Replaces a frame, including its manifest, between an asset and its checks."""
     handle_output = FrameIOManager.handle_output
 
     def poisoning(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
@@ -349,7 +349,7 @@ def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
 def test_what_was_deleted_and_is_held_all_the_same_is_reported_and_ends_no_run(runs: GraphRuns) -> None:
     first = runs.open()
     assert runs.make(first).success
-    # Which of two runs is newer is told by the second in which they were opened.
+    # The second in which runs were opened decides which is newer.
     runs.clock.sleep(1)
     second = runs.open()
     lost = runs.addresses(first.run_id, "candidates")[0]
@@ -362,7 +362,7 @@ def test_what_was_deleted_and_is_held_all_the_same_is_reported_and_ends_no_run(r
     assert [name for name, passed in found.items() if not passed] == ["candidates.nothing_deleted_is_live"]
     report = runs.report(second.run_id)
     assert (report.counts["lost"], report.counts["missing"]) == (1, 0)
-    # The run itself did what it was to do, so its end is told by its report: in JSON, and by the exit status.
+    # The run itself succeeded, so its report tells the result: in JSON, and by the exit status.
     assert (report.success, report.is_complete) == (False, True)
     assert failure_of(result, second.run_id) is None
     assert report.warnings[0].startswith("1 object that earlier runs deleted is held") and lost in report.warnings[0]

@@ -1,4 +1,4 @@
-"""The job for EMR Serverless: the request against moto, and what it starts with spark-submit on this machine."""
+"""The EMR Serverless job: the request, tested with moto, and the spark-submit that it starts on this machine."""
 
 import os
 import re
@@ -45,7 +45,7 @@ JOB = "collect_on_emr_serverless"
 
 
 class EMR(threading.Thread):
-    """Does what EMR Serverless does with the first job run of an application: submits it to Spark, tells its end."""
+    """Imitates EMR Serverless for the first job run of an application: submits it to Spark and reports its end."""
 
     def __init__(self, application_id: str, secrets: Mapping[str, str]) -> None:
         super().__init__(daemon=True)
@@ -75,7 +75,7 @@ class EMR(threading.Thread):
         job_run.state = "SUCCESS" if ended.returncode == 0 else "FAILED"
 
     def _environment(self) -> dict[str, str]:
-        """Variables that the request gives the driver."""
+        """Environment variables of the driver in the request."""
         prefix = "spark.emr-serverless.driverEnv."
         submit = self.request["driver"]["sparkSubmit"]["sparkSubmitParameters"]
         given = dict(re.findall(rf"--conf {re.escape(prefix)}(\w+)=(\S+)", submit))
@@ -90,9 +90,9 @@ class EMR(threading.Thread):
 
 @pytest.fixture
 def aws(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials and endpoint as a machine of AWS has them, and no Dagster of somebody's."""
+    """Credentials and endpoint as on an AWS machine, without the user's Dagster home."""
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    # Moto's job runs would have succeeded as soon as they are asked for.
+    # Moto's job runs would otherwise succeed immediately.
     monkeypatch.setattr(models, "JOB_STATUS", "SUBMITTED")
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
@@ -102,7 +102,7 @@ def aws(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def emr(application_id: str, secrets: Mapping[str, str]) -> Iterator[EMR]:
-    """Takes the first job run of an application."""
+    """Executes the first job run of an application."""
     thread = EMR(application_id, secrets)
     thread.start()
     yield thread
@@ -111,7 +111,7 @@ def emr(application_id: str, secrets: Mapping[str, str]) -> Iterator[EMR]:
 
 
 def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
-    """The configuration as a file gives it: its one secret comes from the environment."""
+    """A configuration as a file gives it: its one secret comes from the environment."""
     client = boto3.client("emr-serverless")
     application = client.create_application(name="gc", releaseLabel="emr-7.9.0", type="SPARK")["applicationId"]
     settings = EMRServerlessSettings(

@@ -1,4 +1,4 @@
-"""What is left after old runs expired is enough for the next run, and for a person who asks what was deleted."""
+"""After old runs expire, enough remains for the next run, and for a user who asks which objects were deleted."""
 
 from datetime import timedelta
 
@@ -24,7 +24,7 @@ def runs(replaying: Replaying) -> GraphRuns:
 
 
 def collected(runs: GraphRuns, *, sweep: bool, flow: Flow = Flow.CLEAN) -> str:
-    """The id of a run that succeeded, an hour after the one before."""
+    """The id of a run that succeeded, an hour after the previous one."""
     runs.clock.moment += timedelta(hours=1)
     opened = runs.open(flow)
     assert failures(runs.make(opened, sweep=sweep)) == {}

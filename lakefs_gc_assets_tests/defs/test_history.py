@@ -1,4 +1,4 @@
-"""The history of runs, and its checks: whether the newest run succeeded, and whether a sweep is overdue."""
+"""The history of runs and its checks: the newest run succeeded, and no sweep is overdue."""
 
 import time
 from collections.abc import Iterator

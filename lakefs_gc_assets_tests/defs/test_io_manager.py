@@ -174,7 +174,7 @@ def test_an_empty_frame_is_shown_as_such(s3_server: S3Server, bucket: str) -> No
 
 
 def test_metadata_of_a_run_over_many_windows_stays_small(s3_server: S3Server, bucket: str) -> None:
-    """Dagster copies it to each cell."""
+    """Dagster copies the metadata to each partition."""
     rows = [listed(f"data/{number:03}", slice_window=f"2026-01-01T{number:03}") for number in range(300)]
     frame = stored(s3_server, bucket, rows, STORE_DF, LISTED_FIGURES)
 
@@ -213,7 +213,7 @@ def test_candidates_come_from_everything_that_is_subtracted() -> None:
 
 
 class DataFrame:
-    """Stands for polars.DataFrame, which need not be installed: it takes an Arrow stream, as polars does."""
+    """Stands in for polars.DataFrame, which need not be installed: both take an Arrow stream."""
 
     __module__ = "polars.dataframe.frame"
 
@@ -231,7 +231,7 @@ class Consumed:
     windows: tuple[str, ...]
 
     def materialize(self, *assets: dg.AssetsDefinition, run_id: str = "") -> dg.ExecuteInProcessResult:
-        """Materializes assets of one's own beside ours; a `run_id` for those with partitions, over its last window."""
+        """Materializes a user's assets beside ours; partitioned ones get `run_id`, over its last window."""
         ours = build(self.loaded, SystemClock())
         job = dg.define_asset_job("own", dg.AssetSelection.assets(*assets))
         defs = dg.Definitions.merge(ours, dg.Definitions(assets=assets, jobs=[job]))
@@ -263,7 +263,7 @@ def consumed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consumed]:
 
 
 def rows_of(given: Any) -> int:
-    """Number of rows of whatever an asset was given."""
+    """Number of rows of a value passed to an asset."""
     if isinstance(given, SparkDataFrame):
         return given.count()
     rows: pa.Table = given.rows if isinstance(given, DataFrame) else given
@@ -271,14 +271,14 @@ def rows_of(given: Any) -> int:
 
 
 def in_store(consumed: Consumed, run_id: str, window: str | None = None) -> int:
-    """Number of candidates that a run stored, of all windows or one."""
+    """Number of candidates that a run stored, in all windows or one."""
     repository = Collector.from_loaded(consumed.loaded, SystemClock()).open()
     manifest = StoredFrame.from_run(repository.store, repository.opener, run_id, CANDIDATES_DF).manifest
     return manifest.rows if window is None else manifest.rows_by_window().get(window, 0)
 
 
 def asking_for(kind: Any, given: list[object]) -> dg.AssetsDefinition:
-    """An asset that asks for candidates as a type, and keeps what it is given and how many rows that has."""
+    """An asset that requests candidates as some type, and keeps the value and its number of rows."""
 
     def report(candidates: object) -> None:
         given.extend([candidates, rows_of(candidates)])

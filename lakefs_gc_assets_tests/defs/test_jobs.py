@@ -39,14 +39,14 @@ def runs(replaying: Replaying) -> GraphRuns:
 
 
 def requested(runs: GraphRuns, definitions: dg.Definitions) -> dg.RunRequest:
-    """The one run that it asks for."""
+    """The only run that the sensor requests."""
     (request,) = sensed(runs.instance, definitions).run_requests or []
     return request
 
 
 @pytest.mark.parametrize("cursor", ["", "none", "-2", "01", str(2**40), str(2**70)])
 def test_a_cursor_beyond_every_event_is_left(automated: Automated, cursor: str) -> None:
-    """Whoever reaches the UI can set it: nothing that is opened would ever be launched again."""
+    """Any user of the UI can set it: otherwise no opened run would be launched again."""
     instance, definitions = automated.instance, automated.definitions
     first = sensed(instance, definitions, cursor)
     assert first.cursor is not None and (first.run_requests or []) == []
@@ -82,7 +82,7 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
 
 
 def test_what_was_opened_can_be_collected(runs: GraphRuns) -> None:
-    """The request of the sensor, made in this process."""
+    """Makes the sensor's request in this process."""
     definitions = build(runs.loaded, runs.clock)
     definitions.resolve_job_def("open_run").execute_in_process(instance=runs.instance)
     request = requested(runs, definitions)
@@ -144,7 +144,7 @@ def test_windows_can_be_chosen(runs: GraphRuns) -> None:
     request = requested(runs, definitions)
     key = (request.run_key or "").split("|")[0]
     assert [request.tags[tag] for tag in (RANGE_START_TAG, RANGE_END_TAG)] == [f"{key}|2026-11"] * 2
-    # The others are there to be chosen as well, in order.
+    # The other windows can be chosen as well, in order.
     name = RunPartitions(runs.server.repository).windows.name or ""
     assert [*runs.instance.get_dynamic_partitions(name)] == ["legacy", "2026-11"]
 
@@ -183,7 +183,7 @@ def test_windows_between_which_others_lie_in_the_ui(runs: GraphRuns) -> None:
 
 
 def filled(address: str | None, definitions: dg.Definitions) -> tuple[str, str, dict[str, Any], dict[str, str]]:
-    """The path, the comment, the configuration of the op, and the tags of a launchpad that can be launched as it is."""
+    """Path, comment, op configuration and tags of a link to a launchpad that can be launched unchanged."""
     parts = urlsplit(address or "")
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     config = yaml.safe_load(query["config"])

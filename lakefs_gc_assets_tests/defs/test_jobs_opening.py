@@ -18,7 +18,7 @@ def runs(replaying: Replaying) -> GraphRuns:
 
 
 def old_slice(runs: GraphRuns, days: int) -> str:
-    """A slice that was opened so many days ago, with one object in it."""
+    """A slice opened `days` days ago, with one object."""
     then = runs.clock.now() - timedelta(days=days)
     generator = layout.XidGenerator()
     name = generator.descending(then)

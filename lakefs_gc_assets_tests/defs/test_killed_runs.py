@@ -1,6 +1,6 @@
-"""Under `dagster dev`, processes are killed in the middle of a sweep: first the JVM of Spark, then the run's own.
+"""Under `dagster dev`, processes are killed in the middle of a sweep: first Spark's JVM, then the run's own process.
 
-Meanwhile, and afterwards, planted secrets are looked for in whatever others can see of it.
+During the run and afterwards, planted secrets are searched for in everything that other users can see of it.
 """
 
 import json
@@ -53,9 +53,10 @@ else:
     # Else the driver itself would do everything with so few objects.
     files.LOCAL_ROWS = engine.LOCAL_ROWS = -1
 """
-"""What Python itself loads at its start: deletes take a few objects, and halt after so many calls as are allowed.
+"""Loaded when Python starts: deletes take a few objects each, and halt after the allowed number of calls.
 
-What the collector itself stores is no part of it: each task asks the store for its time and removes a small object."""
+The collector's own deletes do not count: each task removes a small object to learn the store's time.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,11 @@ class Halting:
     store: ObjectStore
 
     def allow(self, calls: int) -> None:
-        """So many deletes more than there were."""
+        """Allows `calls` more deletes."""
         (self.folder / "allowed").write_text(str(len(list(self.folder.glob("*.call"))) + calls))
 
     def halted(self, run_id: str, known: int = 0) -> int | None:
-        """How many batches a sweep has stored receipts of, once there are new ones and it halts."""
+        """Number of batches with stored receipts, once there are new ones and the sweep halts."""
         waits = len(list(self.folder.glob("*.call"))) > int((self.folder / "allowed").read_text())
         batches = len(receipts.keys(self.store, run_id))
         return batches if waits and batches > known else None
@@ -87,14 +88,14 @@ _SPARK_PAGES = (
     "stages?details=true",
     "sql?details=true&planDescription=true&length=1000",
 )
-"""What Spark's REST service tells of an application."""
+"""Pages of Spark's REST service about an application."""
 
 
 def require_no_secrets_in_processes(dev: DagsterDev, spark_ui: str, secrets: Mapping[str, str]) -> None:
-    """What Spark shows, and what processes were started with, while a sweep is under way.
+    """Checks Spark's pages, and arguments and environments of processes, during a sweep.
 
     Args:
-        secrets: by the environment variables that give them to the configuration.
+        secrets: by the environment variables that pass them to the configuration.
     """
     spelt = planted.spellings(*secrets.values())
     (application,) = json.loads(_read(f"{spark_ui}/api/v1/applications"))
@@ -114,7 +115,7 @@ def require_no_secrets_in_processes(dev: DagsterDev, spark_ui: str, secrets: Map
 
 
 def require_only_this_machine_reaches(dev: DagsterDev) -> None:
-    """Every socket on which a run's processes listen is one of this machine's own."""
+    """Requires that every listening socket of a run's processes is a loopback socket."""
     run = jvm(dev)
     listening = [each for pid in (run, *process_tree.descendants(run)) for each in process_tree.listening(pid)]
     assert listening
@@ -128,7 +129,7 @@ def _read(url: str) -> str:
 
 
 def jvm(dev: DagsterDev) -> int:
-    """The one JVM of Spark that a run has started."""
+    """The only Spark JVM that a run has started."""
     (found,) = [pid for pid in process_tree.descendants(dev.process.pid) if "SparkSubmit" in process_tree.command(pid)]
     return found
 
@@ -154,7 +155,7 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": events.as_uri(),
             "spark.eventLog.compress": "false",
-            # By its name nobody would take it for a secret.
+            # Its name does not suggest a secret.
             "spark.hadoop.planted": {"env": PROPERTY_VARIABLE},
         }
         file = written(
@@ -179,7 +180,7 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
         environment = {
             CONFIGURATION_VARIABLE: str(file),
             "PYTHONPATH": str(changed),
-            # Broadcasts and shuffles, and whatever else Spark writes; those of a Java that is killed stay.
+            # Broadcasts, shuffles, and other files of Spark; files of a killed JVM remain.
             "SPARK_LOCAL_DIRS": str(files),
             **secrets,
         }

@@ -1,4 +1,4 @@
-"""What launches do that come over GraphQL, as the UI sends them and as a foreign page in the same browser can."""
+"""Launches over GraphQL, sent as the UI does and as a foreign page in the same browser can."""
 
 import json
 import os
@@ -36,7 +36,7 @@ _AT_ONCE = {"ops": {"open_new_run": {"config": {"sweep": True}}}}
 
 
 def refusal(dev: DagsterDev, run_id: str) -> str:
-    """Why a run that was launched failed."""
+    """The reason why a launched run failed."""
 
     def failed() -> bool | None:
         (run,) = [run for job in ("open_run", "collect", "approve") for run in dev.runs(job) if run.run_id == run_id]
@@ -48,7 +48,7 @@ def refusal(dev: DagsterDev, run_id: str) -> str:
 
 
 def next_link(dev: DagsterDev, text: str) -> str:
-    """The link on the page of `deleted_report` with this text."""
+    """The link with this text on the page of `deleted_report`."""
     (newest,) = dev.ask(_NEXT)["assetOrError"]["assetMaterializations"]
     (shown,) = [entry["mdStr"] for entry in newest["metadataEntries"] if entry["label"] == "next"]
     found = re.search(rf"\[{text}[^]]*\]\(([^)]+)\)", shown)
@@ -57,7 +57,7 @@ def next_link(dev: DagsterDev, text: str) -> str:
 
 
 def follow(dev: DagsterDev, address: str, job: str, **changes: Any) -> Run:
-    """Launches what a link fills in, perhaps after changes of its configuration; returns the run once it succeeded."""
+    """Launches the run that a link fills in, perhaps after changes of its configuration; returns the successful run."""
     parts = urlsplit(address)
     assert f"{parts.scheme}://{parts.netloc}" == _UI
     assert parts.path == f"/locations/{dev.location}/jobs/{job}/playground/setup"
@@ -77,7 +77,7 @@ def follow(dev: DagsterDev, address: str, job: str, **changes: Any) -> Run:
 
 @contextmanager
 def viewers(dev: DagsterDev, home: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """A second webserver on the same database, for people who only look; yields its URL."""
+    """A second, read-only webserver on the same database; yields its URL."""
     port = free_port()
     command = [sys.executable, "-m", "dagster_webserver", "--read-only", "-w", "workspace.yaml"]
     with (home / "viewers.log").open("wb") as log:
@@ -106,15 +106,15 @@ def viewers(dev: DagsterDev, home: Path, environment: Mapping[str, str]) -> Iter
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
-    """Two launches approve: the first by the link in the webhook's message, the second by that on the asset's page.
+    """Two launches approve: the first by the link in the webhook's message, the second by the link on the asset's page.
 
-    Then a link there brings back what they moved to quarantine.
+    Then a link on that page restores the objects that they moved to quarantine.
     """
     home = tmp_path / "home"
     home.mkdir()
     with EmbeddedServer(tmp_path / "lakefs") as server, receiving() as receiver:
         sample = make_sample_repository(server, objects=60)
-        # The file lets what starts by itself delete, and a launch only after two approvals.
+        # The file lets automatic runs delete, and lets a launch delete only after two approvals.
         notifications = {"ended_webhook": {"env": _WEBHOOK_VARIABLE}, "ui_url": _UI}
         collection = configuration(server, sample.repository).model_dump(exclude_defaults=True)["collection"]
         sections = {
@@ -129,7 +129,8 @@ def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
             for config in (_LOOSE, _OWN_SPARK, _OWN_SERVER):
                 answer = dev.post("/graphql", json.dumps(dev.launching("open_run", config)), _FOREIGN)
                 assert answer["data"]["launchRun"]["__typename"] == "RunConfigValidationInvalid"
-            # The webserver takes what no browser asks permission for, from whichever page; what it launches is refused.
+            # The webserver accepts requests that need no CORS preflight, from any page; the run that they launch is
+            # refused.
             answer = dev.post("/graphql", json.dumps(dev.launching("open_run", _AT_ONCE)), _FOREIGN)
             foreign = answer["data"]["launchRun"]["run"]["runId"]
             query = dev.launching("open_run")
@@ -154,7 +155,7 @@ def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
                 assert answer["data"]["launchRun"]["__typename"] == "UnauthorizedError"
 
             (message,) = dev.wait_for("message about the dry run", lambda: receiver.posted or None, 200)
-            # Slack shows what is escaped in its texts as it was before.
+            # Slack shows escaped text unescaped.
             address = unescape(message["text"]).partition(". To approve it: ")[2]
             first = follow(dev, address, "approve", approved_by="Ada")
             assert first.tags["lakefs/approved_by"] == "Ada, as the launch says"

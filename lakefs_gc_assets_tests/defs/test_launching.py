@@ -1,4 +1,4 @@
-"""What a launch may decide: the refusals, with where each setting belongs, and what the file lists as allowed."""
+"""Settings that a launch may set: refusals, which name the place of each setting, and the list of allowed ones."""
 
 from dataclasses import replace
 from typing import Any
@@ -56,7 +56,7 @@ class TestTheFile:
 def test_what_a_launch_would_have_read_from_the_environment_is_refused(
     config: dict[str, object], reported: str
 ) -> None:
-    """Dagster takes `{env: NAME}` for any text, and what a run says of an id that is none would tell a secret."""
+    """Dagster accepts `{env: NAME}` for any text, and the error about an invalid id would reveal a secret."""
     with pytest.raises(ConfigurationError, match="a launch cannot read the environment") as refused:
         launching.require_own_values(config)
 
@@ -143,7 +143,7 @@ def definitions(runs: GraphRuns) -> dg.Definitions:
 
 
 def launched(runs: GraphRuns, job: str, **config: Any) -> dg.ExecuteInProcessResult:
-    """A job that a person launches with a configuration of its op."""
+    """A job that a user launches with a configuration of its op."""
     (op,) = definitions(runs).resolve_job_def(job).nodes
     return (
         definitions(runs)
@@ -155,7 +155,7 @@ def launched(runs: GraphRuns, job: str, **config: Any) -> dg.ExecuteInProcessRes
 
 
 def followed(runs: GraphRuns, ended: dg.ExecuteInProcessResult) -> dg.ExecuteInProcessResult:
-    """What the sensor launches after a job, made."""
+    """The finished run that the sensor launches after a job."""
     records = runs.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=10).records
     (end,) = [record.storage_id for record in records if record.run_id == ended.run_id]
     (request,) = sensed(runs.instance, definitions(runs), str(end - 1)).run_requests or []
@@ -173,7 +173,7 @@ def followed(runs: GraphRuns, ended: dg.ExecuteInProcessResult) -> dg.ExecuteInP
 
 
 def said(result: dg.ExecuteInProcessResult) -> str:
-    """What the step that failed said."""
+    """The message of the failed step."""
     (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     return (failed.user_failure_data and failed.user_failure_data.description) or ""
 
@@ -184,7 +184,7 @@ def run_id_of(result: dg.ExecuteInProcessResult) -> str:
 
 @pytest.mark.slow
 def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRuns) -> None:
-    """The way that the default leaves people, though the file says that what starts by itself deletes."""
+    """The default workflow of users, even if the file lets automatic runs delete."""
     runs.settings["sweep"] = True
     dry = followed(runs, launched(runs, "open_run"))
     assert dry.success
@@ -195,7 +195,7 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRun
 
     approved = launched(
         runs, "approve", run_id=key_of(run_id), approved_by="Ada"
-    )  # As the UI shows it among the partitions.
+    )  # as the UI shows it among the partitions
 
     (output,) = [event.step_output_data for event in approved.all_node_events if event.is_successful_output]
     shown = {name: value.value for name, value in output.metadata.items()}
@@ -214,7 +214,7 @@ def test_the_undo_of_a_sweep_stays_on_the_overview_of_later_dry_runs(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "location_of", lambda run: "here")
-    # An instance that ends with its process records no history.
+    # An ephemeral instance records no history.
     monkeypatch.setattr(dg.DagsterInstance, "is_ephemeral", False)
 
     def shown(asset: str) -> dict[str, object]:
@@ -277,7 +277,7 @@ def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
     for again in ("Ada", " ada "):
         refused = said(launched(runs, "approve", run_id=run_id, approved_by=again))
         assert "Z by Ada, as the launch says, and needs a second approval under another name" in refused
-    # A re-execution of the last step, as anybody can launch it, still is a dry run.
+    # A re-execution of the last step, which any user can launch, is still a dry run.
     stored = plan.read(runs.repository.store, run_id)
     tags = RunPartitions(runs.server.repository).tags(key_of(run_id), stored.windows, "clean")
     again_marked = (
@@ -368,7 +368,7 @@ def test_a_launch_that_asks_for_more_opens_nothing(runs: GraphRuns, config: dict
 
 @pytest.mark.slow
 def test_tags_and_resources_of_a_launch_let_nothing_be_deleted(runs: GraphRuns) -> None:
-    """A run that a person makes up: of an id that nobody opened, with every tag that automation's runs have."""
+    """A forged run with an id that was never opened, and with every tag of automated runs."""
     runs.settings["sweep"] = True
     opened = runs.open()
     forged = {"dagster/schedule_name": "clean_runs", "lakefs/ticket": "guess", "lakefs/loosened": "sweep=true"}
@@ -413,7 +413,7 @@ def test_no_job_tells_what_the_environment_has(runs: GraphRuns, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: GraphRuns) -> None:
-    """A page of another site sees no answer, but could add a partition, materialize it, and approve it by its name."""
+    """A page of another site sees no answers, but could add a partition, materialize it, and approve it by name."""
     chosen = layout.issue_run_id(runs.clock.now())
     partitions = RunPartitions(runs.server.repository)
     windows = partitions.add(runs.instance, chosen, runs.open().windows)
@@ -432,7 +432,7 @@ def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: Gra
 
 @pytest.mark.slow
 def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> None:
-    """Whoever launches it chooses its tags: rules of retention would let other objects go than the schedule does."""
+    """A launch chooses its tags: a flow with retention rules would delete other objects than the schedule."""
     runs.settings["sweep"] = True
     collector = Collector.from_loaded(runs.loaded, runs.clock)
     opened = jobs.open_run(runs.instance, collector, permit=Permit("clean_runs", automatic=True, flow="clean"))

@@ -1,4 +1,4 @@
-"""A user's evening: `dagster dev`, a switch in the UI, one clean run, and what then happens by itself."""
+"""A user's evening: `dagster dev`, a switch in the UI, one clean run, and the automatic runs that follow."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ FOLLOWED, FLOW = "lakefs/followed_run_id", "lakefs/flow"
 
 
 def written(server: EmbeddedServer, repository: str, folder: Path, **sections: dict[str, Any]) -> Path:
-    """A configuration file that deletes, also where a run is launched; its secret is in the environment."""
+    """A configuration file that deletes, including in launched runs; its secret is in the environment."""
     content = configuration(server, repository).model_dump(exclude_defaults=True)
     content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
     content["collection"]["sweep"] = True
@@ -38,14 +38,14 @@ def run_id_of(run: Run) -> str:
 
 
 def ended(dev: DagsterDev, number: int) -> Run | None:
-    """The so many-th run of the job collect, once it succeeded."""
+    """The run of the job collect at index `number`, once it has succeeded."""
     runs = dev.runs("collect")
     assert not [run for run in runs if run.status == "FAILURE"], dev.log.read_text()[-5000:]
     return runs[number] if len(runs) > number and runs[number].status == "SUCCESS" else None
 
 
 def ended_ticks(dev: DagsterDev) -> list[dict[str, Any]] | None:
-    """The sensor's ticks, once none is under way: stopping a sensor does not interrupt the tick that it is in."""
+    """The sensor's ticks, once none is in progress: stopping a sensor does not interrupt its current tick."""
     ticks: list[dict[str, Any]] = dev.sensor(SENSOR)["sensorState"]["ticks"]
     return None if any(tick["status"] == "STARTED" for tick in ticks) else ticks
 

@@ -1,4 +1,4 @@
-"""The job on an embedded server: what it shows, what it removes, and that it does so under the lock."""
+"""The expiry job on an embedded server: its page, the folders it removes, and its lock."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +27,7 @@ REMOVING = removing_config(Names(REPOSITORY))
 
 @pytest.fixture
 def run_ids(automated: Automated) -> list[str]:
-    """Four runs that deleted, newest first, each with frames and partitions; two of them are to be kept."""
+    """Four runs that deleted, newest first, each with frames and partitions; two are to be kept."""
     automated.changes["automation"] = {"keep_runs": 2}
     found = []
     for days in (1, 2, 3, 4):
@@ -46,13 +46,13 @@ def launch(automated: Automated, config: dict[str, object] | None = None) -> dg.
 
 
 def shown(result: dg.ExecuteInProcessResult) -> dict[str, object]:
-    """What the page of the run says."""
+    """Metadata on the page of the run."""
     (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
     return {name: value.value for name, value in output.metadata.items()}
 
 
 def reported(result: dg.ExecuteInProcessResult) -> dict[str, str]:
-    """What the table says of each run."""
+    """The table's entry for each run."""
     table = shown(result)["runs"]
     assert isinstance(table, dg.TableMetadataValue)
     return {str(record.data["run_id"]): str(record.data["frames"]) for record in table.records}

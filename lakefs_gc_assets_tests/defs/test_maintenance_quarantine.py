@@ -1,4 +1,4 @@
-"""The job that brings back what a run moved to quarantine: it shows first, and does it when it is confirmed."""
+"""The job that restores objects from quarantine: it first lists them, and restores them once confirmed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ __all__ = ["automated", "server"]
 
 @dataclass
 class Moved:
-    """A repository of which a run moved three objects to quarantine."""
+    """A repository with three objects that a run moved to quarantine."""
 
     automated: Automated
     run_id: str
@@ -56,7 +56,7 @@ def moved(automated: Automated) -> Moved:
 
 
 def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """What the page of the run says."""
+    """Metadata on the page of the run."""
     assert result.success
     (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
     return {name: value.value for name, value in output.metadata.items()}

@@ -1,4 +1,4 @@
-"""The button Materialize, as the UI sends it: any new run_id opens a run, a finished one has nothing to do."""
+"""The button Materialize, as the UI sends it: a new run_id opens a run, and a finished run has nothing to do."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -42,7 +42,7 @@ if "dagster._daemon" in sys.orig_argv:
 
     controller.DEFAULT_DAEMON_INTERVAL_SECONDS = 5
 """
-"""What Python itself loads at its start: the daemon looks for backfills every five seconds, not every thirty."""
+"""Loaded when Python starts: the daemon checks for backfills every five seconds instead of every thirty."""
 _DONE = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED")
 
 
@@ -78,7 +78,7 @@ class Lineage:
         ]
 
     def wait_until_green(self, *keys: str) -> None:
-        """Waits until no cell is shown as failed, and these run ids are shown."""
+        """Waits until no cell is shown as failed, and exactly these run ids are shown."""
 
         def look() -> bool | None:
             with suppress(AssertionError):
@@ -89,7 +89,7 @@ class Lineage:
         self.dev.wait_for(f"keys {keys} alone", look, 120)
 
     def require_green(self, *keys: str) -> None:
-        """Raises AssertionError where a cell is shown as failed, or other run ids are shown."""
+        """Raises AssertionError if a cell is shown as failed, or other run ids are shown."""
         nodes = self.nodes()
         for name in STEPS:
             assert nodes[name]["partitionStats"]["numFailed"] == 0, (name, nodes[name]["partitionStats"])
@@ -105,7 +105,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
     (changed / "sitecustomize.py").write_text(_LOOKING_OFTEN)
     with EmbeddedServer(tmp_path / "lakefs") as server:
         sample = make_sample_repository(server, objects=60)
-        # The file lets what starts by itself delete; it says nothing of launches.
+        # The file lets automatic runs delete; it has no settings for launches.
         file = written(server, sample.repository, tmp_path, launch={})
         environment = {
             CONFIGURATION_VARIABLE: str(file),
@@ -121,7 +121,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             windows = [cell.partition("|")[2] for cell in cells if cell.startswith(f"{key_of(opened)}|")]
             assert len(windows) >= 2
 
-            # Keys and choices that cannot be used.
+            # Invalid keys and choices.
             ui.adds(ui.runs, "no ... name")
             (refused,) = lineage.materialize("no ... name", windows)
             assert "cannot name a run" in dev.failures(refused.run_id)
@@ -139,7 +139,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             assert (old.status, old.tags["lakefs/mode"]) == ("SUCCESS", "nothing to do")
             lineage.require_green(key_of(opened), "First try")
 
-            # One asset under a new name, for which nobody began a run.
+            # One asset under a new name without a run.
             ui.adds(ui.runs, "Monday")
             before = {run.run_id for run in dev.runs("collect")}
             (asked,) = lineage.materialize("Monday", windows, assets=["candidates"])
@@ -149,14 +149,14 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             lineage.require_green(key_of(opened), "First try", "Monday")
             assert all(node["partitionStats"]["numMaterialized"] == 3 * len(windows) for node in lineage.five())
 
-            # A choice of two names, one of them new, is two Dagster runs.
+            # Choosing two names, one of which is new, makes two Dagster runs.
             ui.adds(ui.runs, "one")
             parts = lineage.materialize("First try", windows[:2], "one")
             assert [run.status for run in parts] == ["SUCCESS", "SUCCESS"]
             assert len({run.tags["lakefs/run_id"] for run in parts}) == 2
             lineage.require_green(key_of(opened), "First try", "Monday", "one")
 
-            # What a name found is approved by the id that nobody chose, not by the name.
+            # Candidates of a named run are approved by the issued id, not by the name.
             assert "is no run id" in refusal(dev, ui.approves("First try"))
         assert len(still_stored(server, sample)) == len(sample.garbage)
         store = Collector.from_loaded(Loaded(configuration(server, sample.repository), {}), SystemClock()).open().store
@@ -167,7 +167,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_first_run_goes_month_by_month_under_one_name(replaying: Replaying) -> None:
-    """Nobody opened a run before: whoever begins adds the name and the first months by hand."""
+    """No run has been opened: the first user adds the name and the first months by hand."""
     runs = replaying("chain/1", sweep=True)
     partitions, instance = RunPartitions(runs.server.repository), runs.instance
     months, generator = ("2026-01", "2026-02"), layout.XidGenerator()
@@ -197,5 +197,5 @@ def test_a_first_run_goes_month_by_month_under_one_name(replaying: Replaying) ->
         assert runs.addresses(found.run_id, "candidates") == sorted(placed[month])
         assert found.checkpoint is None, "a run builds on none that left windows out"
     assert instance.get_materialized_partitions(dg.AssetKey("deleted_report")) == {f"{name}|{each}" for each in months}
-    # What is left is a run over all windows, which adds those that nobody knew.
+    # The remaining step is a run over all windows, which adds the unknown ones.
     assert runs.open().windows[:3] == (*months, "legacy")

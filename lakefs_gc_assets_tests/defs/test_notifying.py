@@ -1,4 +1,4 @@
-"""The sensors that tell of runs: real events of an instance, and a receiver on this machine."""
+"""The sensors that report runs: real events of an instance, and a receiver on this machine."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -75,7 +75,7 @@ def collector(tmp_path: Path) -> StoreAlone:
 
 
 def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> dg.DagsterRun:
-    """A Dagster run of this job that came to its end."""
+    """A Dagster run of this job that has ended."""
 
     @dg.op
     def working() -> None:
@@ -96,7 +96,7 @@ def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> dg
 
 @pytest.fixture
 def tick(instance: dg.DagsterInstance, clock: HandClock, collector: StoreAlone) -> Callable[..., str]:
-    """Ticks of the sensors, each from the cursor that it is given; returns the next cursor."""
+    """Ticks of the sensors, each from a given cursor; returns the next cursor."""
     repository = build(BOTH, clock).get_repository_def()
 
     def tick(name: str, cursor: str | None) -> str:
@@ -184,7 +184,7 @@ def test_what_a_run_did_is_posted_by_its_report_and_not_by_its_tags(
     end = datetime.fromtimestamp(record.end_time, UTC)
     marked = {"ending": Ending.MARKED, "dry_run": True, "counts": counts, "ended_at": end}
     ended(collector.repository, plan, **marked)
-    made(instance, "collect", False, cell=f"{plan.run_id}|2026-11", **lies)  # Makes nothing again.
+    made(instance, "collect", False, cell=f"{plan.run_id}|2026-11", **lies)  # collects nothing again
     made(instance, "collect", False, cell="<!channel>|2026-11", **lies)
     made(instance, "purge", False)
 

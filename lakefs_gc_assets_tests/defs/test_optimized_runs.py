@@ -32,14 +32,14 @@ def collected(runs: GraphRuns, flow: Flow = Flow.OPTIMIZED) -> Report:
 
 
 def checkpoint_of(found: Report) -> Checkpoint:
-    """What a run left, which must be something."""
+    """The checkpoint of a run, which must exist."""
     assert found.checkpoint is not None, found.no_checkpoint
     return found.checkpoint
 
 
 @pytest.mark.slow
 def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As frames of many rows are; the driver keeps those of these recordings."""
+    """Compares frames like large ones. Otherwise the driver would keep the few rows of these recordings."""
     monkeypatch.setattr(files, "LOCAL_ROWS", -1)
     monkeypatch.setattr(engine, "LOCAL_ROWS", -1)
     stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])

@@ -1,4 +1,4 @@
-"""The page that a run leaves when it ends: nothing that goes wrong with it touches the run."""
+"""The page that a run writes when it ends: an error in the page never affects the run."""
 
 from dataclasses import replace
 from typing import Any

@@ -41,7 +41,7 @@ def test_a_name_is_shown_as_it_is() -> None:
 
 
 SHOWN_AT_ONCE = 1000
-"""Dagster shows shorter Markdown where it stands."""
+"""Dagster shows shorter Markdown inline."""
 
 
 def drawn(picture: dg.MarkdownMetadataValue) -> tuple[list[int], list[str]]:

@@ -61,7 +61,7 @@ def test_many_windows_are_added_at_once(instance: dg.DagsterInstance) -> None:
 
 @pytest.mark.parametrize("foreign", ["a|b", "|", "", "no window", "2026-10 ", "LEGACY", "x" * 5000])
 def test_what_is_no_window_does_not_stay_among_them(instance: dg.DagsterInstance, foreign: str) -> None:
-    """The UI adds partitions of any name; a run across this one would fail, and so would every later one."""
+    """The UI adds partitions of any name; a run across a foreign one would fail, and so would every later run."""
     PARTITIONS.add(instance, "run1", ["legacy"])
     instance.add_dynamic_partitions("gc_slice_windows_repo", [foreign, "2025-01-02T03"])
 
@@ -99,7 +99,7 @@ def test_tags_reach_from_the_first_to_the_last_window(instance: dg.DagsterInstan
 
 
 RUN_ID = "ft5d4r00v7f8b6gq6gs0"
-"""Of 2026-11-23 12:24:39 UTC."""
+"""Issued at 2026-11-23 12:24:39 UTC."""
 
 
 def test_the_key_of_a_run_without_a_name_has_its_time_and_its_id(instance: dg.DagsterInstance) -> None:

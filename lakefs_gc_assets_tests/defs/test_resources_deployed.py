@@ -1,4 +1,4 @@
-"""Resources that a deployment has anyway, in place of settings said twice."""
+"""A deployment's existing resources replace duplicate settings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ LOADED = loaded_from({"repository": "repo", "store": {"resource": "s3"}, "spark"
 
 
 def looked_at(look: Callable[[Collector], None], resources: dict[str, Any]) -> dg.ExecuteInProcessResult:
-    """What a job of the deployment did that was given our collector, beside resources of the deployment."""
+    """The result of a job that gets our collector beside resources of the deployment."""
 
     @dg.op(required_resource_keys={"collector"})
     def looking(context: dg.OpExecutionContext) -> None:
@@ -177,7 +177,7 @@ def test_where_there_is_no_deployment_it_is_refused(section: str, tmp_path: Path
 
 
 def test_a_client_of_boto3_is_no_resource() -> None:
-    """The older `s3_resource` hands out a client, which keeps its credentials to itself."""
+    """The older `s3_resource` is a client that does not expose its credentials."""
     theirs = {"s3": s3_resource, "spark_there": LazyPySparkResource(spark_config={})}
 
     with pytest.raises(ConfigurationError, match="to be an S3Resource of dagster-aws and is a S3"):

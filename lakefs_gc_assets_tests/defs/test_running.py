@@ -1,4 +1,4 @@
-"""Runs in this process: what Dagster stores of them, which takes minutes for thousands of windows."""
+"""Runs in this process: Dagster's events about them, which take minutes for thousands of windows."""
 
 import os
 from pathlib import Path
@@ -21,14 +21,14 @@ _STORED = dg.DagsterEventType.ASSET_MATERIALIZATION
 
 @pytest.fixture
 def runs(replaying: Replaying) -> GraphRuns:
-    """Their second step fails."""
+    """Runs whose second step fails."""
     runs = replaying("chain/1", max_candidate_share=1)
     runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
     return runs
 
 
 def test_no_events_of_assets_are_stored_on_an_instance_that_ends_with_its_process(runs: GraphRuns) -> None:
-    """Nobody can open the pages that would show them."""
+    """No page could show them later."""
     _, error = running.execute(runs.loaded, running.AskedRun(), runs.lines.append, runs.clock, runs.instance)
 
     assert "failed in uncommitted_df" in str(error)
@@ -38,7 +38,7 @@ def test_no_events_of_assets_are_stored_on_an_instance_that_ends_with_its_proces
 
 
 def test_a_bar_is_no_reason_to_hide_a_wait() -> None:
-    """A sweep waits up to ten minutes, in which nothing else is to be seen; other messages of steps are internals."""
+    """A sweep waits for up to ten minutes with no other output; other messages of steps are internals."""
     lines: list[str] = []
     definition = running.line_logger(lines.append, running.Detail(watch=StepLines(lines.append)))
     logger = definition.logger_fn(dg.build_init_logger_context())

@@ -1,4 +1,4 @@
-"""What the UI shows of runs: each test asks GraphQL what a page of the UI asks."""
+"""The UI's view of runs: each test sends the GraphQL queries of a page."""
 
 import os
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def screens(spark: SparkSession, tmp_path: Path) -> Iterator[Screens]:
 
 
 def checks(screens: Screens) -> dict[str, dict[str, Any]]:
-    """What the lineage and the Checks tab say of each check, by asset and name."""
+    """Each check as the lineage and the Checks tab show it, by asset and name."""
     found: dict[str, dict[str, Any]] = {}
     for node in screens.ask(_CHECKS)["assetNodes"]:
         for check in node["assetChecksOrError"].get("checks", []):
@@ -75,7 +75,7 @@ def assert_all_passed(screens: Screens, run: str) -> None:
 
 @pytest.mark.slow
 def test_checks_that_passed_are_shown_as_passed(screens: Screens) -> None:
-    """Over all windows, over a single one of a later run, and where a check is executed alone."""
+    """Over all windows, over a single window of a later run, and if a check is executed alone."""
     first = screens.open()
     assert len(first.windows) > 1
     assert_all_passed(screens, screens.collect(first))
@@ -95,7 +95,7 @@ def test_checks_that_passed_are_shown_as_passed(screens: Screens) -> None:
 
 @pytest.mark.slow
 def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
-    """Whoever executes it while the run is under way takes no lock away, and the report stays."""
+    """A check executed alone during the run does not release its lock, and the report stays."""
     opened = screens.open()
     assert screens.status(screens.collect(opened)) == "SUCCESS"
     repository = Collector.from_loaded(screens.loaded, SystemClock()).open()
@@ -119,7 +119,7 @@ _LAUNCHPAD = """query($selector: PipelineSelector!) { runConfigSchemaOrError(sel
 
 
 def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
-    """It sends all that it shows: settings that a launch may not set would be refused, and are not there."""
+    """It sends all settings that it shows. So it omits settings that a launch may not set."""
     for job in ("open_run", "approve", "collect", "expire_runs", "restore", "purge"):
         selector = {**screens.location, "pipelineName": job}
         text = screens.ask(_LAUNCHPAD, selector=selector)["runConfigSchemaOrError"]["rootDefaultYaml"]
@@ -177,7 +177,7 @@ _HISTORY = """query { assetOrError(assetKey: {path: ["collection_history"]}) { .
 
 
 def cells(screens: Screens) -> dict[str, dict[str, int]]:
-    """How many cells of each asset there are, and how many are made or failed."""
+    """Number of cells of each asset, and how many are made or failed."""
     return {
         node["assetKey"]["path"][-1]: node["partitionStats"]
         for node in screens.ask(_CELLS)["assetNodes"]
@@ -186,7 +186,7 @@ def cells(screens: Screens) -> dict[str, dict[str, int]]:
 
 
 def history(screens: Screens) -> list[dict[str, Any]]:
-    """What the plots of the history are drawn from, oldest first."""
+    """Data of the history plots, oldest first."""
     asset = screens.ask(_HISTORY)["assetOrError"]
     assert asset["definition"] == {"isPartitioned": False, "isMaterializable": False}
     return [
@@ -254,7 +254,7 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
 
 _SLICES = 2_000
 _IN_MEMORY = {"event_log_storage": {"module": "dagster._core.storage.event_log", "class": "InMemoryEventLogStorage"}}
-"""Dagster's own store of events, without files: SQLite commits four times for each of 10,000 events, in two minutes."""
+"""Dagster's own event store, without files: SQLite would take two minutes for 40,000 commits of 10,000 events."""
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ _IN_MEMORY = {"event_log_storage": {"module": "dagster._core.storage.event_log",
 def test_a_run_over_two_thousand_slices_fills_the_cells_of_each(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each slice has an object; those of every twentieth are old enough to be garbage."""
+    """Each slice has an object. In every twentieth slice, it is old enough to be garbage."""
     for name, value in FEW_WRITES.items():
         monkeypatch.setenv(name, value)
     by_slice = {"slice_window": "slice", "max_candidate_share": 1.0}
