@@ -22,7 +22,7 @@ LAKEFS_SECRET = "TEST_LAKEFS_SECRET"
 
 @pytest.fixture
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """The command line in an empty folder, secrets in the environment."""
+    """The command line in an empty folder, with secrets in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
@@ -32,7 +32,7 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 
 def assert_one_line(result: Result, *parts: str, status: Status = Status.FAILED) -> None:
-    """One line on standard error that says what is wrong, and nothing else anywhere."""
+    """Requires one line on standard error that names the problem, and no other output."""
     assert result.exit_code == status
     assert result.stdout == ""
     lines = result.stderr.splitlines()
@@ -51,7 +51,7 @@ def write(content: object, name: str = "lakefs-gc.yaml") -> Path:
 
 
 def content_of(server: ReplayServer, collection: dict[str, object] | None = None, **lakefs: object) -> dict[str, Any]:
-    """A configuration file's content that reaches a replay; its secrets are in the environment."""
+    """Content of a configuration file that reaches a replay; its secrets are in the environment."""
     waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
     return {
         "repository": server.repository,
@@ -75,9 +75,9 @@ def content_of(server: ReplayServer, collection: dict[str, object] | None = None
 
 @pytest.fixture
 def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> PlainRuns:
-    """A replayed repository that the configuration file in the working folder names, on its own clock.
+    """A replayed repository, named by the configuration file in the working folder, with its own clock.
 
-    Commands make runs through the real graph; a run that a command only looks at can be made on plain tables.
+    Commands make runs through the real graph. A run that a command only reads can be made on plain tables.
     """
     runs = replaying("chain/1", deletes="overlay", max_candidate_share=1)
     for module in (common, run):
@@ -88,7 +88,7 @@ def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) 
 
 
 def made(runs: PlainRuns, *, sweep: bool = False) -> str:
-    """The id of a run that came to its end before the command begins."""
+    """The id of a run that finished before the command begins."""
     opened = runs.open()
     result = runs.make(opened, sweep=sweep)
     assert result.success, result.failures

@@ -1,4 +1,4 @@
-"""How commands find their configuration, and what they say of one that is wrong."""
+"""How commands find their configuration, and how they report a wrong one."""
 
 import re
 
@@ -14,7 +14,7 @@ __all__ = ["invoke"]
 
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession) -> None:
-    """The session of the tests: a command that runs in this process would begin one of its own."""
+    """The session of the tests: a command that runs in this process would otherwise start its own."""
 
 
 @pytest.mark.parametrize("command", ["", "run", "status"])

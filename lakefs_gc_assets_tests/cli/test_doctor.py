@@ -25,7 +25,7 @@ Doctor = Callable[..., Result]
 
 @pytest.fixture
 def doctor(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
-    """Asks about the repository as a user who is denied some actions."""
+    """Asks about the repository as a user without permission for some actions."""
     clients.upload(server, "a", b"a")
     clients.commit(server, "first")
 

@@ -55,7 +55,7 @@ def store_of(made: RetainedRepository) -> LocalStore:
 
 
 def leave_receipt(made: RetainedRepository, address: str, outcome: Outcome, error: str | None = None) -> str:
-    """What a run leaves that decided about an address; returns its id."""
+    """Writes the receipt of a run that decided about an address; returns the run's id."""
     store, run_id = store_of(made), layout.XidGenerator().descending(datetime.now(UTC))
     candidates = pa.table(
         {"address": [address], "size": [2], "slice": pa.array([None], pa.string()), "slice_window": ["legacy"]},
@@ -163,7 +163,7 @@ def test_path_with_control_characters_is_shown_as_text(made: RetainedRepository,
 def test_what_is_staged_with_the_content_of_a_committed_object_stays_however_old(
     made: RetainedRepository, explain: Invoke
 ) -> None:
-    """The server lists it nowhere: to lakeFS nothing changed at that path."""
+    """The server lists it nowhere: for lakeFS, nothing changed at that path."""
     address = clients.upload(made.server, "file", b"v4")
     assert address != made.addresses["v4"]
     assert lines(explain(address))[0] == f"{address}: stays: {Kept.HIDDEN_STAGED}"
@@ -236,7 +236,7 @@ def test_objects_by_their_path_in_lakefs(made: RetainedRepository, explain: Invo
 
 
 def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, explain: Invoke) -> None:
-    """As those of a second repository on the same namespace are."""
+    """A second repository on the same namespace has such ranges."""
     generator, then = layout.XidGenerator(), datetime(2026, 1, 1, tzinfo=UTC)
     address = f"data/{generator.descending(then)}/{generator.ascending(then)}"
     store = store_of(made)

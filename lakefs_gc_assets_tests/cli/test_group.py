@@ -1,4 +1,4 @@
-"""Commands are imported when they are given, and Spark starts before that."""
+"""Commands are imported when invoked, and Spark starts before that."""
 
 import json
 import os
@@ -41,7 +41,10 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 
 
 def test_commands_that_only_read_import_neither_spark_nor_dagster() -> None:
-    """So does opening a repository, whose server refuses the connection here. `doctor` names the version of pyspark."""
+    """Opening a repository imports neither; the server refuses the connection here.
+
+    `doctor` names the version of pyspark.
+    """
     program = (
         "import sys\n"
         "from lakefs_gc_assets.cli import COMMANDS, common\n"
@@ -81,7 +84,7 @@ def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
 
 
 def completed(*words: str) -> set[str]:
-    """What bash is told that the last word can be."""
+    """Completions that bash is offered for the last word."""
     environment = {
         **os.environ,
         "_LAKEFS_GC_COMPLETE": "bash_complete",
@@ -182,7 +185,7 @@ def test_an_error_is_one_line(group: click.Group) -> None:
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SparkSettings]:
-    """Settings of each session that is begun; the configuration in the working folder asks for two cores."""
+    """Settings of each session that is started; the configuration in the working folder asks for two cores."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
     content: dict[str, Any] = {"repository": "a", "spark": {"master": "local[2]"}}
@@ -259,7 +262,7 @@ def _groups() -> list[str]:
 
 def test_config_stands_after_the_name_of_every_command_that_reads_it() -> None:
     without = {name for name, lazy in COMMANDS.items() if "file" not in {each.name for each in lazy.load().params}}
-    # These have no configuration: the last one writes it.
+    # These commands need no configuration; `init` writes it.
     assert without == {"completion", "demo", "embedded", "init"}
 
 

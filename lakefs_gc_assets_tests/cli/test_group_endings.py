@@ -1,4 +1,4 @@
-"""Exit statuses: each kind of error has its own, and the command line says which."""
+"""Exit statuses: each kind of error has its own, listed by the command line."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def test_an_interrupt_ends_in_one_line_and_lets_go_of_what_is_held(
     capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     before, released = signal.getsignal(signal.SIGTERM), False
-    # A shell starts what runs in the background with interrupts ignored.
+    # A shell starts background processes with interrupts ignored.
     outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(SystemExit) as ended, one_line_errors():
         try:
@@ -111,7 +111,7 @@ def test_sigterm_ends_a_command_in_time_that_waits_in_native_code(tmp_path: Path
                 silent.settimeout(60)
                 with silent.accept()[0]:
                     process.terminate()
-                    # The call itself would give up after half a minute.
+                    # The call itself would time out after 30 seconds.
                     _, said = process.communicate(timeout=25)
             finally:
                 process.kill()

@@ -1,4 +1,4 @@
-"""`lakefs-gc init`: what it writes loads, holds no secret, and reaches an embedded server."""
+"""`lakefs-gc init`: the file it writes loads, holds no secret, and reaches an embedded server."""
 
 import json
 import re

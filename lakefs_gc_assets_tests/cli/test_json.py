@@ -1,4 +1,4 @@
-"""What commands answer in JSON has the names that docs/command-line.md says, no more and no fewer."""
+"""JSON output of commands has exactly the names that docs/command-line.md lists."""
 
 import dataclasses
 import json
@@ -41,15 +41,15 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
 _ROW = re.compile(r"^\| (`[^|]*--json`[^|]*) \| ([^|]*) \|", re.MULTILINE)
 _QUOTED = re.compile(r"`([^`]*)`")
 PLANTED = {"TEST_STORE_SECRET": "planted/store+secret==", "TEST_SPARK_PROPERTY": "planted spark=property: #!"}
-"""Secrets by the variables that the configuration names; no command answers with one."""
-# Tasks of Spark have the environment in which it was started, maybe by a test of another file in this process.
+"""Secrets by the variables that the configuration names; no command prints one."""
+# Spark tasks have the environment in which Spark was started, maybe by a test of another file in this process.
 os.environ.update(PLANTED)
 _REPORT = "and more"
-"""Where the document does not name all that a report has."""
+"""Marks commands whose report has more names than the document lists."""
 
 
 def documented() -> dict[str, tuple[set[str], bool]]:
-    """The names that each command answers with, and whether these are all."""
+    """Names in the output of each command, and True if the list is complete."""
     found = {}
     for commands, names in _ROW.findall(DOCUMENT.read_text(encoding="utf-8")):
         for command in _QUOTED.findall(commands):
@@ -58,7 +58,7 @@ def documented() -> dict[str, tuple[set[str], bool]]:
 
 
 class Repository:
-    """A repository of which a dry run was made and a sweep into quarantine, in the working folder."""
+    """A repository with a dry run and a sweep into quarantine, in the working folder."""
 
     def __init__(self, server: EmbeddedServer, folder: Path) -> None:
         self.secret = server.secret_access_key
@@ -91,7 +91,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
 
 @pytest.fixture
 def asked(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What a command answers, after it came to its end."""
+    """Output of a command that has finished."""
     monkeypatch.chdir(repository.folder)
     for variable, secret in {SECRET_VARIABLE: repository.secret, **PLANTED}.items():
         monkeypatch.setenv(variable, secret)
@@ -223,7 +223,7 @@ def leaves() -> dict[str, click.Command]:
 
 
 def arguments_of(command: click.Command) -> list[str]:
-    """Something for each argument and option that a command requires."""
+    """A value for each argument and option that a command requires."""
     required = [each for each in command.params if each.required]
     return [word for each in required for word in (*each.opts[:1], "x") if word.startswith("-") or word == "x"]
 

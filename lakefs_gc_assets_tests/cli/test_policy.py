@@ -57,8 +57,8 @@ class TestShow:
             "dev": ["7d", "1", "30.0 days ago", "the server's default"],
             "(dangling)": ["7d", "0", "the server's default"],
         }
-        # The dangling commit's own walk passes no young commit.
-        # fourth, third, second, of dev and, by its tag, first; expired are of gone and the repository's own first one.
+        # The dangling commit's own walk passes no young commit. Five stay: fourth, third, second, the
+        # commit of dev and, by its tag, first. The commit of gone and the repository's initial commit are expired.
         assert "of 7 commits 5 stay, 2 are expired" in result.stdout
         assert "tags keep 1 commit" in result.stdout
 
@@ -279,7 +279,7 @@ class TestOneRule:
             "+main: 20d",
             "SHORTER: main by 8d to 20d",
         ]
-        # The one of 40 days: it was replaced 20 days ago.
+        # The commit of 40 days: it was replaced 20 days ago.
         assert lines[changes + 7] == "commits that stay by the rules before and would expire: 1"
         assert lines[-1].endswith("the rules are set")
         assert self.stated(made) == {"default_retention_days": 7, "branches": [_rule("main", 20)]}

@@ -1,4 +1,4 @@
-"""The bar of a run on a terminal, a line for each long step elsewhere, and what stays on the screen when it ends."""
+"""The progress bar of a run on a terminal, a line per long step elsewhere, and the final screen."""
 
 import io
 import logging
@@ -51,7 +51,7 @@ class Repository:
         self.environment = {**clean_environment(), SECRET_VARIABLE: server.secret_access_key, "TERM": "xterm-256color"}
 
     def on_terminal(self, *arguments: str, stops_at: str = "", **environment: str) -> Ended:
-        """A command on a terminal; Ctrl-C is typed where a text appears."""
+        """A command on a terminal; Ctrl-C is typed when a text appears."""
         return pseudo_terminal.run(
             [*COMMAND, *arguments],
             self.folder,
@@ -60,7 +60,7 @@ class Repository:
         )
 
     def holder(self) -> str | None:
-        """Who has the lock."""
+        """Holder of the lock."""
         return lock.holder(Collector.from_loaded(Loaded(self.configuration, {}), SystemClock()).open().store)
 
 
@@ -82,13 +82,13 @@ def test_a_run_on_a_terminal_has_a_bar_and_leaves_ten_lines_at_most(repository: 
     assert re.match(r"run \w{20}: clean$", lines[0])
     assert re.match(r"run \w{20} of \w+, clean: marked, nothing deleted", lines[1])
     assert len(lines) <= 10
-    # No colours, but what moves the cursor.
+    # No colours, only cursor movements.
     assert not re.search(r"\x1b\[[0-9;]*[1-9]m", ended.written)
 
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_one_line_and_no_lock(repository: Repository) -> None:
-    """The terminal sends it to every process of the command, Java included."""
+    """The terminal sends the signal to every process of the command, Java included."""
     ended = repository.on_terminal("run", stops_at=PHASES["committed_df"])
 
     assert ended.status == Status.INTERRUPTED
@@ -116,7 +116,7 @@ def test_a_run_that_is_terminated_leaves_one_line_and_no_lock(
     until = time.monotonic() + 200
     while repository.holder() is None and time.monotonic() < until:
         time.sleep(0.2)
-    # A container's init sends it to one process, systemd to all of a service.
+    # A container's init signals one process, systemd all processes of a service.
     (os.killpg if java_too else os.kill)(process.pid, signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=200)
 

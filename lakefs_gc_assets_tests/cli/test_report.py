@@ -1,4 +1,4 @@
-"""`lakefs-gc report`: what a run found and did, as lines, as JSON, or as a page."""
+"""`lakefs-gc report`: the results of a run, as lines, as JSON, or as a page."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ __all__ = ["invoke", "opened", "replaying", "repository", "runs"]
 
 @pytest.fixture
 def past(repository: OpenRepository, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> OpenRepository:
-    """A repository of past runs that the configuration in the working folder stands for."""
+    """A repository with past runs, named by the configuration in the working folder."""
     write({"repository": "repo", "report": {"price_per_gb_month": 1000, "currency": "EUR"}})
     monkeypatch.setattr(Target, "open", lambda target, to_read: repository)
     return repository

@@ -1,4 +1,4 @@
-"""`lakefs-gc restore` on an embedded server whose objects lie in a bucket that keeps versions."""
+"""`lakefs-gc restore` on an embedded server whose objects are in a bucket that keeps versions."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ PATHS = ("a", "bb")
 
 
 class Deleted:
-    """Two uncommitted objects of a repository that a run has deleted."""
+    """Two uncommitted objects of a repository, deleted by a run."""
 
     def __init__(self, server: EmbeddedServer, repository: OpenRepository, addresses: tuple[str, ...]) -> None:
         self.server, self.repository, self.addresses = server, repository, addresses
@@ -51,7 +51,7 @@ class Deleted:
         ended(repository, run)
 
     def statuses(self) -> list[int]:
-        """What lakeFS answers who asks for the objects."""
+        """Statuses that lakeFS returns for the objects."""
         path = "/repositories/repo/refs/main/objects"
         return [clients.call(self.server, "GET", path, path=each)[0] for each in PATHS]
 

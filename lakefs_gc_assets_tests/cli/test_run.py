@@ -1,4 +1,4 @@
-"""`lakefs-gc run` and `lakefs-gc status` on recorded repositories, and how a run ends that goes wrong."""
+"""`lakefs-gc run` and `lakefs-gc status` on recorded repositories, and the ends of failing runs."""
 
 import json
 import os
@@ -41,7 +41,7 @@ __all__ = ["invoke", "replaying", "runs"]
 
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession) -> None:
-    """The session of the tests: a command that runs in this process would begin one of its own."""
+    """The session of the tests: a command that runs in this process would otherwise start its own."""
 
 
 def test_a_server_that_is_down(invoke: Invoke) -> None:
@@ -266,7 +266,7 @@ def test_a_lock_that_somebody_holds(runs: PlainRuns, invoke: Invoke) -> None:
 
 @pytest.mark.slow
 def test_a_process_of_its_own_says_no_more_than_that(tmp_path: Path) -> None:
-    """What Dagster, Spark and the JVM would say of themselves is kept away from the reader."""
+    """Messages of Dagster, Spark and the JVM about themselves are kept from the reader."""
     with ReplayServer(folder_of("empty")) as server:
         (tmp_path / "gc.yaml").write_text(yaml.safe_dump(content_of(server)))
         ended = subprocess.run(

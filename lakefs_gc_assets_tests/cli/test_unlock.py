@@ -47,7 +47,7 @@ def held_lock(automated: Automated, at: datetime | None = None) -> Lock:
 
 
 def elsewhere(automated: Automated, monkeypatch: pytest.MonkeyPatch) -> Lock:
-    """A lock of a process of another machine."""
+    """A lock held by a process on another machine."""
     with monkeypatch.context() as patch:
         patch.setattr(socket, "gethostname", lambda: "another-machine")
         return held_lock(automated)
