@@ -1,4 +1,4 @@
-"""What goes wrong between us and a cloud never ends in a claim: neither of a delete nor of anything else."""
+"""No fault between us and a cloud ends in a false claim about a delete or any other call."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ __all__ = ["cloud"]
 
 NAMES = [f"data/{number}" for number in range(5)]
 ODD = "other//odd"
-"""A key that the services' own clients read."""
+"""A key that only the services' own clients can read."""
 Change = Callable[[Request, Response], Response]
 
 
 @pytest.fixture(autouse=True)
 def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two attempts, and no more for single keys of a batch."""
+    """Two attempts, and no extra attempts for single keys of a batch."""
     monkeypatch.setattr(cloud_module, "ATTEMPTS", 2)
     monkeypatch.setattr(cloud_module, "RETRY_FOR", timedelta(seconds=0.1))
     monkeypatch.setattr(cloud_module, "FIRST_PAUSE", 0.01)
@@ -59,7 +59,7 @@ def cut(request: Request, response: Response) -> Response:
 
 
 def shortened(request: Request, response: Response) -> Response:
-    """Half of an answer, as if it were all of it."""
+    """Half of an answer, presented as complete."""
     return Response(response.status, response.headers, response.body[: len(response.body) // 2])
 
 
@@ -79,16 +79,18 @@ BEHIND: dict[str, Change] = {
     "truncated": cut,
     "shortened": shortened,
 }
-"""The service does what it is asked, and its answer is lost or changed."""
+"""The service does the request, and its answer is lost or changed."""
 
 
 REPLACED = ("a page of a proxy", "shortened")
-"""Other content in an answer that is whole: nothing in it tells. So the files that are read are held to digests or to
-their own structure by who reads them."""
+"""Other content in a complete answer, which nothing in the answer reveals.
+
+So readers check files by digest or structure.
+"""
 
 
 def accepted(store: ObjectStore, names: list[str]) -> set[str]:
-    """What a delete claims."""
+    """Keys that a delete reports as deleted."""
     outcomes: list[DeleteOutcome] = []
     try:
         outcomes += store.delete(names)
@@ -119,7 +121,7 @@ def test_a_delete_whose_answer_was_lost_is_not_claimed_without_one(
 
 
 def test_parts_of_a_batch_are_reported_by_their_number(cloud: Cloud, stored: ObjectStore) -> None:
-    """The service deletes all but one and says so, in another order."""
+    """The service deletes all keys but one and reports that, in another order."""
 
     def reversed_parts(request: Request, response: Response) -> Response:
         if not is_batch(request):
@@ -192,7 +194,7 @@ def test_a_copy_through_faults_is_there_or_an_error(cloud: Cloud, stored: Object
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
-    """What a silent server waits for: the end of the test."""
+    """The event a silent server waits for: the end of the test."""
     monkeypatch.setattr(cloud_module, "READ_TIMEOUT", timedelta(seconds=1))
     ended = Event()
     yield ended
@@ -216,7 +218,7 @@ def test_a_silent_service_has_deleted_nothing(cloud: Cloud, never: Event) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["before", "behind"])
 def test_a_slow_service_is_waited_for_or_given_up_without_a_claim(cloud: Cloud, late: str, never: Event) -> None:
-    """Every answer takes longer than is waited for, whether or not the service did what it was asked."""
+    """Every answer takes longer than the timeout, whether or not the service did the request."""
     store = cloud.store()
     for name in NAMES:
         store.put(name, name.encode())
@@ -263,5 +265,5 @@ def test_a_service_that_takes_its_time_is_waited_for(cloud: Cloud, stored: Objec
 
 
 def _failing(cloud: Cloud, fault: str) -> AbstractContextManager[None]:
-    """Before the service where there is such a fault, else behind it."""
+    """Fails before the service if `BEFORE` has such a fault, otherwise behind it."""
     return cloud.server.failing(BEFORE[fault]) if fault in BEFORE else cloud.server.failing(change=BEHIND[fault])

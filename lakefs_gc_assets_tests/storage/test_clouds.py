@@ -1,4 +1,4 @@
-"""What Google Cloud Storage and Azure can do or get wrong, against emulators over HTTP."""
+"""Features and failures specific to Google Cloud Storage and Azure, against emulators over HTTP."""
 
 import hashlib
 import heapq
@@ -41,20 +41,20 @@ BUSY = Response(503, {}, b"<Error><Code>ServerBusy</Code><Message>Too many reque
 
 @dataclass(frozen=True)
 class Cloud:
-    """A service, what implements it, and how its namespaces are spelled."""
+    """A service, the module that implements its store, and the root of its namespaces."""
 
     server: GcsServer | AzureServer
     module: ModuleType
     root: str
 
     def store(self, namespace: str = "", **settings: str) -> ObjectStore:
-        """A namespace of its own, or one named."""
+        """A store with a new namespace, or a named one."""
         changed = self.server.settings().model_copy(update=settings)
         return open_store(changed, Namespace.parse(namespace or f"{self.root}/{uuid4().hex}"))
 
     @property
     def usual_class(self) -> str:
-        """The class of an object that nobody gave one."""
+        """The default storage class."""
         return "Hot" if self.module is azure else "STANDARD"
 
     def archive(self, store: ObjectStore, key: str) -> str:
@@ -82,7 +82,7 @@ def cloud(request: pytest.FixtureRequest) -> Cloud:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two attempts and short waits, where a test wants the failure itself."""
+    """Two attempts and short waits, for tests that want the failure itself."""
     monkeypatch.setattr(cloud_module, "ATTEMPTS", 2)
     monkeypatch.setattr(cloud_module, "RETRY_FOR", timedelta(seconds=0.1))
 
@@ -375,7 +375,7 @@ def test_no_delete_is_repeated_once_the_time_for_it_is_over(
 
 
 def test_executors_share_what_a_service_takes() -> None:
-    """Sixteen of them want 16,000 deletes a second of a service that takes 3,500, and know nothing of each other."""
+    """Sixteen executors want 16,000 deletes a second from a service that takes 3,500, without knowing each other."""
     limited = LimitedRate(3500, 3500)
     throttles = [Throttle(lambda: limited.now) for _ in range(16)]
     begins = [(0.0, number) for number in range(len(throttles))]
@@ -390,7 +390,7 @@ def test_executors_share_what_a_service_takes() -> None:
         asked += keys
         pause = 0.2 if accepted < keys else 0.0
         heapq.heappush(begins, (limited.now + max(0.3, throttle.turn(throttle.at_once(1000)) + pause), number))
-    # Without it, three of four keys are refused and one of five fails in the end.
+    # Without the throttle, three of four keys are refused and one in five fails in the end.
     assert asked - limited.refused > 0.9 * 60 * 3500
     assert limited.refused < 0.2 * asked
 
@@ -428,7 +428,7 @@ def test_an_answer_that_cannot_be_read_accepts_nothing(cloud: Cloud) -> None:
 
 
 def outcome_in(server: GcsServer, bucket: str, facts: Response | None) -> DeleteOutcome:
-    """Of a delete in a bucket that says this of itself."""
+    """Outcome of a delete in a bucket with this metadata."""
     store = open_store(server.settings(), Namespace.parse(f"gs://{bucket}/{uuid4().hex}"))
     store.put("key", b"")
     with server.failing(lambda request: facts if request.path == f"/storage/v1/b/{bucket}" else None):
@@ -539,7 +539,7 @@ def test_a_storm_that_does_not_pass_is_an_error(
 
 
 def test_a_silent_server_is_given_another_try(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried as often as usual: on a machine that does much else, good answers come late as well."""
+    """The usual number of attempts is made: on a busy machine, good answers come late as well."""
     monkeypatch.setattr(cloud_module, "READ_TIMEOUT", timedelta(seconds=0.5))
     store = cloud.store()
     store.put("key", b"content")
@@ -566,7 +566,7 @@ def test_an_endpoint_nobody_listens_at_is_named(cloud: Cloud, impatient: None, g
 
 def test_a_container_that_does_not_exist_is_no_missing_object(cloud: Cloud) -> None:
     store = cloud.store(cloud.root.rpartition("/")[0] + "/nothing-here/x")
-    # fake-gcs-server answers a listing of no bucket with 500.
+    # fake-gcs-server answers a listing of a missing bucket with 500.
     for call in CALLS if isinstance(cloud.server, AzureServer) else CALLS[1:]:
         with pytest.raises(StorageError, match="no such bucket or container") as caught:
             call(store)

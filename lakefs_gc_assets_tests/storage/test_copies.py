@@ -1,4 +1,4 @@
-"""Copies that a store makes itself, in a folder and over HTTP."""
+"""Copies made by a store itself, in a folder and over HTTP."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,7 +83,7 @@ def test_what_is_there_already_is_not_copied_twice(s3_store: ObjectStore, s3_ser
 class TestInParts:
     @pytest.fixture
     def large(self, s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-        """An object that is larger than one request may copy."""
+        """An object too large to copy in one request."""
         monkeypatch.setattr(s3_module, "WHOLE", 6 * MEBIBYTE)
         monkeypatch.setattr(s3_module, "PART", 5 * MEBIBYTE)
         s3_store.put(SOURCE, b"".join(bytes([number]) * MEBIBYTE for number in range(11)))
@@ -146,10 +146,10 @@ def test_etags_are_compared_where_they_are_digests(
 
 
 class TestOnGoogle:
-    """What is asked, and what is believed of the answers; the emulator knows no conditions of a copy."""
+    """Requests, and checks of their answers; the emulator ignores conditions of a copy."""
 
     def copies(self, server: GcsServer) -> list[dict[str, list[str]]]:
-        """The queries of the copies that were asked for."""
+        """The queries of the copy requests."""
         return [parse_qs(each.query) for each in server.requests if "/rewriteTo/" in each.path]
 
     def test_only_where_there_is_nothing(self, gcs_store: ObjectStore, gcs_server: GcsServer) -> None:
@@ -204,7 +204,7 @@ class TestOnGoogle:
 
 
 class TestOnAzure:
-    """What is asked, and what is believed of the answers."""
+    """Requests, and checks of their answers."""
 
     @pytest.fixture
     def source(self, azure_store: ObjectStore) -> ObjectStore:

@@ -1,4 +1,4 @@
-"""What every store promises, asked of each kind."""
+"""The contract of every store, tested for each kind."""
 
 import hashlib
 import pickle
@@ -26,7 +26,7 @@ from lakefs_gc_assets.storage.interface import (
     head_if_there,
 )
 
-# The two last ones cannot be written in XML: emulators put another character in their place, or fail.
+# The last two cannot be written in XML: emulators replace them with another character, or fail.
 _NOT_IN_NAMES = "/\ufffe\uffff"
 SEGMENTS = st.text(
     st.characters(exclude_characters=_NOT_IN_NAMES, exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20
@@ -52,7 +52,7 @@ ODD_KEYS = [
     "..double",
     "trailing. ",
     " leading",
-    # Last: Azure takes it for a slash.
+    # Last: Azure treats it as a slash.
     "back\\slash",
 ]
 
@@ -88,7 +88,7 @@ def test_what_is_put_can_be_read_looked_at_and_listed(store: ObjectStore) -> Non
     assert before - timedelta(seconds=1) <= facts.last_modified <= datetime.now(UTC)
     listed = rows(store)["data/slice/object"]
     assert listed["size"] == 7
-    # Listings of some services show whole seconds only, and headers of others do.
+    # Listings of some services show whole seconds only, as do headers of others.
     listed_at = listed["last_modified"]
     assert isinstance(listed_at, datetime)
     assert abs(facts.last_modified - listed_at) < timedelta(seconds=1)
@@ -107,7 +107,7 @@ def test_s3_lists_md5_and_folders_list_no_etags(s3_store: ObjectStore, local_sto
 
 
 def test_a_record_that_is_too_big_is_not_read(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take ten times as much memory once it is parsed."""
+    """A parsed record would take ten times as much memory."""
     monkeypatch.setattr(interface, "_MAX_RECORD_BYTES", 1000)
     keys = ["_lakefs/retention/gc/lock.json", "_lakefs/retention/gc/table.parquet", "data/slice/object.json"]
     for key in keys:
@@ -165,7 +165,7 @@ def test_odd_keys_stay_apart(store: ObjectStore) -> None:
 @given(keys=st.sets(KEYS, min_size=1, max_size=4))
 def test_any_key_round_trips(store: ObjectStore, keys: set[str]) -> None:
     folder = f"{uuid4().hex}/"
-    # A folder cannot hold a file and a folder of one name, so each key has its own number in front.
+    # A folder cannot hold a file and a folder with the same name, so each key has its own number in front.
     named = {f"{folder}{number}/{key}": key.encode() for number, key in enumerate(sorted(keys))}
     named = {key: data for key, data in named.items() if all(len(part.encode()) < 250 for part in key.split("/"))}
     if isinstance(store, AzureStore):

@@ -17,10 +17,10 @@ SOURCE = "_lakefs/a"
 
 
 class Store:
-    """Gives each key as its content, but for those that are gone.
+    """Returns each key as its content, unless the key is gone.
 
     Attributes:
-        asked: the keys that were asked for, in that order.
+        asked: the requested keys, in order.
     """
 
     def __init__(self, gone: frozenset[str] = frozenset()) -> None:

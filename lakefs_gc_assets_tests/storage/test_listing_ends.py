@@ -1,4 +1,4 @@
-"""Whatever a service answers in place of a page of a listing: no way of listing takes it for the end."""
+"""No listing method takes a wrong answer of a service for the end of the listing."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ NAMES = [f"{FOLDER}{number}" for number in range(5)]
 PAGE = 3
 """Objects on the first page; the others are on the second."""
 Answers = dict[str, Callable[[str], bytes]]
-"""What comes in place of a page, by the full prefix that is asked for."""
+"""Answers that replace a page, by the requested full prefix."""
 
 ANY: Answers = {
     "nothing": lambda prefix: b"",
@@ -141,7 +141,7 @@ class Service:
     server: S3Server | GcsServer | AzureServer
 
     def answering(self, answer: Callable[[str], bytes], later: bool) -> AbstractContextManager[None]:
-        """Each page, or each but the first one, is replaced."""
+        """Replaces every page, or every page except the first."""
 
         def replaced(request: Request) -> bytes | None:
             query = parse_qs(request.query, keep_blank_values=True)

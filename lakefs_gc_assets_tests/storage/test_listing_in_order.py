@@ -1,4 +1,4 @@
-"""Listings between bounds, which tasks share: each object in one of them, whatever the keys and the bounds."""
+"""Listings between bounds, divided among tasks: exactly one task lists each object, for any keys and bounds."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -41,7 +41,7 @@ def between(
 
 
 def in_pieces(store: ListsInOrder, prefix: str, bounds: Sequence[str], *, only_directly: bool = False) -> list[str]:
-    """All pieces that bounds make, one after the other."""
+    """Keys of all pieces between the bounds, in order."""
     ascending = sorted({prefix + bound for bound in bounds}, key=str.encode)
     ends: list[str | None] = ["", *ascending, None]
     found = []
@@ -59,7 +59,7 @@ def test_pieces_give_each_key_once_and_in_order(
     ordered: ListsInOrder, keys: set[str], bounds: list[str], among: st.DataObject
 ) -> None:
     folder = f"{uuid4().hex}/"
-    # A folder cannot hold a file and a folder of one name, so each key has its own number in front.
+    # A folder cannot hold a file and a folder with the same name, so each key has its own number in front.
     names = [f"{number}/{key}" for number, key in enumerate(sorted(keys))]
     names = [name for name in names if all(len(part.encode()) < 250 for part in name.split("/"))]
     for name in names:
@@ -105,7 +105,7 @@ def test_a_piece_costs_no_more_calls_than_its_pages(s3_server: S3Server, bucket:
     for after, until, calls in [("", None, 5), ("00999", "01999", 1), ("00999", "02999", 2), ("1", None, 1)]:
         s3_server.requests.clear()
         found = between(s3_store, "data/s/", f"data/s/{after}" if after else "", until and f"data/s/{until}")
-        # The page behind the last one tells that nothing else belongs to the piece.
+        # The page after the last one shows that nothing else belongs to the piece.
         assert calls <= len(s3_server.requests) <= calls + 1
         assert len(found) == {5: 5000, 1: len(found), 2: 2000}[calls]
 

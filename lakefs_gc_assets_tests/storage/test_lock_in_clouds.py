@@ -1,4 +1,4 @@
-"""The lock on Google Cloud Storage and Azure, asked the same as on every other store."""
+"""The lock on Google Cloud Storage and Azure, with the same tests as on every other store."""
 
 import pytest
 

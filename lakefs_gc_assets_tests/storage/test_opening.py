@@ -17,7 +17,7 @@ from lakefs_gc_assets_tests.servers.s3_server import S3Server
 
 
 def another_process() -> ProcessPoolExecutor:
-    """One that shares nothing with this one but what is sent, and what its environment has."""
+    """A process that shares only pickled arguments and its environment with this one."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
@@ -66,7 +66,7 @@ def test_every_store_in_a_cloud_names_the_rights_that_a_run_needs() -> None:
     ],
 )
 def test_a_cloud_without_its_libraries_says_what_to_install(namespace: str, extra: str) -> None:
-    """In a process of its own, in which nobody has imported them."""
+    """Runs in a separate process that has not imported the libraries."""
     code = (
         "import sys\n"
         "for name in ('azure.core', 'azure.identity', 'azure.storage.blob', 'google.auth'): sys.modules[name] = None\n"
@@ -110,7 +110,7 @@ def test_an_opener_tells_no_secrets() -> None:
 
 
 class TestCredentialsByReference:
-    """What comes from the environment is read there by each process; no opener holds it."""
+    """Each process reads credentials from its own environment; no opener holds them."""
 
     @pytest.fixture
     def opener(self, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> StoreOpener:

@@ -47,7 +47,7 @@ def nothing_from_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cloud, "ATTEMPTS", 2)
-    # Nobody listens there, and there is no command line of Azure.
+    # No server listens there, and there is no Azure command line.
     monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:9")
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -85,7 +85,7 @@ def test_an_account_key(
     assert signed == {f"SharedKey {ACCOUNT}"}
 
 
-# The second key is one that obstore cannot name: it goes alone.
+# obstore cannot name the second key, so it is deleted in a separate request.
 @pytest.mark.parametrize("key", ["data/blob", "data//blob"])
 def test_a_blob_with_snapshots_is_deleted_where_the_settings_say_so(
     azure_server: AzureServer, azure_container: str, key: str
@@ -148,7 +148,7 @@ def test_a_wrong_key_is_refused(azure_server: AzureServer, azure_container: str)
 
 
 class TokenService(Proxy):
-    """Hands out tokens in each of Azure's ways, and answers as a blob service to those who bring one."""
+    """Issues tokens in each of Azure's ways, and answers as a blob service to requests with a token."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         super().__init__("http://nowhere", tls)
@@ -189,7 +189,7 @@ class TokenService(Proxy):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificate of 127.0.0.1, which vouches for itself, beside its key in key.pem."""
+    """Self-signed certificate of 127.0.0.1, beside its key in key.pem."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -209,7 +209,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tokens(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenService]:
-    """Azure's libraries send tokens over TLS alone."""
+    """Azure's libraries send tokens only over TLS."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
@@ -220,7 +220,7 @@ def tokens(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Token
 
 
 def bearers(service: TokenService, **settings: str) -> set[str]:
-    """What authorizes everything that a store asks, parts of batches too."""
+    """Authorizations of all requests of a store, including the parts of batches."""
     store = opened(service.url, ca_bundle=str(service.certificate), **settings)
     store.put("key", b"1")
     store.get("key")

@@ -1,4 +1,4 @@
-"""Where tokens for Google Cloud Storage come from, and that both clients send the same ones."""
+"""Sources of tokens for Google Cloud Storage; both clients send the same tokens."""
 
 import json
 from collections.abc import Callable
@@ -117,7 +117,7 @@ PUTS: list[Callable[[ObjectStore], object]] = [
 
 
 def written(store: ObjectStore) -> str:
-    """The version of an object that is there now."""
+    """The current version of an object."""
     etag = store.head("lock").etag
     assert etag is not None
     return etag
@@ -127,7 +127,7 @@ def written(store: ObjectStore) -> str:
 def test_a_repeat_of_a_conditional_put_has_the_condition(
     gcs_server: GcsServer, gcs_bucket: str, put: Callable[[ObjectStore], object]
 ) -> None:
-    """Otherwise a repeat could replace what somebody else wrote in between."""
+    """Otherwise a retry could replace an object that another client wrote in between."""
     store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
     store.put("lock", b"first")
     conditions = {"0", written(store)}
@@ -168,7 +168,7 @@ def test_nobody_else_is_asked(gcs_server: GcsServer, gcs_bucket: str, s3_server:
 
 
 def test_a_put_is_one_request(gcs_server: GcsServer, gcs_bucket: str) -> None:
-    """By itself the library looks at the bucket as well, which takes a right that a collector need not have."""
+    """By itself, the library also checks the bucket, which takes a permission that a collector need not have."""
     store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
     gcs_server.requests.clear()
     store.put("key", b"1")

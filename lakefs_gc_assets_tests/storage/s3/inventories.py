@@ -106,8 +106,8 @@ def write(
     """Writes one report as S3 does, its checksum last; returns the manifest's key.
 
     Args:
-        bucket: the one that reports go to, from its root.
-        manifest: entries that it has in place of the usual ones.
+        bucket: destination of the reports, from its root.
+        manifest: entries that replace the usual ones.
     """
     written = []
     for versions in files:

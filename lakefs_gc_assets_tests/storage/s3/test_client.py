@@ -1,4 +1,4 @@
-"""Where requests go and who signs them: both clients must agree."""
+"""Destination and signature of requests: both clients must agree."""
 
 import re
 import ssl

@@ -37,7 +37,7 @@ def nothing_from_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def signers(server: S3Server, bucket: str) -> set[tuple[str, str]]:
-    """Access key and session token of everything that a store asks, by a configuration without credentials."""
+    """Access key and session token of every request of a store configured without credentials."""
     settings = StoreSettings(endpoint_url=server.url, path_style=True)
     store = open_store(settings, Namespace.parse(f"s3://{bucket}/signers"))
     store.delete(["key"])
@@ -62,7 +62,7 @@ def signers(server: S3Server, bucket: str) -> set[tuple[str, str]]:
 
 @contextmanager
 def answering(answers: dict[tuple[str, str], str]) -> Iterator[str]:
-    """A service that knows some answers by method and path; yields its address."""
+    """A service with fixed answers by method and path; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -87,7 +87,7 @@ def answering(answers: dict[tuple[str, str], str]) -> Iterator[str]:
 
 
 def temporary(name: str) -> Credentials:
-    """Credentials as services of AWS hand them out, good for an hour."""
+    """Credentials as AWS services issue them, valid for an hour."""
     return {
         "Code": "Success",
         "AccessKeyId": f"ASIA{name}",

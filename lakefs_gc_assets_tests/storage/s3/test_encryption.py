@@ -1,4 +1,4 @@
-"""Buckets that refuse whatever is not encrypted as they demand: everything that is written asks for it."""
+"""Buckets that refuse objects without the demanded encryption: every write asks for it."""
 
 from uuid import uuid4
 
@@ -19,7 +19,7 @@ _HEADER, _KEY_HEADER = "x-amz-server-side-encryption", "x-amz-server-side-encryp
 
 
 def decides_encryption(request: Request) -> bool:
-    """Whether a request writes an object, or begins to."""
+    """True if a request writes an object or begins an upload."""
     begins = request.method == "POST" and "uploads" in request.query
     return begins or (request.method == "PUT" and request.path.count("/") > 1 and "partNumber" not in request.query)
 
@@ -39,7 +39,7 @@ def opened(s3_server: S3Server, bucket: str, **settings: str) -> S3Store:
 
 
 def write_in_every_way(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that the collector ever writes."""
+    """Writes in every way that the collector uses."""
     store.put("a", b"one")
     etag = store.put_if_absent("b", b"two")
     store.put_if_match("b", b"three", etag)

@@ -1,4 +1,4 @@
-"""Services that speak a part of S3: what they lack is done another way, or named in a sentence."""
+"""Services with part of S3's API: a missing feature is replaced or named in one sentence."""
 
 import socket
 from datetime import UTC, datetime, timedelta
@@ -96,7 +96,7 @@ def test_what_a_service_lacks_is_named_and_no_right_is_asked_for(s3_server: S3Se
 def test_a_condition_that_is_refused_as_a_bad_request_is_named(
     s3_server: S3Server, s3_store: ObjectStore, code: str
 ) -> None:
-    """As gateways answer that know no such header."""
+    """Gateways that do not know the header answer this way."""
     etag = s3_store.put("a", b"1") or ""
     body = f"<Error><Code>{code}</Code><Message>Unsupported header</Message></Error>" if code else ""
 
@@ -122,7 +122,7 @@ def test_a_condition_that_is_refused_as_a_bad_request_is_named(
 def test_a_lock_whose_conditions_are_refused_late_is_left_held_by_nobody(
     s3_server: S3Server, s3_store: ObjectStore
 ) -> None:
-    """As where a condition is refused only once the object is there."""
+    """Some services refuse a condition only once the object exists."""
     asked: list[str] = []
 
     def refuse(request: Request) -> tuple[str, bytes] | None:
@@ -147,7 +147,7 @@ def test_a_write_that_is_answered_without_an_etag() -> None:
 def test_a_forgotten_path_style_is_named_where_the_endpoint_answers(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, listening: bool
 ) -> None:
-    """The endpoint's own name resolves, those of buckets below it do not."""
+    """The endpoint's own name resolves, but the names of buckets below it do not."""
     known = socket.getaddrinfo
     port = s3_server.url.rpartition(":")[2]
 

@@ -1,4 +1,4 @@
-"""Inventories as AWS documents them, of objects as a listing shows them."""
+"""Inventories in AWS's documented format, compared with listings of the same objects."""
 
 import csv
 import gzip
@@ -29,7 +29,7 @@ from lakefs_gc_assets_tests.storage.s3.inventories import COLUMNS, CREATED, SCHE
 
 
 class Reports:
-    """A bucket that reports are written to."""
+    """A destination bucket for reports."""
 
     def __init__(self, server: S3Server, bucket: str) -> None:
         self.server, self.bucket = server, bucket
@@ -170,7 +170,7 @@ def test_a_report_goes_to_other_processes_without_showing_secrets(reports: Repor
 
 
 def damaged(reports: Reports, change: Callable[[bytes], bytes]) -> Inventory:
-    """A report whose only file was changed afterwards, without its checksum."""
+    """A report whose only file was changed afterwards, but not its checksum."""
     inventory = reports.open(reports.write("CSV", [[Version(f"repository/{number}") for number in range(50)]]))
     key = inventory.files[0].key
     reports.store.put(key, change(reports.store.get(key)))

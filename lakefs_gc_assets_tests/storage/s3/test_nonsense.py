@@ -1,4 +1,4 @@
-"""Answers that no S3 service gives, but something that speaks like one, or lies between, may."""
+"""Answers that no S3 service gives, but that an imitation or a proxy may."""
 
 from datetime import UTC, datetime
 from unittest import mock
@@ -17,7 +17,7 @@ LAST = "<IsTruncated>false</IsTruncated>"
 
 
 def require_refused(service: Service, answer: str, problem: str) -> None:
-    """By each way of listing."""
+    """Requires that each way of listing refuses an answer."""
     service.answer = answer.encode()
     with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
         service.store.list_level("data/")
@@ -93,7 +93,7 @@ def test_objects_are_listed_however_services_write_them(service: Service, rows: 
     (batch,) = service.store.list("data/")
     names = ["data/a,b", "data/b", "data/c", "data/d"]
     first = ROWS.index(rows[0])
-    # Some services leave the class out where it is the usual one.
+    # Some services leave out the default class.
     assert batch["storage_class"].to_pylist() == ["GLACIER" if row == ROWS[0] else "STANDARD" for row in rows]
     assert batch["key"].to_pylist() == names[first : first + len(rows)]
     assert {(row["size"], row["etag"], row["last_modified"]) for row in batch.to_pylist()} == {

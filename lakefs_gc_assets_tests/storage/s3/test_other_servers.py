@@ -1,4 +1,4 @@
-"""What every store promises, asked of S3 servers of other makes; what a make lacks fails here until it has it."""
+"""The contract of every store on S3 servers of other makes; a missing feature fails here until the server has it."""
 
 import os
 import re
@@ -60,7 +60,7 @@ LACKS = {
     ("s3rver", "test_a_put_if_absent_leaves_what_is_there"): _OVERWRITES,
     ("s3rver", "test_a_put_if_match_replaces_one_version_only"): _OVERWRITES,
 }
-"""What a make lacks; a test that passes all the same fails, so that the list stays true."""
+"""Features missing from each make. A test that passes anyway fails, so the list stays true."""
 NOT_TRIED = {
     ("s3mock", "test_a_counter_kept_by_compare_and_swap_loses_no_step"): _RACES,
     ("s3mock", "test_of_many_writers_one_creates"): _RACES,
@@ -74,7 +74,7 @@ NOT_TRIED = {
     ("s3rver", "test_a_counter_kept_by_compare_and_swap_loses_no_step"): _OVERWRITES,
     ("s3rver", "test_of_many_writers_one_creates"): _OVERWRITES,
 }
-"""What has no sure end, or takes long to fail."""
+"""Tests without a certain outcome, or that take long to fail."""
 
 
 @pytest.fixture(params=sorted(MAKES))
@@ -90,7 +90,7 @@ def store(request: pytest.FixtureRequest) -> ObjectStore:
 
 
 def test_the_demo_deletes_on_other_servers() -> None:
-    """On one that has everything, and on one that takes no newer checksum headers, both at the same time."""
+    """One server has every feature, the other takes no newer checksum headers. Both demos run at the same time."""
     demos = {}
     for name in ("versitygw", "s3proxy"):
         service = s3_service(name)

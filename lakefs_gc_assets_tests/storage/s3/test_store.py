@@ -1,4 +1,4 @@
-"""What only S3 can do or get wrong, against a real server over HTTP."""
+"""Features and failures specific to S3, against a real server over HTTP."""
 
 import base64
 import hashlib
@@ -43,7 +43,7 @@ def store(s3_server: S3Server, bucket: str, prefix: str) -> ObjectStore:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two attempts and short waits, where a test wants the failure itself."""
+    """Two attempts and short waits, for tests that want the failure itself."""
     monkeypatch.setattr(cloud, "ATTEMPTS", 2)
 
 
@@ -243,7 +243,7 @@ def test_deletes_slow_down_to_the_rate_that_the_service_takes(
     with s3_server.failing(Faults(answer=answer)):
         outcomes = store.delete([f"data/slice/{number}" for number in range(1000)])
     assert {outcome.result for outcome in outcomes} == {DeleteResult.ACCEPTED}
-    # 300 go at once, the others need seven seconds. In one piece again and again, thousands would be refused.
+    # The first 300 pass at once, the others need seven seconds. Retrying the whole batch would get thousands refused.
     assert limited.now < 15 and limited.refused < 1500
 
 
@@ -299,7 +299,7 @@ def test_keys_no_xml_can_hold_are_deleted_one_by_one(s3_server: S3Server, store:
 
 
 def storm(times: int, status: str, body: bytes) -> Callable[[Request], tuple[str, bytes] | None]:
-    """Fails so many requests, then lets them pass."""
+    """Fails the first `times` requests, then lets requests pass."""
     left = [times]
     guard = threading.Lock()
 
@@ -332,9 +332,9 @@ def test_storms_pass(s3_server: S3Server, store: ObjectStore, status: str, body:
 
 
 def test_many_workers_slow_down_in_a_storm_and_recover_after_it(s3_server: S3Server, store: ObjectStore) -> None:
-    """The service refuses everybody for two seconds; asking at full speed would be hundreds of requests.
+    """The service refuses every request for two seconds; retrying at full speed would be hundreds of requests.
 
-    Each worker is refused at least once. What a calm service takes says how busy this machine is.
+    Each worker is refused at least once. The duration with a calm service shows how busy this machine is.
     """
     names = [f"data/slice/{number}" for number in range(64)]
     for name in names:
@@ -384,7 +384,7 @@ def test_a_storm_that_does_not_pass_is_an_error(
 def test_a_silent_server_is_given_another_try(
     s3_server: S3Server, bucket: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried as often as usual: on a machine that does much else, good answers come late as well."""
+    """The usual number of attempts is made: on a busy machine, good answers come late as well."""
     monkeypatch.setattr(cloud, "READ_TIMEOUT", timedelta(seconds=0.5))
     store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/{prefix}"))
     store.put("key", b"content")

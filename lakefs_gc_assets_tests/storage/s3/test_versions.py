@@ -1,4 +1,4 @@
-"""Buckets that keep versions: what is deleted is hidden, and can be brought back by what the outcome says."""
+"""Buckets that keep versions: deleted objects are hidden, and the outcome of a delete suffices to restore them."""
 
 from uuid import uuid4
 
