@@ -1,1 +1,1 @@
-"""The documentation: what is generated, what it names, and the commands of its how-tos."""
+"""The documentation: generated pages, references to the code, and the commands of its how-tos."""

@@ -1,6 +1,6 @@
-"""What `make docs` looks at before it builds the site: `python -m lakefs_gc_assets_tests.documentation`.
+"""Checks of `make docs` before it builds the site: `python -m lakefs_gc_assets_tests.documentation`.
 
-Settings that do not exist, generated pages that are out of date, and pictures that are older than the UI's code end it.
+It fails if a page names missing settings, generated pages are out of date, or pictures are older than the UI's code.
 """
 
 import sys
@@ -11,7 +11,7 @@ from lakefs_gc_assets_tests.documentation.pages import name_of, pages, wrong_set
 
 
 def problems() -> Iterator[str]:
-    """What is wrong with the pages, each with its page."""
+    """Problems of the pages, each with its page."""
     for page in pages():
         yield from (f"{name_of(page)}: {wrong}" for wrong in wrong_settings(page.read_text(encoding="utf-8")))
     for page, write in reference.GENERATED.items():
@@ -20,7 +20,7 @@ def problems() -> Iterator[str]:
 
 
 def main() -> None:
-    """Says what is wrong; exit status 1 where anything is."""
+    """Prints the problems; exits with status 1 if there are any."""
     found = [*problems(), *filter(None, [screens.outdated()])]
     for problem in found:
         print(f"docs: {problem}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The tables of licences in docs/licences.md: `python -m lakefs_gc_assets_tests.documentation.licences` writes them.
 
-Where it is given the file of a CycloneDX bill of materials, it adds licences, Spark's Java libraries and the Java
-runtime to that instead.
+If it is given a CycloneDX bill of materials, it adds licences, Spark's Java libraries and the Java runtime to that file
+instead.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.documentation.pages import DOCS
 PAGE = DOCS / "licences.md"
 _PROJECT = DOCS.parent / "pyproject.toml"
 _OF_IMAGE = "dagster-postgres"
-"""What the image has besides."""
+"""Additional package of the image."""
 _MARK = "| package | licence |\n|---|---|\n"
 _JAVA_MARK = "| licence | libraries |\n|---|---|\n"
 _JARS = Path(pyspark.__file__).parent / "jars"
@@ -38,7 +38,7 @@ _JAVA_LICENCE = "GPL-2.0-only WITH Classpath-exception-2.0"
 
 
 def installed() -> dict[str, str]:
-    """Licences of what an installation with all extras has, and the image, by the packages' normal names."""
+    """Licences of packages in an installation with all extras, and in the image, by normalized package name."""
     project = tomllib.loads(_PROJECT.read_text())["project"]
     wanted = [
         *project["dependencies"],
@@ -59,7 +59,7 @@ def installed() -> dict[str, str]:
 
 
 def _needed(name: str, extra: str) -> list[Requirement]:
-    """What a package needs on this machine for an extra, or for none."""
+    """Requirements of a package on this machine for an extra, or for none."""
     try:
         stated = requires(name) or ()
     except PackageNotFoundError:
@@ -81,14 +81,14 @@ def licence_of(metadata: PackageMetadata) -> str:
     prefix = "License :: "
     stated = [each for each in metadata.get_all("Classifier") or () if each.startswith(prefix)]
     classified = ", ".join(sorted(each.rpartition(" :: ")[2] for each in stated))
-    # Newer ones state an expression, and nothing else.
+    # Newer packages state only an expression.
     expression, free = (metadata.get_all(name) or [""] for name in ("License-Expression", "License"))
     return expression[0] or classified or free[0].strip().partition("\n")[0] or "not stated"
 
 
 @dataclass(frozen=True)
 class JavaLibrary:
-    """A library of Spark; its group is unknown where Spark does not name it."""
+    """A library of Spark; its group is unknown if Spark does not name it."""
 
     group: str
     name: str
@@ -112,9 +112,9 @@ class JavaLibrary:
 
 
 def java_libraries() -> list[JavaLibrary]:
-    """Spark's Java libraries, each with the licence under which Spark's own LICENSE lists it, or that it states."""
+    """Spark's Java libraries with their licences, from Spark's own LICENSE or the library's manifest."""
     text = distribution("pyspark").read_text("licenses/LICENSE") or ""
-    # Before the first heading are the libraries under Spark's own licence.
+    # The libraries before the first heading are under Spark's own licence.
     first, *sections = _SECTION.split(text)
     listed: dict[str, tuple[str, str]] = {}
     for licence, section in [(_APACHE, first), *zip(sections[::2], sections[1::2], strict=True)]:
@@ -125,7 +125,7 @@ def java_libraries() -> list[JavaLibrary]:
 def _library(file: Path, listed: Mapping[str, tuple[str, str]]) -> JavaLibrary:
     parts = _JAR.fullmatch(file.name)
     assert parts, file.name
-    # A version begins behind the longest name that is listed, such as `jersey-container-servlet-core`.
+    # A version follows the longest listed name, such as `jersey-container-servlet-core`.
     name = max((artifact for artifact in listed if file.name.startswith(f"{artifact}-")), key=len, default=parts[1])
     own = ("org.apache.spark", _APACHE) if name.startswith("spark-") else ("", _stated_by(file))
     group, licence = listed.get(name, own)
@@ -170,7 +170,7 @@ def java_rows() -> str:
 
 
 def main() -> None:
-    """Writes the tables, behind the text that people write; or completes a bill of materials."""
+    """Writes the tables after the hand-written text, or completes a bill of materials."""
     if sys.argv[1:]:
         file = Path(sys.argv[1])
         file.write_text(json.dumps(complete(json.loads(file.read_text())), indent=2) + "\n")

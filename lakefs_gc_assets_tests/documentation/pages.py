@@ -1,4 +1,4 @@
-"""The pages of the documentation: the code blocks, commands and settings that they have."""
+"""The pages of the documentation: their code blocks, commands and settings."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PROGRAM = "lakefs-gc"
 NOT_RUN = "not run: "
-"""How a comment begins that says, right before a block of commands, why no test runs it."""
+"""Start of a comment right before a block of commands that no test runs; the reason follows."""
 
 _FENCE = re.compile(r"^ {0,8}```(\w*)\n(.*?)^ {0,8}```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(rf"<!-- {NOT_RUN}(.+?) -->\n+\Z", re.DOTALL)
@@ -25,7 +25,7 @@ _INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?:    [^\n]*\n|\n(?=    ))+)")
 _INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 _SETTING = re.compile(r"`(\w+)\.([a-z_]+)(?:: [^`]*)?`")
 _FILES = {"report": ("json", "html")}
-"""Names of files that begin like a section."""
+"""File names that begin like a section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Block:
     """A fenced or indented block of a page.
 
     Attributes:
-        language: of the fence; empty where it names none.
-        line: where its text begins, from 1.
-        not_run: why no test runs its commands, as the comment before it says; None where there is no such comment.
+        language: language of the fence; empty if it names none.
+        line: line number at which its text begins, from 1.
+        not_run: reason why no test runs its commands, from the comment before it; None without such a comment.
     """
 
     language: str
@@ -50,7 +50,7 @@ def pages() -> list[Path]:
 
 
 def name_of(page: Path) -> str:
-    """What messages call a page."""
+    """Name of a page in messages."""
     return str(page.relative_to(ROOT))
 
 
@@ -63,14 +63,14 @@ def fenced(text: str) -> Iterator[Block]:
 
 
 def indented(text: str) -> Iterator[Block]:
-    """The blocks that are code because they are indented; fenced ones are none."""
+    """Blocks that are code because they are indented, without fenced blocks."""
     without = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), text)
     for found in _INDENTED.finditer(without):
         yield Block("", re.sub(r"^    ", "", found[1], flags=re.MULTILINE), text.count("\n", 0, found.start(1)) + 1)
 
 
 def commands(text: str, program: str = PROGRAM) -> Iterator[list[str]]:
-    """The words of each command of a program that stands on a line of a block; the program itself is left out."""
+    """Words of each command of a program on a line of a block, without the program itself."""
     for block in (*fenced(text), *indented(text)):
         if block.language in ("", "bash"):
             for line in block.text.replace("\\\n", " ").splitlines():
@@ -78,19 +78,19 @@ def commands(text: str, program: str = PROGRAM) -> Iterator[list[str]]:
 
 
 def mentions(text: str) -> Iterator[list[str]]:
-    """The words of each command that a sentence names; it may lack arguments."""
+    """Words of each command that a sentence names; it may lack arguments."""
     for found in _INLINE.finditer(_FENCE.sub("", text)):
         if found[1].startswith(f"{PROGRAM} "):
             yield shlex.split(found[1])[1:]
 
 
 def _calls(line: str, program: str) -> Iterator[list[str]]:
-    """The commands of a line of the shell, which may be put into variables or go on after a pipe."""
+    """The commands of a shell line, which may be assigned to variables or piped."""
     for part in re.split(r"\$\(|\s(?:\|\|?|&&|>)\s", line):
         try:
             words = shlex.split(part.strip().rstrip(")"), comments=True)
         except ValueError:
-            continue  # A piece of another program's quotes.
+            continue  # a piece of another program's quotes
         while words and re.fullmatch(r"\w+=.*", words[0]):
             words.pop(0)
         if words and Path(words[0]).name == program:
@@ -112,7 +112,7 @@ def section_models() -> dict[str, type[Settings]]:
 
 
 def wrong_settings(text: str) -> Iterator[str]:
-    """What is wrong with settings that a page names, in sentences and in examples of the configuration file."""
+    """Problems with settings that a page names, in sentences and in examples of the configuration file."""
     known = sections()
     # Properties of Spark look like settings of the section `spark`.
     for section, name in _SETTING.findall(_FENCE.sub("", text)):
@@ -134,7 +134,7 @@ def wrong_settings(text: str) -> Iterator[str]:
 
 
 def configuration_of(block: Block) -> dict[str, Any] | None:
-    """The content of an example of a configuration file; None of any other block."""
+    """The content of an example of a configuration file; None for any other block."""
     if block.language not in ("", "yaml"):
         return None
     try:
@@ -146,14 +146,14 @@ def configuration_of(block: Block) -> dict[str, Any] | None:
 
 
 def _entries(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The content for each repository that it is about."""
+    """The shared content, and the content for each repository."""
     shared = {name: value for name, value in content.items() if name != REPOSITORIES}
     yield shared
     yield from content.get(REPOSITORIES, ())
 
 
 def _without_references(value: object) -> object:
-    """The same with a text in place of each `{env: NAME}`."""
+    """The same value with a text in place of each `{env: NAME}`."""
     if isinstance(value, dict):
         return "" if set(value) == {"env"} else {name: _without_references(each) for name, each in value.items()}
     if isinstance(value, list):

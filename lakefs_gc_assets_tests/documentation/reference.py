@@ -1,6 +1,6 @@
-"""The generated pages of reference: settings, commands, the report and the figures of a run, and JSON schemas.
+"""Generated reference pages: settings, commands, the report and the figures of a run, and JSON schemas.
 
-`python -m lakefs_gc_assets_tests.documentation.reference` writes them; a test fails where one is out of date.
+`python -m lakefs_gc_assets_tests.documentation.reference` writes them; a test fails if one is out of date.
 """
 
 import inspect
@@ -85,12 +85,12 @@ def _setting_rows(fields: dict[str, FieldInfo]) -> Iterator[tuple[str, ...]]:
 
 
 def _scalar(value: object) -> str:
-    """A value as YAML has it."""
+    """A value in YAML syntax."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _type(field: FieldInfo) -> str:
-    """What a setting takes, in words, with its limits."""
+    """The values that a setting takes, in words, with its limits."""
     kind = field.annotation
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f"`{each}`" if each else "empty" for each in get_args(kind))
@@ -129,7 +129,7 @@ def commands_page() -> str:
 
 
 def _described(name: str, command: click.Command, depth: int) -> list[str]:
-    """A command's usage, its help and its options; then the commands in it."""
+    """A command's usage, help and options, followed by its subcommands."""
     context = click.Context(command, info_name=f"{PROGRAM} {name}")
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [
@@ -147,7 +147,7 @@ def _described(name: str, command: click.Command, depth: int) -> list[str]:
 
 
 def _option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
-    """What `--help` says of an option."""
+    """An option's entry in `--help`."""
     record = option.get_help_record(context)
     assert record is not None
     return f"`{record[0].replace('|', ', ')}`", _text(record[1])
@@ -227,7 +227,7 @@ def _figure_row(name: str, figure: Figure) -> tuple[str, ...]:
 
 
 def _json_type(kind: object) -> str:
-    """What a field holds, in the words of JSON."""
+    """The type of a field, in JSON terms."""
     if isinstance(kind, UnionType):
         return " or ".join(dict.fromkeys(_json_type(each) for each in get_args(kind)))
     if get_origin(kind) is dict:
@@ -238,7 +238,7 @@ def _json_type(kind: object) -> str:
 
 
 def _text(words: str) -> str:
-    """A text of the code as Markdown that shows it literally, but for its backticks."""
+    """A text of the code as Markdown that shows it literally, except for its backticks."""
     words = " ".join(words.split())
     parts = re.split(r"(`[^`]*`)", words)
     return "".join(part if part.startswith("`") else re.sub(r"([*<>])", r"\\\1", part) for part in parts).replace(
@@ -252,7 +252,7 @@ def _table(rows: Iterator[tuple[str, ...]], head: tuple[str, ...]) -> str:
 
 
 def policy_schema() -> str:
-    """The JSON schema of a policy file: what a reader of one checks, but for dates and names that need a server."""
+    """The JSON schema of a policy file: the checks of its reader, except for dates and names that need a server."""
     duration = {"type": "string", "pattern": r"^\d{1,9}[hdw]$"}
     flag = {"type": "boolean"}
     pattern = {"pattern": r"^[A-Za-z0-9_./*?\[\]!{},-]{1,1000}$"}
@@ -331,7 +331,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
     DOCS / "reference" / "lakefs-gc.schema.json": schema,
     DOCS / "reference" / "policy.schema.json": policy_schema,
 }
-"""What writes each generated page."""
+"""The function that writes each generated page."""
 
 
 def main() -> None:

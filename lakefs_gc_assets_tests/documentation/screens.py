@@ -1,4 +1,4 @@
-"""Whether the pictures of the UI are older than what draws it, by the times of commits."""
+"""Checks by commit times that the pictures of the UI are newer than the code that draws it."""
 
 import subprocess
 from pathlib import Path
@@ -13,13 +13,13 @@ DRAWN_BY = (
     "lakefs_gc_assets/extensions/playground/demo.py",
     "lakefs_gc_assets/extensions/playground/embedded/sample.py",
 )
-"""What draws the pages of the UI, and makes what they show."""
+"""Code that draws the pages of the UI and produces the content they show."""
 
 
 def outdated(root: Path = ROOT) -> str | None:
-    """What is wrong with the pictures; None where they are newer than the code, or there is no checkout of git.
+    """A problem with the pictures; None if they are newer than the code, or without a git checkout.
 
-    Commits of the code that no picture shows count too: nobody can tell them apart without looking.
+    Any commit to this code counts, even if it changes no picture: only a person could tell the difference.
     """
     try:
         pictures, code = _last_commit(root, PICTURES), _last_commit(root, *DRAWN_BY)
@@ -36,7 +36,7 @@ def outdated(root: Path = ROOT) -> str | None:
 
 
 def _last_commit(root: Path, *paths: str) -> int | None:
-    """When one of these paths was last changed by a commit, in seconds since 1970; None where that never was."""
+    """Time of the last commit that changed one of these paths, in seconds since 1970; None if there is none."""
     command = ["git", "-C", str(root), "log", "-1", "--format=%ct", "--", *paths]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return int(found) if found else None

@@ -1,6 +1,6 @@
 """The commands of the how-tos, run line by line as a reader would, against an embedded server.
 
-A block of commands that cannot be run here is marked by a comment right before it, which says why.
+A comment right before a block of commands says why the block cannot be run here.
 """
 
 import ast
@@ -35,12 +35,12 @@ HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"routine": 4} | dict.fromkeys(
     ("first-run", "github-actions", "in-parts", "inventories", "metadata", "own-project", "schedule", "ui"), 1
 )
-"""How many blocks of each page no test runs."""
+"""Number of blocks of each page that no test runs."""
 _KEY, _SECRET = "LAKEFS_ACCESS_KEY_ID", "LAKEFS_SECRET_ACCESS_KEY"
 _FILE = "lakefs-gc.yaml"
 _WAITS = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
 _OF_THE_SERVER = ("repository", "lakefs", "store", "spark")
-"""Sections of examples that are about a server and machines that are not there."""
+"""Sections of examples about servers and machines that do not exist here."""
 _PUT_INTO = re.compile(r"\b[Pp]ut\s(?:it|them)\sinto\s`([\w.]+)`")
 _COMMAND = re.compile(r"(?:^|[ /])(?:lakefs-gc|make|dagster|dg) \S", re.MULTILINE)
 
@@ -50,7 +50,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def lines(block: Block) -> list[str]:
-    """The commands of a block, each as a reader would give it."""
+    """The commands of a block, each as a reader would type it."""
     return [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
 
 
@@ -69,7 +69,7 @@ def test_every_block_of_commands_is_run_or_says_why_not(page: Path) -> None:
 def test_every_page_with_commands_that_can_be_run_has_a_test_that_runs_them() -> None:
     to_run = {page.stem for page in HOW_TOS if any(b.language == "bash" and not b.not_run for b in blocks(page))}
 
-    elsewhere = {"erase"}  # extensions/erasure/test_erase.py gives its commands without starting processes.
+    elsewhere = {"erase"}  # extensions/erasure/test_erase.py runs its commands in-process.
     assert to_run == elsewhere | set(re.findall(r"follow\(\"([\w-]+)\"\)", Path(__file__).read_text()))
 
 
@@ -107,12 +107,12 @@ def test_the_units_of_the_routine_are_such_as_systemd_reads(tmp_path: Path) -> N
 
 @dataclass
 class Reader:
-    """Somebody who follows how-tos in a folder of their own.
+    """A reader who follows how-tos in a separate folder.
 
     Attributes:
-        repository: of the server, that words of commands are about.
-        collection: settings that stand in for the time that passes between steps.
-        said: standard output of each command, by the command as it was given.
+        repository: repository of the server that the commands are about.
+        collection: settings that replace the time that passes between steps.
+        said: standard output of each command, by the command as typed.
     """
 
     server: EmbeddedServer
@@ -145,7 +145,7 @@ class Reader:
         self.write(content)
 
     def follow(self, name: str, folder: Path = DOCS / "how-to") -> None:
-        """Does what a page says, from its beginning to its end."""
+        """Follows a page from its beginning to its end."""
         text = (folder / f"{name}.md").read_text()
         begin = 0
         for block in fenced(text):
@@ -160,7 +160,7 @@ class Reader:
                     self._run(line)
 
     def _set(self, example: dict[str, Any]) -> None:
-        """Puts an example of settings into the configuration file."""
+        """Adds an example of settings to the configuration file."""
         content = yaml.safe_load(self.file.read_text())
         if REPOSITORIES in example:
             content.pop("repository", None)
@@ -170,7 +170,7 @@ class Reader:
         self.write(content)
 
     def _run(self, line: str) -> None:
-        """Gives a command, answers what it asks, and takes up what it wrote. It must end well."""
+        """Runs a command, answers its prompts, and keeps its output. It must succeed."""
         given = re.sub(r"\b(RUN|ADDRESS|DIGEST)\b", lambda word: self._word(word[0]), line)
         environment = {name: value for name, value in os.environ.items() if name != CONFIGURATION_VARIABLE}
         environment |= {
@@ -203,7 +203,7 @@ class Reader:
         return "y\n"
 
     def _word(self, word: str) -> str:
-        """What a reader puts in place of a word in capitals: the newest run, an object of it, or what was shown."""
+        """A reader's replacement for a word in capitals: the newest run, one of its objects, or a printed digest."""
         if word == "DIGEST":
             return self.said["lakefs-gc branches"].rpartition("approve ")[2].partition("`")[0]
         newest = self.newest_run
@@ -218,14 +218,14 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    """With a sample repository that has garbage of every kind, and no configuration file yet."""
+    """A reader with a sample repository that has garbage of every kind, and no configuration file yet."""
     (tmp_path / "folder").mkdir()
     with EmbeddedServer(tmp_path / "lakefs") as server:
         yield Reader(server, tmp_path / "folder", make_sample_repository(server, objects=60).repository)
 
 
 def candidates_of(reader: Reader) -> int:
-    """How many objects another run would find to be garbage."""
+    """Number of objects that another run would find to be garbage."""
     reader.collect()
     return len(reader.newest_run.candidates)
 

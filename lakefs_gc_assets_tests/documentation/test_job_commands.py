@@ -1,4 +1,4 @@
-"""Commands of docs/clusters.md that start a job: their arguments, and the shape of requests that nobody made there."""
+"""Commands of docs/clusters.md that start a job: their arguments, and the shape of requests, without sending any."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _PYTHON_TASK = {"python_file", "parameters"}
 
 
 def commands(beginning: str) -> list[list[str]]:
-    """The commands of the page that begin so, as a shell reads them."""
+    """Commands of the page with this beginning, as a shell parses them."""
     blocks = re.findall(r"(?m)(?:^    .*\n)+", _PAGE)
     texts = ("\n".join(line[4:] for line in block.splitlines()).replace("\\\n", " ") for block in blocks)
     found = [shlex.split(text) for text in texts if text.startswith(beginning)]
@@ -34,23 +34,23 @@ def commands(beginning: str) -> list[list[str]]:
 
 
 def command(beginning: str) -> list[str]:
-    """The one command of the page that begins so."""
+    """The only command of the page with this beginning."""
     [found] = commands(beginning)
     return found
 
 
 def options(words: list[str]) -> dict[str, str]:
-    """The options of a command that each have a value."""
+    """The options of a command in which every option has a value."""
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def require_arguments(arguments: list[str]) -> None:
-    """Our command takes the arguments of a job, up to the configuration file, which is not there."""
+    """Requires that our command parses the arguments of a job, up to the missing configuration file."""
     assert "cannot read configuration file" in CliRunner().invoke(main, arguments).output
 
 
 def require_shape(service: str, operation: str, request: dict[str, Any]) -> None:
-    """AWS takes a request of this shape."""
+    """Requires that AWS accepts a request of this shape."""
     client = Session(region_name="us-east-1").client(service)  # type: ignore[call-overload]
     shape = client.meta.service_model.operation_model(operation).input_shape
     report = ParamValidator().validate(request, shape)

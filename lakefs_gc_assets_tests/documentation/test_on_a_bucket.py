@@ -1,7 +1,7 @@
-"""A new user's first hour with what the README says, on a lakeFS whose objects lie in a bucket.
+"""A new user's first hour with the README, on a lakeFS whose objects are in a bucket.
 
-Configured by `init`, tried by `doctor`, a dry run opened in the UI, looked at, approved in the UI by the id that the UI
-shows, and brought back out of quarantine.
+Configures with `init`, tests with `doctor`, opens a dry run in the UI, views and approves it by the id shown there, and
+restores the objects from quarantine.
 """
 
 import signal
@@ -42,7 +42,7 @@ _RUN_MILLISECONDS = 300_000
 
 
 def command(*words: str, given: str = "") -> str:
-    """What a command prints that ends well."""
+    """Output of a command that must succeed."""
     ended = CliRunner().invoke(main, words, input=given)
     assert ended.exit_code == 0, ended.output
     return ended.stdout
@@ -56,7 +56,7 @@ def server(folder: Path, s3: S3Server) -> Iterator[EmbeddedServer]:
 
 
 def launch(url: str, job: str, config: str, says: str) -> None:
-    """Types a configuration into a launchpad, launches the job, and waits until it has said something and succeeded."""
+    """Types a configuration into a launchpad, launches the job, and waits for a message and for success."""
     with page(url, f"{LOCATION}/jobs/{job}/playground", "Launch Run", picture=job) as launchpad:
         launchpad.locator(".CodeMirror").first.click()
         launchpad.keyboard.press("Control+A")
@@ -68,7 +68,7 @@ def launch(url: str, job: str, config: str, says: str) -> None:
 
 
 def run_id_at_the_end(url: str, ending: str) -> str:
-    """Waits until the page of runs shows how a run ended; returns the newest run id that the page shows."""
+    """Waits until the page of runs shows how a run ended; returns the newest run id on the page."""
     with page(url, "/runs", "lakefs/run_id: ", picture=f"runs-{ending.partition(' ')[0]}") as runs:
         runs.get_by_text(f"lakefs/ending: {ending}").first.wait_for(timeout=_RUN_MILLISECONDS)
         shown: Any = runs.get_by_text("lakefs/run_id: ").first.inner_text()
@@ -76,7 +76,7 @@ def run_id_at_the_end(url: str, ending: str) -> str:
 
 
 def write_settings(sample: Sample) -> None:
-    """Puts what a user decides into the file that init wrote; nothing in a bucket can be made to look old."""
+    """Writes a user's choices into the file of `init`, because objects in a bucket cannot be backdated."""
     content = yaml.safe_load(FILE.read_text())
     assert content["repository"] == sample.repository
     skew = demo.BUCKET_SKEW.total_seconds() / 60

@@ -1,4 +1,4 @@
-"""What the pages name is there: settings, commands, tests, messages, targets of make; and they are built as a site."""
+"""Everything that the pages name exists: settings, commands, tests, messages, make targets. The site builds."""
 
 import ast
 import json
@@ -185,7 +185,7 @@ def test_commands_that_a_sentence_names_are_there(page: Path, tmp_path: Path, mo
             try:
                 parsed([re.sub(r"[\[\]…]", "", word) for word in words], tmp_path)
             except click.MissingParameter:
-                continue  # A sentence need not say all of a command.
+                continue  # A sentence may leave out parts of a command.
 
 
 @pytest.mark.parametrize("words", [["sweep"], ["run", "--swep"], ["run", "--flow", "full"], ["approve"]])
@@ -213,7 +213,7 @@ def test_commands_are_found_wherever_a_line_has_them() -> None:
 
 
 def targets(text: str) -> set[str]:
-    """Targets of make that a page names, in blocks and in sentences."""
+    """Make targets that a page names, in blocks and in sentences."""
     found = {each.split()[1] for each in re.findall(r"`(make [a-z][^`]*)`", text)}
     for block in (*fenced(text), *indented(text)):
         if block.language in ("", "bash"):
@@ -290,7 +290,7 @@ def test_what_is_wrong_with_pages_ends_make_docs(
 
 @cache
 def texts() -> tuple[str, ...]:
-    """The texts of the package, those with something put in too, where that stands as `…`."""
+    """String literals of the package; `…` replaces interpolated values."""
     found = []
     for file in (ROOT / "lakefs_gc_assets").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -379,7 +379,7 @@ def test_the_diagram_of_the_architecture_names_what_is_there() -> None:
 
 
 class _Loads(HTMLParser):
-    """What a page loads from elsewhere."""
+    """External resources that a page loads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The proxy rule of docs/security.md: what Dagster's webserver takes from other sites' pages, and nginx refuses."""
+"""The proxy rule of docs/security.md: nginx refuses requests of other sites' pages that Dagster's webserver accepts."""
 
 import http.client
 import json
@@ -35,7 +35,7 @@ SOCKET = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Versio
 
 
 def test_the_webserver_takes_mutations_that_any_page_can_send(tmp_path: Path) -> None:
-    """Dagster closes none of these ways, so the page says so: one that it closes fails this test."""
+    """Dagster blocks none of these requests, as the page says; if Dagster blocks one, this test fails."""
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         with WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as workspace:
             client = TestClient(create_app_from_workspace_process_context(workspace))
@@ -101,7 +101,7 @@ def proxying(folder: Path) -> Iterator[int]:
 
 
 def status(port: int, method: str, path: str, headers: dict[str, str]) -> int:
-    """What is answered; 0 if nobody listens."""
+    """Status of the answer; 0 if no server listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, headers={"Host": HOST, **headers})
@@ -117,9 +117,9 @@ def test_nginx_refuses_requests_of_other_sites(tmp_path: Path) -> None:
     ui, websocket = {**UI, "Origin": OWN}, {**UI, **SOCKET, "Sec-Fetch-Mode": "websocket"}
     accepted = [
         ("POST", "/graphql", ui),
-        ("POST", "/graphql", {}),  # No browser, such as curl.
+        ("POST", "/graphql", {}),  # not from a browser, such as curl
         ("GET", "/graphql", {**websocket, "Origin": OWN}),
-        ("GET", "/runs", FORM),  # A link, or the way back from a login.
+        ("GET", "/runs", FORM),  # a link, or the redirect after a login
         ("GET", "/runs", {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}),
         ("GET", "/index.js", UI),
     ]
@@ -138,7 +138,7 @@ def test_nginx_refuses_requests_of_other_sites(tmp_path: Path) -> None:
         ("HEAD", query, {}),
         ("POST", query, FORM),
         ("POST", query, {**FORM, "Origin": OTHER}),
-        ("POST", query, {"Origin": OTHER}),  # Over plain HTTP.
+        ("POST", query, {"Origin": OTHER}),  # over plain HTTP
         ("POST", query, {"Origin": "null"}),
         ("POST", "/graphql", {**UI, "Sec-Fetch-Site": "same-site", "Origin": f"https://other.{HOST}"}),
         ("POST", "/report_asset_materialization/sweeps", {**FORM, "Origin": OTHER}),

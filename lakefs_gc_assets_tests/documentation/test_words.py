@@ -1,6 +1,6 @@
-"""Names and docstrings of the package are plain English: no private words, and docstrings that begin with a noun.
+"""Names and docstrings of the package are plain English: no private words, and docstrings begin with a noun.
 
-The sources are read as text, and nothing is imported. The limits may be lowered, never raised.
+The sources are read as text, without importing them. The limits may be lowered, never raised.
 """
 
 import io
@@ -17,9 +17,9 @@ PRIVATE_PARTS = frozenset(
     {"told", "untold", "unheld", "insisting", "patient", "settling", "leaving"}
     | {"Neighbours", "Looking", "Turn", "Asking", "Opening", "Approving", "Relaxing", "Say"}
 )
-"""Words that are no part of a name; names are split at underscores and capitals."""
+"""Words that may not be a part of a name; names are split at underscores and capitals."""
 PRIVATE_NAMES = frozenset({"LookedAt", "HeldEngine", "tell_apart", "look_around", "leave_out"})
-"""Texts that are no part of a name."""
+"""Texts that a name may not contain."""
 
 MOST_QUESTIONS = 30
 MOST_FOUND = 150
@@ -35,7 +35,7 @@ def sources() -> dict[str, str]:
 
 @cache
 def names() -> tuple[tuple[str, str], ...]:
-    """Module and text of every name of the package, as often as it is written."""
+    """Module and text of every name of the package, once per occurrence."""
     return tuple(
         (module, token.string)
         for module, text in sources().items()
@@ -45,7 +45,7 @@ def names() -> tuple[tuple[str, str], ...]:
 
 
 def private_words(name: str) -> set[str]:
-    """The private words that a name has or is."""
+    """Private words that a name contains or equals."""
     return {*PRIVATE_PARTS.intersection(_PART.findall(name)), *(word for word in PRIVATE_NAMES if word in name)}
 
 

@@ -1,4 +1,4 @@
-"""What an installation takes on disk, package by package, as this environment has it.
+"""Disk space of an installation, package by package, measured in this environment.
 
 `python -m lakefs_gc_assets_tests.documentation.weights` prints the tables of docs/install.md and of
 docs/evidence/installation-size.md. A size is the bytes of the files that a package's wheel has and of the bytecode
@@ -32,7 +32,7 @@ class Environment:
         return cls({canonicalize_name(each.name): each for each in metadata.distributions()})
 
     def closure(self, requirements: Iterable[str]) -> set[str]:
-        """The names of everything that is installed for some requirements, themselves included."""
+        """Names of all packages installed for some requirements, including themselves."""
         waiting = [Requirement(each) for each in requirements]
         seen: set[tuple[str, frozenset[str]]] = set()
         while waiting:
