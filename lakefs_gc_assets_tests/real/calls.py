@@ -5,8 +5,7 @@
             server.ask("create", "POST", "/repositories", {...})
 
 Every token that a server makes up (commit, metarange, object, task, ETag) becomes its kind and its number in the order
-of appearance, so that equal answers are equal whatever the tokens are. Times become the word `now` if they are those of
-the call.
+of appearance, so that equal answers compare equal with any tokens. Times of the call become the word `now`.
 """
 
 import json
@@ -58,13 +57,13 @@ _WAIT_SECONDS = 30
 
 @dataclass
 class Server:
-    """One of both servers.
+    """One of the two servers.
 
     Attributes:
         buckets: folder with the objects of each bucket.
         answers: comparable form of each answer, by the name of the call.
         enforces_protection: True if a protected branch cannot be written.
-        kept: answers, or parts of them, that lead to files.
+        kept: answers, or parts of answers, that lead to files.
         tolerance_seconds: how old a time may be that counts as the present.
     """
 
@@ -95,7 +94,7 @@ class Server:
     def send(
         self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None, **headers: str
     ) -> urllib3.BaseHTTPResponse:
-        """The answer to a call; `path` is that below `/api/v1`, bytes are sent as an object."""
+        """The answer to a call; `path` is below `/api/v1`, and bytes are sent as an object."""
         target = f"{self.url}/api/v1{quote(path)}" + (f"?{urlencode(query)}" if query else "")
         authorization = urllib3.make_headers(basic_auth=":".join(self.keys))
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
@@ -131,7 +130,7 @@ class Server:
         return answer.data.decode(errors="replace")
 
     def comparable(self, value: Any, key: str = "", *, call: str) -> Any:
-        """A value without what differs from one server to the other. Of a refused body only the first line stays."""
+        """A value without differences between servers. Only the first line of a rejected body's message stays."""
         if isinstance(value, dict):
             return {name: self.comparable(value[name], name, call=call) for name in sorted(value)}
         if isinstance(value, list):
@@ -195,5 +194,5 @@ _SCHEMA = re.compile(r"(?<=request body has an error: )doesn't match schema #/co
 
 
 def _refusal(message: str) -> str:
-    """A message without the text of the schema that a body broke."""
+    """A message without the text of the violated schema."""
     return _SCHEMA.sub("", message.partition("\nSchema:")[0])

@@ -1,4 +1,4 @@
-"""Files below `_lakefs/` in a form in which those of two servers can be compared."""
+"""Files below `_lakefs/` in a form that can be compared between two servers."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from lakefs_gc_assets_tests.real.calls import Server
 _PROPERTIES = ("count", "entity", "max_key", "min_key", "schema_name", "type", "rocksdb.compression")
 """Properties that the collector reads, or could read."""
 _TIME_FIELDS = {"commit": 4, "": 2}
-"""The field of each kind of record that is a Timestamp; without an entity it is an object's."""
+"""The Timestamp field of each kind of record; a record without an entity is an object's."""
 
 
 def tables(server: Server, namespace: str, metarange_id: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _values(data: bytes) -> list[bytes]:
 
 
 def _record(server: Server, entity: str, message: bytes) -> list[Any]:
-    """Number and value of each field that is there; a time is only said to be there."""
+    """Number and value of each present field; a time is only reported as present."""
     shown: list[Any] = []
     for tag, _, value in fields(message):
         if tag == _TIME_FIELDS.get(entity):
@@ -69,7 +69,7 @@ def _record(server: Server, entity: str, message: bytes) -> list[Any]:
 
 
 def uncommitted(server: Server, location: str) -> dict[str, Any]:
-    """The files of one call of prepare_uncommited: their schema, and all rows in order."""
+    """The files of one prepare_uncommited call: their schema, and all rows in order."""
     folder = server.folder() / location.removeprefix("s3://")
     files = [pq.ParquetFile(path) for path in sorted(folder.iterdir())]
     columns = [
@@ -87,7 +87,7 @@ def uncommitted(server: Server, location: str) -> dict[str, Any]:
 
 
 def prepared_commits(server: Server, location: str) -> dict[str, Any]:
-    """The list of commits that one call wrote, in no order."""
+    """The list of commits that one call wrote, without its order."""
     text = (server.folder() / location.removeprefix("s3://")).read_text()
     rows = list(csv.reader(io.StringIO(text, newline="")))
     return {"header": rows[0], "rows": sorted(server.comparable(row, call="files") for row in rows[1:])}

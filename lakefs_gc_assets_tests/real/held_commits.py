@@ -14,10 +14,10 @@ _PATIENCE_SECONDS = 120
 
 @dataclass
 class Hook:
-    """A webhook. It answers at once, or while it holds as soon as it is released.
+    """A webhook. It answers at once or, while holding, as soon as it is released.
 
     Attributes:
-        url: where lakeFS calls it.
+        url: address that lakeFS calls.
         asked: set once a call is held.
     """
 
@@ -29,7 +29,7 @@ class Hook:
         self._released.set()
 
     def action(self, timeout: str) -> bytes:
-        """An action file that calls it before every kind of new head."""
+        """An action file that calls the hook before every kind of new head."""
         events = "".join(f"  {event}:\n" for event in ("pre-commit", "pre-merge", "pre-revert", "pre-cherry-pick"))
         properties = f"      url: {self.url}\n      timeout: {timeout}\n"
         return (
@@ -50,17 +50,17 @@ class Hook:
             held.release()
 
     def wait(self) -> None:
-        """What a call does before it is answered."""
+        """Waits, if the hook is holding, before a call is answered."""
         if not self._released.is_set():
             self.asked.set()
             self._released.wait(_PATIENCE_SECONDS)
 
 
 class Held:
-    """An update of a branch under way.
+    """An update of a branch in progress.
 
     Attributes:
-        result: what it returned; None if it failed, with `error`.
+        result: its return value; None if it failed, with `error`.
     """
 
     def __init__(self, let_go: Callable[[], object], update: Callable[[], object]) -> None:
@@ -84,7 +84,7 @@ class Held:
 
 @contextmanager
 def webhook() -> Iterator[Hook]:
-    """A hook on a port of its own."""
+    """A hook on a separate port."""
     hook = Hook()
 
     class Handler(BaseHTTPRequestHandler):
@@ -109,10 +109,10 @@ def webhook() -> Iterator[Hook]:
 
 @dataclass
 class PassingClock(SystemClock):
-    """The true clock of a collector for which a wait takes no time: what would happen meanwhile is done at once.
+    """The true clock of a collector whose waits take no time: events that would happen meanwhile happen at once.
 
     Attributes:
-        meanwhile: is called with the seconds of each wait.
+        meanwhile: called with the seconds of each wait.
         waited: all waits, in seconds.
     """
 

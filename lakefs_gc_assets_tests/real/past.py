@@ -1,7 +1,7 @@
-"""A repository with a past of 45 days, and everything that clients can make in it, on a real lakeFS.
+"""A repository on a real lakeFS with 45 days of history and everything that clients can create.
 
-What must stay is known from the server alone: `Truth` reads every path of every reference before anything is collected,
-and again afterwards. Nothing is taken from the collector.
+The server alone decides which objects must stay: `Truth` reads every path of every reference before anything is
+collected, and again afterwards. It uses no output of the collector.
 """
 
 from dataclasses import dataclass, field
@@ -35,17 +35,17 @@ _REFUSAL = "name: refuse\non:\n  pre-commit:\n    branches: [refused]\nhooks:\n 
 
 @dataclass
 class Past:
-    """The repository, and commits of it by what they are for.
+    """The repository and its commits, by purpose.
 
     Attributes:
-        commits: ids; `expired` and `dangling` are 45 days old; those from `before backdated` on are 31 days old.
+        commits: ids; `expired` and `dangling` are 45 days old; commits from `before backdated` on are 31 days old.
     """
 
     repository: RealRepository
     commits: dict[str, str] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """45 days ago: objects of every kind, commits, a tag, branches; some of it is replaced at once."""
+        """45 days ago: objects of every kind, commits, a tag, branches; some objects are replaced at once."""
         repository, sdk = self.repository, self.repository.lakefs.sdk()
         repository.upload("plain", b"first")
         repository.upload("tagged", b"only a tag keeps this")
@@ -107,7 +107,7 @@ class Past:
         self.commits["kept"] = repository.commit()
 
     def end(self) -> None:
-        """Three days ago: what is staged, and overwritten while it was."""
+        """Three days ago: staged objects, some of which were overwritten."""
         repository = self.repository
         for number in range(4):
             repository.upload(f"staged/{number}", b"overwritten")
@@ -151,7 +151,7 @@ class Past:
         self.repository.lakefs.call("PUT", call, {"set": {"key": "value"}})
 
     def import_outside(self, target: str) -> None:
-        """Imports an object of another bucket, which makes a commit; of its own namespace the server refuses to."""
+        """Imports an object of another bucket, which makes a commit; the server refuses its own namespace."""
         repository, api = self.repository, ImportApi(self.repository.lakefs.sdk())
         outside = repository.lakefs.folder / "buckets" / f"outside-{repository.name}"
         outside.mkdir()
@@ -178,7 +178,7 @@ class Truth:
 
     Attributes:
         contents: by reference and path.
-        addresses: of the repository's own objects that they have.
+        addresses: addresses of the repository's own objects.
     """
 
     contents: dict[tuple[str, str], bytes]
@@ -186,7 +186,7 @@ class Truth:
 
     @classmethod
     def read(cls, repository: RealRepository, *references: str) -> "Truth":
-        """Reads every path of these branches and commits, and of every branch and tag that there is."""
+        """Reads every path of these branches and commits, and of all existing branches and tags."""
         sdk = repository.lakefs.sdk()
         branches = [each.id for each in BranchesApi(sdk).list_branches(repository.name, show_hidden=True).results]
         tags = [each.id for each in TagsApi(sdk).list_tags(repository.name).results]
@@ -202,7 +202,7 @@ class Truth:
         return cls(contents, frozenset(addresses))
 
     def lost(self, repository: RealRepository) -> list[tuple[str, str]]:
-        """References and paths whose content the server no longer gives."""
+        """References and paths whose content the server no longer returns."""
         return [
             (reference, path)
             for (reference, path), content in self.contents.items()
@@ -211,7 +211,7 @@ class Truth:
 
 
 def every_commit(repository: RealRepository) -> list[str]:
-    """Ids of all commits that branches and tags lead to."""
+    """Ids of all commits reachable from branches and tags."""
     sdk = repository.lakefs.sdk()
     branches = BranchesApi(sdk).list_branches(repository.name, show_hidden=True).results
     ids = {each.id for ref in branches for each in RefsApi(sdk).log_commits(repository.name, ref.id).results}
@@ -219,7 +219,7 @@ def every_commit(repository: RealRepository) -> list[str]:
 
 
 def make(lakefs: RealLakeFS, *names: str) -> dict[str, Past]:
-    """Repositories of these names with that past; lakeFS is started today in the end."""
+    """Repositories of these names with that history; finally starts lakeFS today."""
     lakefs.start(days_ago=45)
     pasts = {name: Past(RealRepository.make(lakefs, name)) for name in names}
     for past in pasts.values():

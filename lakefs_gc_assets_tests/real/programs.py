@@ -89,7 +89,7 @@ def _built(module: tuple[str, str, str], name: str) -> Path:
 
 
 def _downloaded(path: str, version: str, checksum: str) -> Path:
-    """The folder of a module's sources. Raises AssertionError if they are not those that were tried."""
+    """The folder of a module's sources. Raises AssertionError if their checksum differs from the tested one."""
     done = subprocess.run(["go", "mod", "download", "-json", f"{path}@{version}"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"{path} {version} cannot be fetched: {done.stderr.strip()[-300:] or done.stdout[-300:]}")

@@ -1,7 +1,7 @@
 """Records a repository of a real server in the tests' own format, so that later versions can be compared.
 
 `python -m lakefs_gc_assets_tests.real.recorder FOLDER` plays the scene of `scene` and records it into FOLDER, which
-must not be there yet. For another version of lakeFS, change `programs.LAKEFS`.
+must not exist yet. For another version of lakeFS, change `programs.LAKEFS`.
 """
 
 import json
@@ -17,7 +17,7 @@ from lakefs_gc_assets_tests.replay.recorder import Recorder, write_answers_and_f
 
 
 def record(lakefs: RealLakeFS, repository: str, folder: Path) -> None:
-    """Writes a recording of a repository as it is now into a folder that is not there yet."""
+    """Writes a recording of the current state of a repository into a new folder."""
     server = Server(lakefs.url, LAKEFS_KEYS, lakefs.folder / "buckets", enforces_protection=True)
     base = f"/repositories/{repository}"
     namespace = server.send("GET", base).json()["storage_namespace"]

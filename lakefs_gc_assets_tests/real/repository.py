@@ -1,4 +1,4 @@
-"""A repository on a real lakeFS server: what its users do, and runs that collect it."""
+"""A repository on a real lakeFS server: actions of its users, and runs that collect it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ class RealRepository:
 
     @classmethod
     def make(cls, lakefs: RealLakeFS, name: str, below: str = "", scheme: str = "s3") -> "RealRepository":
-        """Makes it, in a bucket of its own; its storage namespace ends with `below`."""
+        """Makes a repository in a new bucket; its storage namespace ends with `below`."""
         return cls(lakefs, name, lakefs.new_repository(name, below, scheme))
 
     def runs(self, clock: Clock | None = None, store: Mapping[str, Any] | None = None, **collection: Any) -> ArrowRuns:
-        """Runs of it on the local engine, which delete, and wait for nothing that the settings say.
+        """Runs on the local engine that delete, without the configured waits.
 
         Args:
             store: other settings of the store.
@@ -61,7 +61,7 @@ class RealRepository:
         return ArrowRuns(Loaded(configuration, {}), clock or SystemClock())
 
     def approve(self, dry: Report, clock: Clock | None = None, **collection: Any) -> Report:
-        """Makes the last step of a dry run again, as `lakefs-gc approve` does. Raises what ends it."""
+        """Repeats the last step of a dry run, as `lakefs-gc approve` does. Raises the error that ends it."""
         runs = self.runs(clock, **{"sweep": False, "approve_run": dry.run_id, **collection})
         made = runs.make(runs.open_run(Flow(dry.flow), dry.run_id), ["deleted_report"], "owner")
         if made.error is not None:
@@ -75,7 +75,7 @@ class RealRepository:
         self.lakefs.upload(self.name, branch, path, content)
 
     def commit(self, branch: str = "main", message: str = "commit") -> str:
-        """Commits what is staged; returns the commit's id."""
+        """Commits staged changes; returns the commit's id."""
         return self.lakefs.commit(self.name, branch, message).id
 
     def delete(self, path: str, branch: str = "main") -> None:
@@ -83,7 +83,7 @@ class RealRepository:
         ObjectsApi(self.lakefs.sdk()).delete_object(self.name, branch, path)
 
     def reset(self, branch: str = "main") -> None:
-        """Takes back all that is staged on a branch."""
+        """Discards all staged changes of a branch."""
         reset = ResetCreation.parse_obj({"type": "reset"})
         BranchesApi(self.lakefs.sdk()).reset_branch(self.name, branch, reset)
 
@@ -103,12 +103,12 @@ class RealRepository:
         self.lakefs.call("PUT", f"/repositories/{self.name}/settings/gc_rules", body)
 
     def address(self, path: str, reference: str = "main") -> str:
-        """The object of a path, relative to the storage namespace; the whole address if it lies elsewhere."""
+        """The object of a path, relative to the storage namespace; the whole address if it is elsewhere."""
         address = str(ObjectsApi(self.lakefs.sdk()).stat_object(self.name, reference, path).physical_address)
         return address.removeprefix(f"{self.namespace}/")
 
     def read(self, path: str, reference: str = "main") -> bytes | None:
-        """An object as the server gives it; None if it is gone."""
+        """Content of an object as the server returns it; None if it is gone."""
         try:
             return bytes(ObjectsApi(self.lakefs.sdk()).get_object(self.name, reference, path))
         except ApiException as error:
@@ -116,7 +116,7 @@ class RealRepository:
             return None
 
     def stored(self) -> set[str]:
-        """All objects of the namespace but metadata, relative to it."""
+        """All objects of the namespace except metadata, relative to it."""
         bucket, _, prefix = self.namespace.removeprefix("s3://").partition("/")
         pages = self.lakefs.store().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
         keys = {item["Key"].removeprefix(f"{prefix}/") for page in pages for item in page.get("Contents", [])}
@@ -127,18 +127,18 @@ class RealRepository:
         return self.lakefs.folder / "buckets" / self.namespace.removeprefix("s3://") / key
 
     def put_file(self, key: str, content: bytes = b"of nobody") -> None:
-        """Writes an object into the namespace past lakeFS, at the time of the servers."""
+        """Writes an object directly into the namespace, bypassing lakeFS, at the time of the servers."""
         file = self.file(key)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
 
     def remove_file(self, key: str) -> None:
-        """Removes an object of the namespace past lakeFS."""
+        """Removes an object directly from the namespace, bypassing lakeFS."""
         bucket, _, prefix = self.namespace.removeprefix("s3://").partition("/")
         self.lakefs.store().delete_object(Bucket=bucket, Key=f"{prefix}/{key}")
 
     def upload_in_parts(self, path: str, content: bytes, branch: str = "main") -> None:
-        """Uploads an object in parts, by addresses that lakeFS presigns: its ETag is none of the content."""
+        """Uploads an object in parts, by addresses that lakeFS presigns: its ETag is no hash of the content."""
         api = ExperimentalApi(self.lakefs.sdk())
         begun = api.create_presign_multipart_upload(self.name, branch, path, parts=1)
         assert begun.presigned_urls
@@ -152,5 +152,5 @@ class RealRepository:
         )
 
     def delete_repository(self) -> None:
-        """Deletes it; lakeFS leaves its objects in the bucket."""
+        """Deletes the repository; lakeFS leaves its objects in the bucket."""
         RepositoriesApi(self.lakefs.sdk()).delete_repository(self.name)

@@ -1,4 +1,4 @@
-"""One scene in which every call is made that the collector, a person or lakefs-sdk makes every day."""
+"""One scene with every call that the collector, a user or lakefs-sdk makes every day."""
 
 import time
 from typing import Any
@@ -89,7 +89,7 @@ def _objects(server: Server) -> None:
         "checksum": "0123456789abcdef0123456789abcdef",
         "size_bytes": 3,
     }
-    # Nothing is uploaded to it: the server does not look.
+    # Nothing is uploaded to it: the server does not check.
     ask("link address", "PUT", _B + "/staging/backing", body, path="linked")
     ask("link address to another path", "PUT", _B + "/staging/backing", body, path="other")
     ask("read linked object without data", "GET", _R + "/refs/main/objects", path="linked")
@@ -202,7 +202,7 @@ def _merges(server: Server) -> None:
     ask("merge again", "POST", _R + "/refs/dev/merge/main", {})
     ask("merge missing branch", "POST", _R + "/refs/none/merge/main", {})
     ask("merge into missing branch", "POST", _R + "/refs/main/merge/none", {})
-    # Contents that no other path has: lakeFS takes the identity of the next path in the base for that of this one.
+    # Contents that no other path has: lakeFS confuses the identity of the next path in the base with that of this path.
     for branch in ("dev", "main"):
         base = f"{_R}/branches/{branch}"
         ask(f"upload conflict to {branch}", "POST", base + "/objects", f"on {branch}".encode(), path="conflict")
@@ -292,7 +292,7 @@ def _imports(server: Server) -> None:
 def _read_only(server: Server) -> None:
     ask, base = server.ask, "/repositories/frozen"
     new = {"name": "frozen", "storage_namespace": "s3://lake/frozen", "read_only": True}
-    # The first commits of repositories that are made in the same second have the same id.
+    # Initial commits of repositories made in the same second have the same id.
     time.sleep(1)
     ask("create read-only repository", "POST", "/repositories", new)
     for name, method, path, body in (
@@ -340,7 +340,7 @@ def _protected(server: Server) -> None:
     ask("no protection", "GET", protection)
     ask("protect branches", "PUT", protection, [{"pattern": "dev*"}])
     ask("protection", "GET", protection)
-    # A real server knows of a new rule some seconds later.
+    # A real server applies a new rule some seconds later.
     for _ in range(_TRIES):
         if server.send("POST", dev + "/objects", b"x", {"path": "x"}).status == 403 or not server.enforces_protection:
             break

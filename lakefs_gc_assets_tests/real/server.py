@@ -7,8 +7,8 @@
         ...
         lakefs.start()  # today: the collector runs
 
-Both servers take their time from `programs.CLOCK_OFFSET`. The kernel dates the files of the S3 server, so when a period
-in the past ends, these files get their time by `os.utime`.
+Both servers shift their clocks by `programs.CLOCK_OFFSET`. The kernel dates the files of the S3 server, so `os.utime`
+sets their times when a period in the past ends.
 """
 
 import json
@@ -92,7 +92,7 @@ class RealLakeFS:
         return datetime.now(UTC) + self._offset
 
     def start(self, *, days_ago: float = 0) -> None:
-        """Starts both servers, so many days ago; ends first the period in which they run."""
+        """Starts both servers with clocks set `days_ago` days back; first stops them if they run."""
         self.stop()
         self._offset, self._started_at = timedelta(days=-days_ago), time.time()
         shift = {programs.CLOCK_OFFSET: str(int(self._offset.total_seconds()))}
@@ -104,7 +104,7 @@ class RealLakeFS:
         _wait_for(f"{self.url}/_health", self._processes[-1], self.folder / "lakefs.log")
 
     def stop(self) -> None:
-        """Stops both servers; files that they wrote in the past get the time of that past."""
+        """Stops both servers; files that they wrote in the past get the shifted time."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -114,7 +114,7 @@ class RealLakeFS:
             self.date_files()
 
     def date_files(self) -> None:
-        """Gives the shifted time to files that the S3 server wrote since it was started."""
+        """Sets the shifted time of files that the S3 server has written since it was started."""
         for path in (self.folder / "buckets").rglob("*"):
             with suppress(FileNotFoundError):
                 written = path.stat().st_mtime
@@ -165,7 +165,7 @@ class RealLakeFS:
         self.upload_raw(repository, branch, quote(path, safe=""), content)
 
     def upload_raw(self, repository: str, branch: str, escaped_path: str, content: bytes) -> None:
-        """The same with a path of any bytes, in percent-encoding."""
+        """Uploads to a path of any bytes, percent-encoded."""
         request = Request(
             f"{self.url}/api/v1/repositories/{repository}/branches/{branch}/objects?path={escaped_path}",
             content,
@@ -174,7 +174,7 @@ class RealLakeFS:
         urlopen(request, timeout=60).close()
 
     def call(self, method: str, path: str, body: object = None) -> bytes:
-        """A call of the API that lakefs-sdk cannot make as it is needed; returns what the server answers."""
+        """Makes an API call for which lakefs-sdk is unsuitable; returns the answer's body."""
         headers = {"Content-Type": "application/json", "Authorization": BASIC_AUTHORIZATION}
         data = None if body is None else json.dumps(body).encode()
         with urlopen(Request(f"{self.url}/api/v1{path}", data, headers, method=method), timeout=60) as answer:
@@ -193,7 +193,7 @@ class RealLakeFS:
         return namespace
 
     def commit(self, repository: str, branch: str, message: str = "commit") -> Commit:
-        """Commits what is staged on a branch."""
+        """Commits the staged changes of a branch."""
         creation = CommitCreation.parse_obj({"message": message})
         return CommitsApi(self.sdk()).commit(repository, branch, creation)
 
@@ -203,7 +203,7 @@ class RealLakeFS:
 
     @contextmanager
     def in_its_time(self) -> Iterator[None]:
-        """Clients of S3 sign their requests by the clock of the servers meanwhile."""
+        """Inside, S3 clients sign their requests by the servers' clock."""
         with mock.patch("botocore.auth.get_current_datetime", lambda: get_current_datetime() + self._offset):
             yield
 
@@ -212,9 +212,9 @@ class RealLakeFS:
         return _s3_client(self.store_url, STORE_KEYS)
 
     def new_namespace(self) -> str:
-        """A storage namespace in a bucket of its own."""
+        """A storage namespace in a new bucket."""
         bucket = f"bucket-{uuid4().hex[:12]}"
-        # Through the folder, since requests of this process are signed by the true clock.
+        # Made as a folder, because requests of this process are signed by the true clock.
         (self.folder / "buckets" / bucket).mkdir()
         return f"s3://{bucket}/lake"
 
@@ -235,7 +235,7 @@ class RealLakeFS:
 
 @contextmanager
 def installation(environment: Mapping[str, str] | None = None) -> Iterator[RealLakeFS]:
-    """An installation without anything in it, not started yet; ends with its servers and its files."""
+    """An empty installation that is not started yet; its servers and files are removed at the end."""
     programs.lakefs(), programs.versitygw()
     with TemporaryDirectory() as folder:
         lakefs = RealLakeFS(Path(folder), environment or {})
@@ -251,7 +251,7 @@ def _store_command(port: int, buckets: Path) -> list[str]:
 
 
 def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Waits until a server answers. Raises AssertionError if it ends, or does not in two minutes."""
+    """Waits until a server answers. Raises AssertionError if it exits, or does not answer within two minutes."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < until and process.poll() is None:
         try:

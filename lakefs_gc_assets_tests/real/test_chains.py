@@ -1,6 +1,6 @@
-"""Chains of runs on a real lakeFS: all that must stay is read back through the server, and all garbage goes.
+"""Chains of runs on a real lakeFS: every object that must stay can be read through the server, and all garbage goes.
 
-Waits are set to zero: nothing is under way while these runs look.
+Waits are set to zero: nothing changes while these runs read.
 """
 
 import json
@@ -30,12 +30,12 @@ SEEDED = {
     "the server's list alone": Flow.UNIFIED,
     "claimed dates of commits believed": Flow.UNIFIED,
 }
-"""Bugs that these scenes find, and in which flow."""
+"""Seeded bugs that these scenes find, and the flow that finds them."""
 SEEDED_IN_RECHECK = ("recheck without new commits", "recheck of uncommitted data alone")
-"""Bugs that are found if what expired gets a branch between a dry run and its approval."""
+"""Bugs found if a branch is created on expired commits between a dry run and its approval."""
 CHAINS = ("clean", "unified", "committed", "quarantine", "revived", "stale", "erased", "metadata")
 RULES = 40
-"""Days of the default rule: commits of 45 days ago expire that were replaced by others of that day."""
+"""Days of the default rule: it expires commits of 45 days ago that were replaced on the same day."""
 
 
 def _patched(name: str) -> AbstractContextManager[None]:
@@ -54,7 +54,7 @@ def pasts() -> Iterator[dict[str, Past]]:
 
 
 def kept_by_rules(past: Past) -> list[str]:
-    """Commits that a rule of 40 days keeps, by what was done when: the test knows it, and asks nobody."""
+    """Commits that a rule of 40 days keeps, derived from the test's own record of actions."""
     sdk = past.repository.lakefs.sdk()
     tags = [each.commit_id for each in TagsApi(sdk).list_tags(past.repository.name).results]
     younger = [past.commits[name] for name in ("restaged", "before backdated", "backdated", "kept")]
@@ -70,7 +70,7 @@ def test_clean_approved_and_optimized_runs_delete_garbage_and_nothing_else(pasts
     assert dry.counts["candidates"] == 9 and repository.stored() >= garbage
     assert repository.approve(dry).counts["deleted"] == 9
     assert not repository.stored() & garbage and everything.lost(repository) == []
-    # Meanwhile old objects become garbage, and old garbage is none any more.
+    # Meanwhile old objects become garbage, and old garbage becomes live.
     before = repository.stored()
     repository.delete_branch("work")
     for number in range(2):
@@ -101,9 +101,9 @@ def test_runs_by_rules_delete_what_expired_and_keep_heads_tags_and_staged_data(
     gone = everything.addresses - repository.stored() - {"s3://outside-" + repository.name + "/object"}
     assert gone and gone <= expired
     assert repository.read("dangling", past.commits["dangling"]) is None
-    # Another run builds on it, and a commit that is replaced today stays.
+    # The next run builds on this one, and a commit replaced today stays.
     repository.upload("plain", b"written today")
-    # A commit keeps the entry that has the content already, so what was staged over it is garbage from now on.
+    # A commit keeps an existing entry with the same content, so the object staged over it is garbage from now on.
     dropped = {repository.address("restaged")}
     repository.commit()
     stays = Truth.read(repository, *kept_by_rules(past))
@@ -122,7 +122,7 @@ def test_quarantined_objects_come_back_until_they_are_purged(pasts: dict[str, Pa
     assert moved.counts["quarantined"] == len(garbage) and not repository.stored() & garbage
     assert {each.fate.value for each in runs.restore(moved.run_id)} == {"restored"}
     assert repository.stored() >= garbage
-    # What was restored is young again by LastModified.
+    # Restored objects are young again by LastModified.
     assert runs.collect().counts["candidates"] == 0
     for key in garbage:
         os.utime(repository.file(key), (time.time() - 3 * 86_400,) * 2)
@@ -177,7 +177,7 @@ def test_metadata_that_nothing_names_moves_and_comes_back(pasts: dict[str, Past]
     opened = repository.runs(keep_old_unnamed_ranges=False).open()
     listing = unneeded_metadata.list_movable(opened, LocalEngine(), print)
     files = [repository.file(f"_lakefs/{each.id}") for each in listing.files]
-    # An import leaves them: it writes its ranges first, and then merges them into the branch.
+    # An import leaves them: it first writes its ranges, and then merges them into the branch.
     assert files and all(each.exists() for each in files)
     moved = unneeded_metadata.move(opened, LocalEngine(), listing, "owner", print, print)
     assert len(moved) == len(files) and not any(each.exists() for each in files)
@@ -205,7 +205,7 @@ def test_seeded_bug_is_noticed(pasts: dict[str, Past], name: str) -> None:
 
 
 def approve_once_what_expires_has_a_branch(past: Past) -> list[tuple[str, str]]:
-    """What the branch and everything else that must stay have lost then."""
+    """Objects that the branch and all other references have lost after the approval."""
     repository = past.repository
     repository.set_rules(RULES)
     dry = repository.runs(sweep=False).collect(Flow.UNIFIED)

@@ -1,4 +1,4 @@
-"""Clean runs on the real server: live objects answer afterwards with their content, and garbage is gone."""
+"""Clean runs on the real server: afterwards, live objects return their content, and garbage is gone."""
 
 import json
 from base64 import b64encode
@@ -23,7 +23,7 @@ BUGS = ("empty live set accepted", "hidden staged entries ignored")
 
 @dataclass
 class Scene:
-    """A repository, and what its writers know of it.
+    """A repository, and its writers' record of it.
 
     Attributes:
         live: content by reference and path.
@@ -48,13 +48,13 @@ class Scene:
         return content
 
     def upload(self, branch: str, path: str, content: bytes) -> str:
-        """The address of the new object."""
+        """Uploads an object and returns its address."""
         self.lakefs.upload("repo", branch, path, content)
         self.live[branch, path] = content
         return str(json.loads(self.call("GET", f"/refs/{branch}/objects/stat", path=path))["physical_address"])
 
     def unreadable(self) -> list[tuple[str, str]]:
-        """Live paths that the server does not answer with their content."""
+        """Live paths whose content the server does not return."""
         return [place for place, content in self.live.items() if self._read(*place) != content]
 
     def _read(self, reference: str, path: str) -> bytes | int:
@@ -69,7 +69,7 @@ class Scene:
         return {address for address in self.garbage if (buckets / address.removeprefix("s3://")).exists()}
 
     def sweep(self) -> None:
-        """A clean sweep without waits: nobody writes meanwhile. Raises what ends it."""
+        """A clean sweep without waits, because nothing is written meanwhile. Raises the error that ends it."""
         waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
         configuration = Configuration(
             repository="repo",
@@ -106,7 +106,7 @@ def scene() -> Iterator[Scene]:
         made.upload("main", "replaced", b"replaced anew")
         made.call("POST", "/branches", {"name": "hidden", "source": commit, "hidden": True})
         made.upload("hidden", "staged", b"staged on a hidden branch")
-        # The content that the head has: the server does not list this staged object.
+        # The same content as the head's: the server does not list this staged object.
         made.upload("main", "same", b"same")
         lakefs.start()
         yield made

@@ -1,4 +1,4 @@
-"""A check of a real server: every kind of upload is whole, and a bit that was turned in any of them is found."""
+"""A check of a real server: every kind of upload is intact, and a flipped bit in any upload is found."""
 
 from collections.abc import Iterator, Sequence
 from urllib.request import Request, urlopen
@@ -28,7 +28,7 @@ KINDS = {"equal": EQUAL, "uneven": UNEVEN, "one": ONE}
 
 @pytest.fixture(scope="module")
 def lakefs() -> Iterator[RealLakeFS]:
-    """A branch with an object of each kind of upload, and copies of them, all committed."""
+    """A branch with an object of each kind of upload, and copies of these objects, all committed."""
     with installation() as made:
         made.start()
         made.new_repository("repo")
@@ -78,7 +78,7 @@ def paths_in(lakefs: RealLakeFS, lines: Sequence[str]) -> set[str]:
 
 
 UNKNOWN = {"copy-uneven", "api-copy-uneven"}
-"""Their checksums are sums of parts that nobody knows any more."""
+"""Their checksums are computed from checksums of parts whose sizes are unknown."""
 
 
 def test_every_kind_of_upload_is_whole(lakefs: RealLakeFS) -> None:

@@ -1,4 +1,4 @@
-"""Every guard and every reason to keep an object: what it reads, and a scene on a real lakeFS in which it decides.
+"""Every guard and every reason to keep an object: its input, and a scene on a real lakeFS in which it decides.
 
 A guard without an input on a real server proves nothing, whatever simulated servers say. docs/evidence/real-servers.md
 has the table (`python -m lakefs_gc_assets_tests.real.test_guard_inputs` prints it).
@@ -32,7 +32,7 @@ _COMMITTED = b"the very same content"
 
 
 def _nothing(repository: RealRepository) -> None:
-    """Nothing but what every scene has."""
+    """Adds nothing to the common scene."""
 
 
 def _sweep(repository: RealRepository, settings: dict[str, Any]) -> None:
@@ -45,11 +45,11 @@ class Row:
 
     Attributes:
         reads: its input, in words.
-        past, present: what happened 45 days ago and today, beside 12 objects of garbage that every repository has.
-        act: what trips the guard; for a reason to keep, a dry run.
-        settings: of `collection`.
-        committed: true if main has a committed object of its own.
-        namespace: added to the storage namespace, such as `/with%20escape`.
+        past, present: events 45 days ago and today, in addition to the 12 garbage objects of every repository.
+        act: trips the guard; for a reason to keep, makes a dry run.
+        settings: settings of `collection`.
+        committed: True if main has its own committed object.
+        namespace: suffix of the storage namespace, such as `/with%20escape`.
     """
 
     reads: str
@@ -130,7 +130,7 @@ def _make_stale(repository: RealRepository) -> None:
 def _stage(
     path: str, address: Callable[[RealRepository], str], commits: bool = False
 ) -> Callable[[RealRepository], None]:
-    """Stages an object by an address, with the deprecated call that asks nothing about it."""
+    """Stages an object by an address, with the deprecated call, which does not check it."""
 
     def act(repository: RealRepository) -> None:
         body = {"physical_address": address(repository), "checksum": "of a client", "size_bytes": 7}
@@ -147,7 +147,7 @@ def _spell_with_escape(repository: RealRepository) -> str:
 
 
 def _dry(repository: RealRepository, settings: dict[str, Any]) -> None:
-    """A dry run keeps something for the reason of this row, which is the name of the repository."""
+    """Makes a dry run that keeps an object for this row's reason, which is the repository's name."""
     kept = repository.runs(**{"sweep": False, **settings}).collect().kept
     assert kept.get(_reason_of(repository).value, 0) >= 1, kept
 
@@ -165,7 +165,7 @@ def _write_twice(path: str) -> Callable[[RealRepository], None]:
 
 
 def _write_files_anew(repository: RealRepository) -> None:
-    """Somebody copies the objects, which are young then by LastModified, though their names are old."""
+    """A user copies the objects: they are young by LastModified, although their names are old."""
     for key in repository.stored():
         repository.file(key).touch()
 
@@ -187,7 +187,7 @@ def _stage_at_a_path_that_is_no_text(repository: RealRepository) -> None:
 
 
 def _limited(repository: RealRepository, settings: dict[str, Any]) -> None:
-    """A run of the newest window alone."""
+    """A run of only the newest window."""
     runs = repository.runs(sweep=False)
     opened = runs.open_run(Flow.CLEAN, layout.issue_run_id(runs.now()))
     made = runs.make(replace(opened, windows=opened.windows[-1:]), STEPS, "owner")
@@ -261,7 +261,7 @@ GUARDS: dict[tuple[str, str], Row] = {
         past=_stage("alias", lambda repository: f"s3://point-s3alias/lake/{repository.address('committed')}"),
     ),
 }
-"""Guards that decide in a scene of their own, by the function that makes each and its name."""
+"""Guards that decide in their own scene, by the function that makes each guard, and its name."""
 
 NOT_HERE: dict[tuple[str, str], str] = {
     ("require_clocks_agree", "clocks"): "`test_server_whose_clock_is_ahead_ends_the_run`",
@@ -272,7 +272,7 @@ NOT_HERE: dict[tuple[str, str], str] = {
     ): "403 for GET /repositories, as servers with access control answer: the "
     "open source server has one user, who may do all",
 }
-"""Guards whose scene is elsewhere, or needs a server that cannot be had here, and where."""
+"""Guards whose scene is elsewhere, or needs a server that is unavailable here, and the place of that scene."""
 
 KEPT: dict[Kept, Row] = {
     Kept.YOUNG: Row("LastModified and the time in the name", present=_write_files_anew, act=_dry),
@@ -286,7 +286,7 @@ KEPT: dict[Kept, Row] = {
     ),
     Kept.UNASKABLE: Row("paths in ranges", past=_stage_at_a_path_that_is_no_text, act=_dry),
 }
-"""Reasons to keep that decide in a scene of their own."""
+"""Reasons to keep that decide in their own scene."""
 KEPT_NOT_HERE = {
     Kept.UNREADABLE: "archive tiers are the store's, not lakeFS's: "
     "`test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for`",
@@ -303,7 +303,7 @@ def test_page_has_the_table_of_today() -> None:
 
 
 def _name(key: tuple[str, str] | Kept) -> str:
-    """The repository of a row."""
+    """The name of a row's repository."""
     words = key.name.lower() if isinstance(key, Kept) else "-".join(key).strip("_")
     return words.replace("_", "-").replace(" ", "-")
 

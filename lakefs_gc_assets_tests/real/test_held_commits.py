@@ -1,4 +1,4 @@
-"""Updates of branches that a hook holds while a run looks: nothing that they are about to hold is deleted."""
+"""Updates of branches that a hook holds during a run: objects that they will reference are not deleted."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Scene:
     hook: Hook
 
     def runs(self, clock: PassingClock, **collection: Any) -> ArrowRuns:
-        """Runs that need no wait but the one for commits under way."""
+        """Runs that wait only for commits in progress."""
         waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0, "max_candidate_share": 1}
         configuration = Configuration.model_validate(
             {
@@ -61,11 +61,11 @@ class Scene:
             self.lakefs.upload("repo", "main", path, f"new content of {path}".encode())
 
     def unreadable(self, reference: str) -> list[str]:
-        """Paths whose first content the server cannot read at a commit."""
+        """Paths whose first content the server cannot return at a commit."""
         return [path for path in PATHS if self.read(reference, path) != f"content of {path}".encode()]
 
     def read(self, reference: str, path: str) -> bytes | None:
-        """An object as the server gives it; None if it is gone."""
+        """Content of an object as the server returns it; None if it is gone."""
         try:
             return bytes(ObjectsApi(self.lakefs.sdk()).get_object("repo", reference, path))
         except ApiException as error:
@@ -100,7 +100,7 @@ def test_sweep_waits_until_a_held_commit_has_ended_and_keeps_its_objects(scene: 
 
 
 def test_without_that_wait_the_objects_of_the_commit_are_lost(scene: Scene) -> None:
-    """So the scene shows what it is about."""
+    """Proves that the scene depends on the wait."""
     with scene.hook.holding(lambda: scene.lakefs.commit("repo", "main")) as held:
         scene.stage_anew()
         with mock.patch.object(passes, "wait_for_recheck", lambda step, uncommitted: None):
@@ -125,7 +125,7 @@ def test_approval_of_a_dry_run_waits_and_says_for_whose_hook(scene: Scene) -> No
 
 
 def _approve(runs: ArrowRuns, dry: Report) -> Report:
-    """Makes the last step of a dry run again, as `lakefs-gc approve` does."""
+    """Repeats the last step of a dry run, as `lakefs-gc approve` does."""
     made = runs.make(runs.open_run(Flow.CLEAN, dry.run_id), ["deleted_report"], "owner")
     assert made.success, made.failures
     found = report.read(runs.open().store, dry.run_id)
@@ -147,7 +147,7 @@ def test_action_file_that_is_staged_counts(scene: Scene) -> None:
     scene.lakefs.upload("repo", "main", ACTION, scene.hook.action("45m"))
     scene.stage_anew()
     clock = PassingClock()
-    # The action file that was replaced is committed, and stays.
+    # The replaced action file is committed, and stays.
     assert scene.runs(clock).collect().counts["deleted"] == 13
     assert clock.waited[0] == pytest.approx(10 * 45 * 60, abs=60)
 
@@ -168,7 +168,7 @@ def _cherry_pick(scene: Scene, commit_id: str) -> object:
 
 @pytest.mark.parametrize("update", [_merge, _revert, _cherry_pick])
 def test_other_updates_that_a_hook_holds_lose_nothing(scene: Scene, update: Callable[[Scene, str], object]) -> None:
-    """They seal as well, after they saw that nothing is staged; what comes meanwhile is in the new token."""
+    """They seal as well, after checking that nothing is staged; objects staged meanwhile are in the new token."""
     lakefs = scene.lakefs
     commit_id = lakefs.commit("repo", "main").id
     creation = BranchCreation.parse_obj({"name": "side", "source": "main"})

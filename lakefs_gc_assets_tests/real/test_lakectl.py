@@ -80,7 +80,7 @@ class _Target:
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[_Target, _Target]]:
-    """A real server and the embedded one without routes of tests, each with the repository repo."""
+    """A real server, and the embedded one without routes of tests, each with the repository repo."""
     with installation() as lakefs, EmbeddedServer(tmp_path_factory.mktemp("embedded")) as embedded:
         lakefs.start()
         lakefs.new_repository("repo")
@@ -93,7 +93,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[_Target,
 
 @pytest.fixture
 def lakectl(tmp_path: Path) -> Callable[[_Target, str], tuple[int, str]]:
-    """Runs a command; returns its status and what it prints, without ids, addresses and times."""
+    """Runs a command; returns its status and output, without ids, addresses and times."""
     files = {"FILE": tmp_path / "file", "COPY": tmp_path / "copy", "RULES": tmp_path / "rules.json"}
     files["FILE"].write_bytes(b"content\n")
     files["RULES"].write_text('{"default_retention_days": 3, "branches": []}')
@@ -126,5 +126,5 @@ def test_every_command_ends_and_prints_alike(
     )
     assert embedded == real
     assert (tmp_path / "copy").read_bytes() == b"content\n"
-    # Those that end with an error, do so on a real server too.
+    # Commands that end with an error here do so on a real server too.
     assert sum(status != 0 for _, status, _ in real) < 10

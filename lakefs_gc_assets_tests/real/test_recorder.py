@@ -1,4 +1,4 @@
-"""A recording of a real server has what the tests' own recordings have, and replays as they do."""
+"""A recording of a real server has the same content as the tests' own recordings, and replays alike."""
 
 import json
 from datetime import UTC, datetime

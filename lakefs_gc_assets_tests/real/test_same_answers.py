@@ -27,7 +27,7 @@ DIFFERENCES = {
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[Server, Server]]:
-    """A real server and the embedded one, on which the whole scene was played."""
+    """A real server and the embedded one, after the whole scene was played on both."""
     with both() as (real, embedded):
         for server in (real, embedded):
             scene.play(server)
@@ -89,13 +89,13 @@ def test_rules_are_equal(servers: tuple[Server, Server]) -> None:
 
 def test_files_lie_in_the_same_folders(servers: tuple[Server, Server]) -> None:
     real, embedded = ({_place(key) for key in server.files("lake")} for server in servers)
-    # A real server writes the bytes of an upload before it looks whether the repository is read-only.
+    # A real server writes the bytes of an upload before it checks that the repository is read-only.
     assert real - embedded == {"frozen/data/<20>/<20>"}
     assert embedded <= real
 
 
 def _place(key: str) -> str:
-    """A key with letters in place of names that a server makes up."""
+    """A key with placeholders for names that a server generates."""
     parts = key.split("/")
     made_up = [part if not part.isalnum() or len(part) not in (20, 64) else f"<{len(part)}>" for part in parts]
     return "/".join("run_id=<20>" if part.startswith("run_id=") else part for part in made_up)

@@ -1,4 +1,4 @@
-"""The real server runs in the past: names, commits and files bear genuine dates."""
+"""The real server runs in the past: names, commits and files have genuine dates."""
 
 from datetime import UTC, datetime, timedelta
 
