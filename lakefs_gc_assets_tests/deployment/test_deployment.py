@@ -1,4 +1,4 @@
-"""What `deployment/` holds: the manifest's Dagster on a real PostgreSQL, and names that must be the package's."""
+"""The files of `deployment/`: the manifest's Dagster on a real PostgreSQL, and names that must match the package."""
 
 import json
 import os
@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parents[2] / "deployment"
 
 
 def manifest() -> dict[tuple[str, str], dict[str, Any]]:
-    """Its objects by kind and name."""
+    """Objects of the manifest by kind and name."""
     objects = yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text())
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
@@ -57,7 +57,7 @@ def test_runs_on_postgresql_as_the_manifest_sets_it_up(
             opened = runs.open()
             result = runs.make(opened)
             assert result.success, failures(result)
-        # What is asked for now was stored by a connection that is closed.
+        # The run was stored over a connection that is now closed.
         with running.instance() as instance:
             stored = instance.get_run_by_id(result.run_id)
             assert stored is not None and stored.status is dg.DagsterRunStatus.SUCCESS
@@ -145,7 +145,7 @@ def test_the_manifest_names_what_it_has() -> None:
 
 
 def deployments() -> dict[str, dict[str, Any]]:
-    """The pods of all deployments, by their names."""
+    """Pod specs of all deployments, by name."""
     return {name: each["spec"]["template"]["spec"] for (kind, name), each in manifest().items() if kind == "Deployment"}
 
 
@@ -269,7 +269,7 @@ def test_each_image_installs_in_the_folder_that_the_lock_was_copied_to() -> None
 
 
 def test_what_numba_compiled_in_the_image_is_where_a_run_may_write() -> None:
-    """The root of its pod cannot be written, and numba uses no folder that it cannot write to."""
+    """The pod's root file system is read-only, and numba ignores a cache folder that it cannot write to."""
     pod = deployments()["lakefs-gc-code"]
     cache = manifest()["ConfigMap", "lakefs-gc-environment"]["data"]["NUMBA_CACHE_DIR"]
     [container] = pod["initContainers"]
@@ -282,7 +282,7 @@ def test_what_numba_compiled_in_the_image_is_where_a_run_may_write() -> None:
 
 
 def expressions() -> dict[str, str]:
-    """Expressions of alerts and of the dashboard's panels, by their names."""
+    """Expressions of alerts and of dashboard panels, by name."""
     [group] = yaml.safe_load((FOLDER / "prometheus-alerts.yaml").read_text())["groups"]
     dashboard = json.loads((FOLDER / "grafana-dashboard.json").read_text())
     panels = {
@@ -329,7 +329,7 @@ def test_every_alert_is_tried_where_it_fires_and_where_it_does_not() -> None:
     reason="there is no promtool: go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0, in six minutes",
 )
 def test_alerts_fire_as_prometheus_evaluates_them(tmp_path: Path) -> None:
-    """Panels are read as rules, which says that Prometheus can read their expressions."""
+    """Panels are read as rules, which shows that Prometheus can parse their expressions."""
     rules = [{"record": f"panel:{number}", "expr": panel} for number, panel in enumerate(expressions().values())]
     panels = tmp_path / "panels.yaml"
     panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
@@ -353,7 +353,7 @@ def test_the_manifest_has_no_field_that_kubernetes_does_not_know() -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 def test_every_container_takes_the_image_by_its_digest(tmp_path: Path) -> None:
-    """As kustomization.yaml says it is done."""
+    """Follows the instructions in kustomization.yaml."""
     shutil.copytree(FOLDER, tmp_path / "deployment")
     file = tmp_path / "deployment" / "kustomization.yaml"
     digest = f"sha256:{'0' * 64}"

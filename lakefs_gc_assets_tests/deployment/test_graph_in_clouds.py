@@ -1,4 +1,4 @@
-"""The whole graph by the command line on Google Cloud Storage and Azure over HTTP, with quarantine and restore."""
+"""The whole graph, run by the command line on Google Cloud Storage and Azure over HTTP, with quarantine and restore."""
 
 import os
 import time
@@ -41,13 +41,13 @@ from lakefs_gc_assets_tests.servers.stores import azure_container, azure_server,
 
 __all__ = ["azure_container", "azure_server", "gcs_bucket", "gcs_server"]
 
-# Before any test starts Spark: its Python workers read credentials from the environment that it was started in.
+# Before any test starts Spark: its Python workers read credentials from the environment in which Spark started.
 os.environ["TEST_AZURE_KEY"] = ACCOUNT_KEY
 
 
 @dataclass
 class InCloud:
-    """A sample repository whose objects lie in a cloud, with its configuration file.
+    """A sample repository whose objects are in a cloud, with its configuration file.
 
     Attributes:
         old_at: when all its objects may be collected, by the clock of `time.monotonic`.
@@ -61,7 +61,7 @@ class InCloud:
     old_at: float = field(default_factory=lambda: time.monotonic() + demo.BUCKET_AGING.total_seconds())
 
     def command(self, name: str, *arguments: str, **collection: Any) -> Result:
-        """What a user types; exit status 0."""
+        """Runs a command as a user types it, and requires exit status 0."""
         settings = {**self.content, "collection": {**self.content["collection"], **collection}}
         self.file.write_text(yaml.safe_dump(settings))
         secrets = {"TEST_LAKEFS_SECRET": self.server.secret_access_key}
@@ -77,7 +77,7 @@ class InCloud:
         return found
 
     def drop(self) -> LiveObject:
-        """A staged object is deleted: what it was is garbage from now on."""
+        """Deletes a staged object, whose physical object is garbage from now on."""
         dropped = next(live for live in self.sample.live if live.kind == "staged")
         self.sample.live.remove(dropped)
         with closing(Session(self.server, self.sample.repository)) as api:
@@ -85,7 +85,7 @@ class InCloud:
         return dropped
 
     def keys(self, prefix: str) -> set[str]:
-        """What lies below a prefix of the repository."""
+        """Keys below a prefix of the repository."""
         return {key for batch in self.store.list(prefix) for key in batch.column("key").to_pylist()}
 
 
@@ -127,7 +127,7 @@ CLOUDS = {"gcs": _google, "azure": _azure}
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, InCloud | str]]:
-    """A repository in each cloud, or why there is none; all of them grow old at the same time."""
+    """A repository in each cloud, or the reason why there is none; all age at the same time."""
     with ExitStack() as stack:
         stack.enter_context(pytest.MonkeyPatch.context()).delenv("DAGSTER_HOME", raising=False)
 

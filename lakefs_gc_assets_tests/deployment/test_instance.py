@@ -53,7 +53,7 @@ def test_nothing_is_sent_home(instance: dg.DagsterInstance) -> None:
 def test_what_steps_print_can_be_kept_on_s3(
     tmp_path: Path, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lines that dagster.yaml shows, uncommented."""
+    """Uncomments the lines that dagster.yaml shows."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     shown = yaml.safe_load(commented("compute_logs"))

@@ -1,7 +1,7 @@
-"""The wheel: what is in it, and that it works in an environment of its own.
+"""The wheel: its contents, and that it works in a separate environment.
 
-That has what the wheel requires and nothing else, as links to the files that the environment of the tests has: to
-install it takes minutes and more than a gigabyte.
+The environment has only the wheel's requirements, as links to files of the tests' environment: installing them takes
+minutes and more than a gigabyte.
 """
 
 import json
@@ -34,18 +34,18 @@ EXTRAS = DESCRIBED["optional-dependencies"]
 
 
 def stranger() -> dict[str, str]:
-    """The environment variables of somebody who does not know this checkout."""
+    """The environment variables of a user without this checkout."""
     known = ("PYTHONPATH", "VIRTUAL_ENV", "DAGSTER_HOME", "LAKEFS_GC_CONFIG")
     return {name: value for name, value in os.environ.items() if name not in known}
 
 
 def ended(*command: str | Path, folder: Path, seconds: float = 120) -> "subprocess.CompletedProcess[str]":
-    """A command that has ended, in a folder that does not know this checkout."""
+    """Runs a command in a folder outside this checkout, and returns it when it has ended."""
     return subprocess.run(command, cwd=folder, env=stranger(), capture_output=True, text=True, timeout=seconds)
 
 
 def run(*command: str | Path, folder: Path, seconds: float = 120) -> str:
-    """What a command prints that ends well."""
+    """Output of a command that must succeed."""
     found = ended(*command, folder=folder, seconds=seconds)
     assert found.returncode == 0, found.stdout + found.stderr
     return found.stdout
@@ -53,7 +53,7 @@ def run(*command: str | Path, folder: Path, seconds: float = 120) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as `make build` makes it."""
+    """The wheel as `make build` builds it."""
     folder = tmp_path_factory.mktemp("dist")
     offline = ("--offline", "--no-build-isolation", "--python", sys.executable, "--quiet")
     run(*_UV, "build", PROJECT, "--wheel", *offline, "--out-dir", folder, folder=folder)
@@ -106,7 +106,7 @@ def test_the_changelog_has_this_version() -> None:
 
 
 def installed(wheel: Path, folder: Path, python: str = sys.executable, extras: Sequence[str] = ()) -> Path:
-    """The programs of an environment that has the wheel, and what it requires with some extras."""
+    """Folder of the programs of an environment with the wheel and its requirements for some extras."""
     run(*_UV, "venv", "--quiet", "--offline", "--python", python, folder / "venv", folder=folder)
     programs = folder / "venv" / "bin"
     install = ("pip", "install", "--quiet", "--offline", "--no-deps", "--python", programs / "python")
@@ -131,7 +131,7 @@ def test_an_environment_of_its_own_has_the_command(
         programs = request.getfixturevalue("programs")
     else:
         python = shutil.which(f"python{version}")
-        # A program of this name may be there that only knows where a Python could be.
+        # A program of this name may exist that is only a stub which suggests how to install Python.
         if python is None or subprocess.run([python, "--version"], capture_output=True).returncode != 0:
             pytest.skip(f"there is no Python {version} here")
         programs = installed(wheel, tmp_path, python)
@@ -144,12 +144,12 @@ def test_an_environment_of_its_own_has_the_command(
 
 @pytest.fixture(scope="module")
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment that has no extra."""
+    """Programs of an environment without extras."""
     return installed(wheel, tmp_path_factory.mktemp("base"))
 
 
 class TestWithoutExtras:
-    """What the wheel requires and nothing else, so that a library that nobody requires is missed."""
+    """Only the wheel's requirements are installed, so a missing requirement is noticed."""
 
     def test_it_has_no_library_of_an_extra(self, programs: Path, tmp_path: Path) -> None:
         code = "import importlib.util, sys; print(*(each for each in sys.argv[1:] if importlib.util.find_spec(each)))"
@@ -159,7 +159,7 @@ class TestWithoutExtras:
         assert run(programs / "python", "-c", code, *of_extras, "dagster", folder=tmp_path) == "dagster\n"
 
     def test_a_process_without_a_file_loads_the_graph(self, programs: Path, tmp_path: Path) -> None:
-        """As those in which Dagster's code server runs: pyspark ends them where a library of Spark Connect lacks."""
+        """Dagster's code server runs in such processes; pyspark ends them if a library of Spark Connect is missing."""
         load = "from lakefs_gc_assets.defs import checks; print('loaded')"
 
         assert run(programs / "python", "-c", load, folder=tmp_path) == "loaded\n"

@@ -1,4 +1,4 @@
-"""The policy documents of docs/policies against every call that runs make of the store and of the lakeFS server."""
+"""The policy documents of docs/policies, compared with every call that runs make to the store and the lakeFS server."""
 
 import fnmatch
 import json
@@ -39,11 +39,11 @@ POLICIES = Path(__file__).parents[2] / "docs" / "policies"
 COLLECTOR = "AKIACOLLECTOR"
 _KEYS = re.compile(r"<Key>([^<]*)</Key>")
 Call = tuple[str, str]
-"""An action and the resource that it is about."""
+"""An action, and the resource it applies to."""
 
 
 def calls_of(request: Request) -> Iterator[Call]:
-    """The actions of IAM that a request needs."""
+    """The IAM actions that a request needs."""
     path, query = unquote(request.path).lstrip("/"), parse_qs(request.query, keep_blank_values=True)
     name, _, key = path.partition("/")
     if request.headers.get("x-amz-server-side-encryption") == "aws:kms":
@@ -56,7 +56,7 @@ def calls_of(request: Request) -> Iterator[Call]:
         yield from (("s3:DeleteObject", f"{name}/{key}") for key in _KEYS.findall(request.body.decode()))
     elif not key:
         assert request.method == "HEAD" or "prefix" in query, f"{request.method} {request.path}?{request.query}"
-        # A look whether the bucket is there has no prefix, so a condition on one does not hold it back.
+        # A check that the bucket exists has no prefix, so a condition on the prefix does not deny it.
         yield "s3:ListBucket", f"{name}?{query['prefix'][0]}" if "prefix" in query else name
     elif request.method in ("GET", "HEAD"):
         yield "s3:GetObject", path
@@ -71,7 +71,7 @@ def calls_of(request: Request) -> Iterator[Call]:
 
 
 def rights(document: str, bucket: str, prefix: str, key: str = "") -> set[Call]:
-    """What a document allows: actions and patterns of resources."""
+    """Permissions in a document: actions and resource patterns."""
     text = (POLICIES / f"{document}.json").read_text()
     text = text.replace("BUCKET", bucket).replace("PREFIX", prefix).replace('"KEY"', json.dumps(key))
     found = set()
@@ -96,7 +96,7 @@ def allows(right: Call, call: Call) -> bool:
 
 @dataclass
 class Watched:
-    """A repository in a bucket, and what the collector asked of store and server.
+    """A repository in a bucket, and the collector's calls to store and server.
 
     Attributes:
         old_at: when all its objects may be collected, by the clock of `time.monotonic`.
@@ -111,28 +111,28 @@ class Watched:
     old_at: float = field(default_factory=lambda: time.monotonic() + demo.BUCKET_AGING.total_seconds())
 
     def run(self, flow: Flow = Flow.CLEAN, **collection: Any) -> tuple[set[Call], set[str]]:
-        """Makes a run; returns the calls of the store and the rights that lakeFS asked for."""
+        """Makes a run; returns its calls to the store and the permissions that lakeFS checked."""
         return self.rights_asked(lambda runs: runs.collect(flow), **collection)
 
     def forecast(self) -> tuple[set[Call], set[str]]:
-        """The same of a forecast."""
+        """The same for a forecast."""
         return self.rights_asked(
             lambda runs: forecast.make(runs.open(), LocalEngine(), print), wait_before_dump_seconds=0
         )
 
     def encrypted(self, key: str) -> set[Call]:
-        """The calls of the store in a run of which everything that is written is encrypted by a key."""
+        """Calls to the store in a run that encrypts everything it writes with a key."""
         encryption = {"server_side_encryption": "aws:kms", "kms_key_id": key}
         calls, _ = self.rights_asked(lambda runs: runs.collect(), encryption)
-        # Whatever is read may have been written so.
+        # Anything that is read may have been encrypted.
         return calls | {("kms:Decrypt", key) for action, _ in calls if action == "s3:GetObject"}
 
     def calls(self, work: Callable[[ArrowRuns], object], **collection: Any) -> set[Call]:
-        """The calls of the store in whatever work."""
+        """Calls to the store during any work."""
         return self.rights_asked(work, quarantine_days=0, max_candidate_share=1, **collection)[0]
 
     def rights(self, *documents: str) -> set[Call]:
-        """What documents allow of this repository."""
+        """Permissions that documents grant for this repository."""
         return {right for document in documents for right in rights(document, self.bucket, self.prefix)}
 
     def rights_asked(
@@ -150,7 +150,7 @@ class Watched:
 
 @contextmanager
 def watching(s3: S3Server, bucket: str, folder: Path) -> Iterator[Watched]:
-    """A repository of which all objects may be collected soon, and all that is asked of it."""
+    """A repository whose objects may all be collected soon, with all calls recorded."""
     required: list[tuple[str, str]] = []
     require = core.User.require
 
@@ -171,7 +171,7 @@ def watching(s3: S3Server, bucket: str, folder: Path) -> Iterator[Watched]:
 def made(
     s3_server: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Watched, Watched]]:
-    """A repository in a bucket without versions and in one with them; both grow old at the same time."""
+    """A repository in a bucket without versions and one in a bucket with versions; both age at the same time."""
     with ExitStack() as stack:
         names = (bucket, s3_server.new_versioned_bucket())
         plain, versioned = (
@@ -191,12 +191,12 @@ def versioned(made: tuple[Watched, Watched]) -> Watched:
 
 
 def beyond(calls: set[Call], allowed: set[Call]) -> list[Call]:
-    """Calls that no right allows."""
+    """Calls that no permission allows."""
     return sorted(call for call in calls if not any(allows(right, call) for right in allowed))
 
 
 def idle(calls: set[Call], allowed: set[Call]) -> list[Call]:
-    """Rights that no call needs."""
+    """Permissions that no call needs."""
     return sorted(right for right in allowed if not any(allows(right, call) for call in calls))
 
 
@@ -224,13 +224,13 @@ def test_sweeps_and_purges_ask_the_store_for_what_their_document_allows_and_for_
 
     restored = watched.calls(bring_one_back)
     (written,) = beyond(restored, allowed)
-    # A restoration deletes nothing, not even copies.
+    # A restore deletes nothing, not even copies.
     deletes = {right for right in allowed if right[0] == "s3:DeleteObject"}
     assert fates == ["restored"] and idle(restored, allowed - deletes) == []
     assert written[0] == "s3:PutObject" and written[1].startswith(f"{watched.bucket}/{watched.prefix}/data/")
 
     fates.clear()
-    # Servers tell their time in whole seconds, and what was moved within the last one is not due by it.
+    # Servers report times in whole seconds, so an object moved within the last second is not due yet.
     time.sleep(1)
     purged = watched.calls(lambda runs: fates.extend(str(each.fate) for each in runs.purge()))
     assert set(fates) == {"purged"}

@@ -1,8 +1,8 @@
-"""The policy documents for Google Cloud Storage and Azure against every call that runs make of an emulator.
+"""The policy documents for Google Cloud Storage and Azure, compared with every call of a run to an emulator.
 
-Neither emulator asks for rights, so what is compared are the rights that the services' own documentation names for
-each call: cloud.google.com/storage/docs/access-control/iam-json and learn.microsoft.com/rest/api/storageservices,
-"Permissions for calling data operations".
+Neither emulator checks permissions. So the required permissions of each call come from the services' documentation:
+cloud.google.com/storage/docs/access-control/iam-json and learn.microsoft.com/rest/api/storageservices, "Permissions for
+calling data operations".
 """
 
 import fnmatch
@@ -35,9 +35,9 @@ __all__ = ["azure_container", "azure_server", "gcs_bucket", "gcs_server"]
 pytestmark = pytest.mark.slow
 POLICIES = Path(__file__).parents[2] / "docs" / "policies"
 Call = tuple[str, str]
-"""A permission, and the object that it is about, `?` and a prefix of names for a listing, or nothing for the bucket."""
+"""A permission and its object: a name, `?` and a prefix for a listing, or nothing for the bucket."""
 Right = tuple[str, str | None]
-"""A permission, and the names that it is limited to, with `?` before them for a listing; None if it has no limit."""
+"""A permission and its limit: a pattern of names, after `?` for a listing, or None for no limit."""
 
 _CONTAINERS = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _READ, _WRITE, _DELETE = (f"{_CONTAINERS}/blobs/{what}" for what in ("read", "write", "delete"))
@@ -51,7 +51,7 @@ _NAMED = re.compile(r'\{"name": ?"([^"]*)"|"name": ?"([^"]*)"')
 
 
 def google_calls(request: Request, status: int) -> Iterator[Call]:
-    """The permissions of IAM that a request to Google Cloud Storage needs, which was answered so."""
+    """The IAM permissions that a request to Google Cloud Storage needs, given the status of its answer."""
     segments = request.path.strip("/").split("/")
     query = {name: values[0] for name, values in parse_qs(request.query, keep_blank_values=True).items()}
     match request.method, segments:
@@ -84,7 +84,7 @@ def _written(name: str, query: dict[str, str]) -> Iterator[Call]:
 
 
 def azure_calls(request: Request, status: int) -> Iterator[Call]:
-    """The actions of Azure's roles that a request to the blob service needs, which was answered so."""
+    """The actions of Azure roles that a request to the blob service needs, given the status of its answer."""
     _, _, *names = unquote(request.path).strip("/").split("/")
     name = "/".join(names)
     query = {name: values[0] for name, values in parse_qs(request.query, keep_blank_values=True).items()}
@@ -108,7 +108,7 @@ def azure_calls(request: Request, status: int) -> Iterator[Call]:
 
 
 def google_rights(document: str, prefix: str) -> set[Right]:
-    """What a document allows."""
+    """Permissions that a document grants."""
     content = _read(document, prefix)
     found: set[Right] = set()
     for binding in content["bindings"]:
@@ -124,7 +124,7 @@ def google_rights(document: str, prefix: str) -> set[Right]:
 
 
 def azure_rights(document: str, prefix: str) -> set[Right]:
-    """What a document allows."""
+    """Permissions that a document grants."""
     content = _read(document, prefix)
     roles = {role["Name"]: role for role in content["roles"]}
     found: set[Right] = set()
@@ -136,7 +136,7 @@ def azure_rights(document: str, prefix: str) -> set[Right]:
             assert clause, f"a condition that nobody here reads: {condition}"
             [action], kind, limits = role["DataActions"], clause["kind"] or "", clause["limits"].split(" OR ")
             assert clause["action"] == action
-            # Reading and listing are one action with a condition for each.
+            # Reading and listing are one action, with a condition for each.
             assert (kind in (" AND NOT", " AND") and len(clauses) == 2) if action == _READ else not kind
             attribute = (
                 f"@Request[{_CONTAINERS}/blobs:prefix]" if kind == " AND" else f"@Resource[{_CONTAINERS}/blobs:path]"
@@ -154,7 +154,7 @@ def _read(document: str, prefix: str) -> dict[str, Any]:
 
 
 def allows(right: Right, call: Call) -> bool:
-    """Whether a right is enough for a call."""
+    """True if a permission allows a call."""
     permission, limit = right
     if permission != call[0] or limit is None:
         return permission == call[0]
@@ -164,10 +164,10 @@ def allows(right: Right, call: Call) -> bool:
 
 @dataclass
 class Watched:
-    """A repository in a cloud, reached by lakeFS and by the collector through a proxy each.
+    """A repository in a cloud; lakeFS and the collector each reach it through a proxy.
 
     Attributes:
-        asked: the collector's requests, each with the status that it was answered.
+        asked: the collector's requests, each with the status of its answer.
         old_at: when all its objects may be collected, by the clock of `time.monotonic`.
     """
 
@@ -190,7 +190,7 @@ class Watched:
         return self.rights(document, f"policies/{self.sample.repository}")
 
     def calls(self, work: Callable[[ArrowRuns], object], **collection: Any) -> set[Call]:
-        """What the collector asks for while it does something."""
+        """Calls that the collector makes during some work."""
         content = demo.configuration(self.server, self.sample.repository, self.proxy.settings()).model_dump()
         content["collection"] |= {"quarantine_days": 0, "max_candidate_share": 1, **collection}
         self.asked.clear()
@@ -200,7 +200,7 @@ class Watched:
 
 def purge(runs: ArrowRuns) -> None:
     """Empties the quarantine."""
-    # Stores tell their time in whole seconds, and what was moved within the last one is not due by it.
+    # Stores report times in whole seconds, so an object moved within the last second is not due yet.
     time.sleep(1)
     assert {str(each.fate) for each in runs.purge()} == {"purged"}
 
@@ -209,7 +209,7 @@ def purge(runs: ArrowRuns) -> None:
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Watched | str]]:
-    """A repository in each cloud, or why there is none; all of them grow old at the same time."""
+    """A repository in each cloud, or the reason why there is none; all age at the same time."""
     watches = {"gcs": _google, "azure": _azure}
     with ExitStack() as stack:
 
@@ -242,12 +242,12 @@ def watched(request: pytest.FixtureRequest, made: dict[str, Watched | str]) -> W
 
 
 def beyond(calls: set[Call], allowed: set[Right]) -> list[Call]:
-    """Calls that no right allows."""
+    """Calls that no permission allows."""
     return sorted(call for call in calls if not any(allows(right, call) for right in allowed))
 
 
 def idle(calls: set[Call], allowed: set[Right]) -> list[Right]:
-    """Rights that no call needs."""
+    """Permissions that no call needs."""
     return [right for right in allowed if not any(allows(right, call) for call in calls)]
 
 

@@ -1,4 +1,4 @@
-"""Planted secrets show nowhere: not in error texts, logs, representations, or in what the domain stores."""
+"""Planted secrets appear nowhere: not in errors, logs, representations, or stored records."""
 
 import json
 import logging
@@ -67,13 +67,13 @@ STORE = StoreSettings(
 
 
 def require_none(text: str) -> None:
-    """Fails where a secret, or a good part of one, is in a text."""
+    """Fails if a text contains a secret or a large part of one."""
     planted.require_absent(SPELT, text)
 
 
 @pytest.fixture(autouse=True)
 def logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """All that is logged, by us in every detail, by libraries as far as people turn it on to see what happens."""
+    """All log messages: ours at the debug level, libraries at a level that users choose for diagnosis."""
     caplog.set_level(logging.INFO)
     logging.getLogger("lakefs_gc_assets").setLevel(logging.DEBUG)
     yield
@@ -81,7 +81,7 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def reported(action: Callable[[], object]) -> str:
-    """The text of the error that an action ends with, and of what led to it, as a log would show it."""
+    """The text of the error that an action raises, and of its causes, as a log would show it."""
     with mock.patch("time.sleep"), pytest.raises(CollectionError) as caught:
         action()
     return str(caught.value) + "".join(traceback.format_exception(caught.value))
@@ -126,7 +126,7 @@ def test_no_server_at_all() -> None:
     ],
 )
 def test_a_store_that_refuses(code: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is sent again is what was sent. The client of a busy store waits by the clock where nothing makes it sleep.
+    # Retries send the same request again. The client of a busy store waits by the clock if no sleep is scripted.
     monkeypatch.setattr(cloud, "ATTEMPTS", 2)
     service = Service(STORE)
     service.status = 403
@@ -199,7 +199,7 @@ def test_a_secret_that_is_written_into_the_file_is_refused_without_repeating_it(
 
 
 def test_what_the_domain_stores(local_store: ObjectStore) -> None:
-    """Plan, lock, receipts and report of a run whose server and store fail and repeat what they were sent."""
+    """Plan, lock, receipts and report of a run whose server and store fail and echo requests."""
     with scripted(said(GOOD["repository"] | {"id": "other"}), refused(500, ECHO)) as server:
         client = LakeFSClient(settings(server.url), "repo", FixedClock())
         error = reported(client.branches)
