@@ -23,9 +23,9 @@ _SECONDS = 180
 _SECONDS_TO_END = 30
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that does little: the second compiler and threads of a collector cost more than they spare."""
+"""Options of a JVM that does little: the second compiler and parallel collector threads cost more than they save."""
 QUICKLY = MappingProxyType({"JDK_JAVA_OPTIONS": QUICK})
-"""The environment of processes whose JVMs, and those that they start, take them."""
+"""Environment of processes whose JVMs, and the JVMs that they start, use these options."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Standalone:
     workers: tuple[int, ...]
 
     def kill_an_executor(self) -> bool:
-        """Kills one executor's process, as a machine that goes away does; whether there was one."""
+        """Kills the process of one executor, as if its machine went away; returns False if there was none."""
         for executor in sorted(_children(self.workers)):
             os.kill(executor, signal.SIGKILL)
             return True
@@ -48,7 +48,7 @@ def standalone(folder: Path, environments: Sequence[Mapping[str, str]] = ({}, {}
     """Starts a standalone cluster, and ends it.
 
     Args:
-        environments: of each worker and its executors, beside what this process has.
+        environments: variables of each worker and its executors, in addition to this process's environment.
     """
     with ExitStack() as stack:
         named = ["--host", HOST, "--port", "0", "--webui-port", "0"]
@@ -59,7 +59,7 @@ def standalone(folder: Path, environments: Sequence[Mapping[str, str]] = ({}, {}
                 started(
                     folder / f"worker-{number}.log",
                     "org.apache.spark.deploy.worker.Worker",
-                    # Of a slow task Spark makes no copy on the host where it runs.
+                    # Spark makes no copy of a slow task on the host that runs it.
                     *("--host", f"127.0.0.{number}", "--cores", "1", "--memory", "1g", "--webui-port", "0"),
                     *("--work-dir", str(folder / f"worker-{number}"), url),
                     environment=environment,
@@ -91,7 +91,7 @@ def connect_server(folder: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Process:
-    """A process and what it says."""
+    """A process and its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -101,7 +101,7 @@ class Process:
 def started(
     log: Path, name: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Process]:
-    """Starts a class of Spark's, or one that a variable of Spark's adds to them; ends it."""
+    """Starts a Spark class, or one that a Spark variable adds to the classpath; ends it."""
     home = Path(pyspark.__file__).parent
     with_spark = {
         **os.environ,
@@ -123,7 +123,7 @@ def started(
             yield Process(process, log)
         finally:
             process.terminate()
-            # A worker that was told to end has been seen to wait for ever.
+            # A worker told to end has been seen waiting forever.
             try:
                 process.wait(_SECONDS_TO_END)
             except subprocess.TimeoutExpired:
@@ -133,7 +133,7 @@ def started(
 
 @dataclass(frozen=True)
 class EventLog:
-    """What Spark itself says of an application that has ended."""
+    """Spark's own event log of an application that has ended."""
 
     folder: Path
 
@@ -142,7 +142,7 @@ class EventLog:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What Spark is to be told before the application begins."""
+        """Properties that Spark needs before the application begins."""
         return {
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": self.folder.as_uri(),
@@ -151,13 +151,13 @@ class EventLog:
         }
 
     def read(self, *kinds: str) -> list[dict[str, Any]]:
-        """Events of some kinds, of all applications, in order."""
+        """Events of the given kinds, of all applications, in order."""
         lines = [line for file in sorted(self.folder.iterdir()) for line in file.read_text().splitlines()]
         return [event for event in map(json.loads, lines) if event["Event"] in kinds]
 
 
 def reported(started: Process, pattern: str) -> str:
-    """What a process says of itself once it is ready. Raises AssertionError where it never is."""
+    """The text that a process logs once it is ready. Raises AssertionError if it never becomes ready."""
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until and started.process.poll() is None:
         if found := re.search(pattern, started.log.read_text()):

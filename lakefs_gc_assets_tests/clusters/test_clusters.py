@@ -1,4 +1,4 @@
-"""Runs on a cluster and over Spark Connect, from the command line, with nothing changed but the settings of `spark`."""
+"""Runs on a cluster and over Spark Connect, from the command line, with only the `spark` settings changed."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns, sample_runs
 __all__ = ["sample_runs"]
 pytestmark = pytest.mark.timeout(900)
 _PHASES = ("store_df: cutoff", "uncommitted_df: prepare", "committed_df: ", "candidates: ", "deleted_report: recheck")
-"""What the command says when a phase has begun."""
+"""Output of the command when a phase begins."""
 _HALTED = "TEST_HALTED"
 _IN_EVERY_PYTHON = f"""
 import io, os, re, sys, time
@@ -57,7 +57,7 @@ else:
     # Else the driver itself would do everything with so few objects.
     files.LOCAL_ROWS = engine.LOCAL_ROWS = -1
 """
-"""What Python itself loads at its start: of each frame, one task that writes it does so and is long to say so."""
+"""Loaded when Python starts: in each frame, one task that writes rows is slow to report that it finished."""
 
 
 @pytest.mark.slow
@@ -99,14 +99,14 @@ def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: 
         "spark.sql.shuffle.partitions": "2",
         "spark.speculation": "true",
         "spark.speculation.efficiency.enabled": "false",
-        # However long other tasks of a stage take, and where it has no other.
+        # However long other tasks of a stage take, and even if it has only one.
         "spark.speculation.task.duration.threshold": "2s",
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.timeout": "8s",
         "spark.dynamicAllocation.executorIdleTimeout": "8s",
     }
-    # Long enough for executors to go in the middle of a run.
+    # Long enough that executors go away in the middle of a run.
     waits = {"wait_before_dump_seconds": 11}
     configuration = demo.configuration(sample_runs.server, sample_runs.sample.repository)
     before = sample_runs.objects()
@@ -127,7 +127,7 @@ def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: 
     assert before - sample_runs.objects() == set(garbage)
     sample_runs.require_collected()
 
-    # Of each step a task was made twice: one of the two never answered. So objects were deleted twice.
+    # Each step ran one task twice, and one of the two attempts never answered. So objects were deleted twice.
     assert {file.name for file in halted.iterdir()} == set(STEPS)
     assert sum(event["Task Info"]["Speculative"] for event in log.read("SparkListenerTaskEnd")) >= len(STEPS)
     assert receipts.read(sample_runs.store, made.id).num_rows > made.deleted.rows
@@ -136,7 +136,7 @@ def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: 
 
 
 def _figures(report: Report) -> dict[str, Any]:
-    """What a report says of a mark, which a dry run and a sweep have in common."""
+    """Figures of a mark in a report, which a dry run and a sweep share."""
     counts = {name: count for name, count in report.counts.items() if name != "deleted"}
     object_bytes = {name: size for name, size in report.object_bytes.items() if name != "deleted"}
     return {"counts": counts, "object_bytes": object_bytes, "kept": report.kept, "source": report.commit_source}

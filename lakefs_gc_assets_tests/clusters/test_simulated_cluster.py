@@ -72,7 +72,7 @@ def test_the_limits_of_the_store_are_never_exceeded(phase: Phase, store: Store, 
             total = 0
             for moment, amount in taken[place:]:
                 total += amount
-                # What one second did not use, the next one may.
+                # One second's unused requests may be made in the next second.
                 assert total <= rate * (1 + moment - begun) + 1
     assert not [moment for moment, _, _ in made.answered if storms[1] and moment % 10 >= 9]
 
@@ -84,7 +84,7 @@ def test_more_executors_are_hardly_ever_slower(phase: Phase, executors: int, lat
 
     tasks = [cost for stage in phase.stages for cost in stage.tasks]
     longest = max(cost.cpu + sum(latency + seconds for _, seconds, _ in cost.calls) for cost in tasks)
-    # In another order the longest task may come last.
+    # In another order, the longest task may come last.
     assert many <= few + longest + 1e-6
 
 

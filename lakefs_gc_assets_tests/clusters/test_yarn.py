@@ -1,4 +1,4 @@
-"""Runs on YARN, from the command line; its nodes have no more than an archive brings them."""
+"""Runs on YARN, from the command line; its nodes have only the contents of an archive."""
 
 import shutil
 import subprocess
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def packed_environment(folder: Path) -> Path:
-    """An archive of an environment that has this package; other packages it takes from where they are.
+    """An archive of an environment with this package; other packages are linked.
 
-    All of them would be gigabytes. A file that names the folder of the others stands in for their copies.
+    Copies of all packages would be gigabytes. A file with the path of the other packages replaces them.
     """
     environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
@@ -34,7 +34,7 @@ def packed_environment(folder: Path) -> Path:
 @pytest.mark.slow
 def test_yarn_with_a_packed_environment(sample_runs: SampleRuns, tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
-    # A node has memory for one executor, so that both have one.
+    # A node has memory for one executor, so both nodes get one.
     with yarn.yarn(tmp_path / "yarn", megabytes=2560) as cluster:
         properties = {
             **log.properties,
@@ -65,6 +65,7 @@ def test_yarn_with_a_packed_environment(sample_runs: SampleRuns, tmp_path: Path)
 
         assert cluster.applications() == [("lakefs-gc", "SUCCEEDED")] * 2
         for node in cluster.nodes:
-            # Python compiles what it imports, beside it: workers took the package from the archive.
+            # Python writes compiled files beside the modules that it imports: so workers loaded the package from the
+            # archive.
             assert list(node.glob("local/**/environment/**/collector/__pycache__/*.pyc"))
     assert {event["Task Info"]["Executor ID"] for event in log.read("SparkListenerTaskEnd")} == {"1", "2"}

@@ -1,7 +1,7 @@
-"""YARN on this machine: Hadoop's resource manager and two node managers, processes of the jars of its mini cluster.
+"""YARN on this machine: Hadoop's resource manager and two node managers, run from the jars of its mini cluster.
 
-The jars come from a Maven repository, once, into the cache folder of `emulators`; what else they need is in pyspark.
-`python -m lakefs_gc_assets_tests.clusters.yarn` only fetches them.
+The jars are downloaded once from a Maven repository into the cache folder of `emulators`; pyspark has the other
+dependencies. `python -m lakefs_gc_assets_tests.clusters.yarn` only downloads them.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.servers.emulators import CACHE, installed
 from lakefs_gc_assets_tests.servers.free_ports import free_port
 
 HADOOP = "3.5.0"
-"""The version whose client pyspark has."""
+"""The Hadoop version of pyspark's client."""
 _JARS = {
     f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP}": (
         "06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c"
@@ -32,7 +32,7 @@ _JARS = {
     "org.bouncycastle:bcpkix-jdk18on:1.82": "bdc723e20834832ac6af136cb5b5ff05e43b71d4fa151cc6510d9212ee086e63",
     "org.bouncycastle:bcutil-jdk18on:1.82": "4420691958ad1c0ba275a6d6d8a6317adbdbdc9277055b6a72aa89c88cda8c7d",
 }
-"""What is fetched, with its SHA-256."""
+"""Downloaded jars, with their SHA-256."""
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy-dependencies"
 _NODES = 2
 _SECONDS = 180
@@ -45,8 +45,8 @@ class Yarn:
 
     Attributes:
         configuration: the folder that clients need as HADOOP_CONF_DIR.
-        nodes: a folder for each node: containers run in `local`, what they say is in `logs`.
-        web: where the resource manager tells of itself.
+        nodes: a folder for each node; containers run in `local` and log to `logs`.
+        web: address of the resource manager's web service.
     """
 
     configuration: Path
@@ -54,7 +54,7 @@ class Yarn:
     web: str
 
     def applications(self) -> list[tuple[str, str]]:
-        """How each application ended: its name and its final status, oldest first.
+        """Name and final status of each application, oldest first.
 
         Waits for up to a minute: the resource manager learns of an end some time after the driver's process is gone.
         """
@@ -68,9 +68,9 @@ class Yarn:
 
 
 def jars() -> Path:
-    """The folder of the jars, fetched where they are not in the cache; skips the test where Maven cannot fetch them.
+    """The folder of the jars, downloaded unless cached; skips the test if Maven cannot download them.
 
-    Raises AssertionError where one is not what it was.
+    Raises AssertionError if the checksum of a jar differs.
     """
     folder = CACHE / f"hadoop-{HADOOP}"
     with tempfile.TemporaryDirectory() as temporary:
@@ -87,7 +87,7 @@ def jars() -> Path:
 
 
 def _pom() -> str:
-    """A project that needs the jars, and nothing of what they say that they need."""
+    """A Maven project that depends on the jars without their transitive dependencies."""
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
         "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
@@ -104,7 +104,7 @@ def yarn(folder: Path, megabytes: int) -> Iterator[Yarn]:
     """Starts a cluster of two nodes, and ends it.
 
     Args:
-        megabytes: what each node has for containers.
+        megabytes: memory of each node for containers.
     """
     path = f"{jars()}/*"
     ports = _free_ports(5)
@@ -146,10 +146,10 @@ def _properties(ports: list[int], megabytes: int) -> dict[str, str]:
         "yarn.nodemanager.resource.memory-mb": str(megabytes),
         "yarn.nodemanager.resource.cpu-vcores": "4",
         "yarn.scheduler.minimum-allocation-mb": "128",
-        # What a JVM reserves is no memory that it has.
+        # Memory that a JVM reserves is not memory in use.
         "yarn.nodemanager.vmem-check-enabled": "false",
         "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
-        # What containers leave is to be looked at.
+        # Keeps files of containers for inspection.
         "yarn.nodemanager.delete.debug-delay-sec": "3600",
         "yarn.scheduler.capacity.root.queues": "default",
         "yarn.scheduler.capacity.root.default.capacity": "100",
@@ -174,7 +174,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_for_nodes(cluster: Yarn, running: list[Process]) -> None:
-    """Returns when all nodes take containers. Raises AssertionError where they never do."""
+    """Returns when all nodes take containers. Raises AssertionError if they never do."""
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until and all(each.process.poll() is None for each in running):
         try:
@@ -187,7 +187,7 @@ def _wait_for_nodes(cluster: Yarn, running: list[Process]) -> None:
 
 
 def _get(address: str) -> Any:
-    """What the resource manager tells, by JSON."""
+    """A JSON answer of the resource manager."""
     with urlopen(address, timeout=10) as answer:
         return json.load(answer)
 
