@@ -1,6 +1,6 @@
-"""What all tests share: one Spark session, hypothesis profiles, no telemetry.
+"""Fixtures shared by all tests: one Spark session, hypothesis profiles, no telemetry.
 
-Tests that need neither Spark nor Dagster import neither, so that a folder of them is done in seconds.
+Tests that need neither Spark nor Dagster import neither, so a folder of such tests takes seconds.
 """
 
 import gc
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 REMOTE_VARIABLE = "TEST_SPARK_REMOTE"
 _NEW_OBJECTS = 20_000
-"""So many objects more than before, and Python's collector of cycles looks at the new ones; by default it is 700."""
+"""New objects before Python's cyclic garbage collector checks them; the default is 700."""
 
-# `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) looks for new ones, long. No test fails for
-# how fast the machine is.
+# `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) searches long for new ones. No test fails
+# because the machine is slow.
 settings.register_profile("default", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.register_profile("soak", settings.get_profile("default"), max_examples=5000)
@@ -44,9 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draws the seed of simulated histories and names a folder before other processes start; measures what tests cost.
+    """Draws the seed of simulated histories and names a folder before other processes start; measures test costs.
 
-    In the folder lie recordings that the tests make; see `recordings`.
+    The folder holds recordings that tests make; see `recordings`.
     """
     draw_seed()
     if FOLDER_VARIABLE not in os.environ:
@@ -56,13 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Says which histories are played."""
+    """Reports the seed of the histories."""
     return f"histories: {SEED_VARIABLE}={draw_seed()}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Spares Python's collector of cycles modules and tests, which stay: it took a twelfth of the time."""
+    """Exempts modules and tests from Python's cyclic garbage collector.
+
+    They stay, and scanning them took a twelfth of the time.
+    """
     gc.disable()
     try:
         return (yield)
@@ -74,9 +77,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the dearest files first: what is dealt out last is cheap, so that all processes end at about one time.
+    """Puts the most expensive files first, so that all processes end at about the same time.
 
-    Files that nobody has measured come before all others: they may be dear.
+    Files without a measured cost come first: they may be expensive.
     """
     dear = costs.of_files({item.nodeid for item in items})
     items.sort(key=lambda item: -dear.get(item.nodeid.partition("::")[0], inf))
@@ -84,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling | None":
-    """Lets few processes start Spark; see `spark_files`."""
+    """Lets only a few processes start Spark; see `spark_files`."""
     from lakefs_gc_assets_tests.harness.spark_files import SparkOnFew
 
     return SparkOnFew(config, log) if config.getvalue("dist") == "loadfile" else None
@@ -92,7 +95,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Sche
 
 @pytest.fixture(scope="session", autouse=True)
 def no_wait_for_the_disk() -> "Iterator[None]":
-    """No test looks at what is left after a power failure, and thousands of files are written."""
+    """Skips fsync: no test simulates a power failure, and the tests write thousands of files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
@@ -100,9 +103,9 @@ def no_wait_for_the_disk() -> "Iterator[None]":
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """The one session, started by the first test that asks for it: local and as small as tests need.
+    """The shared session, started by the first test that requests it: local and as small as tests need.
 
-    If the environment names a Spark Connect server (`REMOTE_VARIABLE`), it is a session of that.
+    If the environment names a Spark Connect server (`REMOTE_VARIABLE`), the session connects to it.
     """
     from lakefs_gc_assets.settings import SparkSettings
     from lakefs_gc_assets.spark import session as spark_session
@@ -124,7 +127,7 @@ def spark() -> "Iterator[SparkSession]":
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Waits until commands of earlier tests have started Spark: theirs is this session, and its properties change."""
+    """Waits until commands of earlier tests have started Spark: they share this session and change its properties."""
     if "spark" in getattr(item, "fixturenames", ()):
         from lakefs_gc_assets.spark import session as spark_session
 

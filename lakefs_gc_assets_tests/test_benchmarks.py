@@ -70,7 +70,7 @@ def test_addresses_are_those_of_lakefs() -> None:
 
 
 def test_an_address_tells_its_place_in_a_slice() -> None:
-    # Beyond 2^24 objects their counter starts again.
+    # The counter of a slice wraps around at 2^24 objects.
     for index in (0, 1, 1677, 1678):
         names = repositories.addresses_of_slice(index, repositories.BORN)
         places = [repositories.place_in_slice(index, repositories.BORN, name) for name in names]
@@ -182,7 +182,7 @@ def test_requests_are_counted_as_a_bucket_bills_them(tmp_path: Path, monkeypatch
         for kind in (LocalStore, S3Store, SdkClient):
             for name in dir(kind):
                 if not name.startswith("_"):
-                    patched.setattr(kind, name, getattr(kind, name))  # is put back, or taken away, at the end
+                    patched.setattr(kind, name, getattr(kind, name))  # restored, or removed, at the end
         counting.install()
         store = LocalStore(tmp_path / "objects")
         store.put("a/b", b"123")

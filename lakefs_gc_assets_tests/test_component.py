@@ -1,4 +1,4 @@
-"""The component as a project of one's own uses it, its YAML included."""
+"""The component as a user's own project loads it, including its YAML."""
 
 import json
 import os
@@ -127,7 +127,7 @@ def test_every_attribute_is_described() -> None:
 
 
 def test_it_leaves_the_rest_of_a_project_alone() -> None:
-    """No executor, no logger and, with a name, no plain resource that another component might have."""
+    """Adds no executor, no logger and, with a name, no plain resource that another component might define."""
     context = dg.ComponentTree.for_test().load_context
 
     built = component(repository="data", name="gc").build_defs(context)
@@ -148,7 +148,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_fresh_project_collects(tmp_path: Path) -> None:
-    """From nothing: a project, the component, its YAML, a run."""
+    """Starts from nothing: creates a project, adds the component and its YAML, and launches a run."""
     programs = Path(sys.executable).parent
     if not (programs / "create-dagster").exists():
         pytest.skip("create-dagster is not installed: run `make setup`")

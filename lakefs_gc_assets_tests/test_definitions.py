@@ -19,12 +19,12 @@ SECRET = "do-not-show-me"
 WHOLE_RUNS = (HISTORY, SWEEPS)
 BESIDE = ("repository_check", "retention_forecast", "stale_branches")
 """Assets that jobs report, and that are no part of a run."""
-"""The assets that have no partitions: one event is about a whole run."""
+"""Assets without partitions: each event is about a whole run."""
 
 
 @pytest.fixture
 def definitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
-    """As Dagster loads them where there is no configuration."""
+    """Definitions as Dagster loads them without a configuration."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
     return defs()
@@ -35,7 +35,7 @@ def test_they_load_without_a_configuration(definitions: dg.Definitions) -> None:
 
 
 def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
-    """What the UI draws. A change here is a change for everybody who looks at it."""
+    """The graph that the UI draws. A change here is visible to every user."""
     graph = definitions.resolve_asset_graph()
 
     assert {
@@ -70,7 +70,7 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         assert (node.partitions_def, node.is_executable, node.group_name) == (None, False, "garbage_collection")
     for key in map(dg.AssetKey, BESIDE):
         node = graph.get(key)
-        # "Materialize all" makes all that is drawn and can be: a run makes no forecast and no check.
+        # "Materialize all" makes every executable asset: a run makes no forecast and no check.
         assert (node.partitions_def, node.is_executable) == (None, False)
         # The lineage of a single group opens on its assets.
         assert node.group_name == "garbage_collection"
@@ -147,12 +147,12 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
 
 
 def configured(repository: str, name: str = "") -> Loaded:
-    """One of several repositories."""
+    """The definitions of one of several repositories."""
     return Loaded(Configuration(repository=repository, name=name), {}, apart=True)
 
 
 def all_names(definitions: dg.Definitions) -> set[str]:
-    """Every name that a code location may have only once."""
+    """Every name that must be unique in a code location."""
     repository = definitions.get_repository_def()
     return {
         *(key.to_user_string() for key in definitions.resolve_asset_graph().get_all_asset_keys()),
@@ -203,7 +203,7 @@ def test_repositories_that_would_have_one_name_are_refused() -> None:
 
 
 def test_each_repository_starts_by_itself() -> None:
-    """Sensors, schedules and jobs of one name no other repository's jobs."""
+    """Sensors, schedules and jobs of one repository never start jobs of another."""
     both = build_all([configured("one"), configured("two")], SystemClock(), EXTENSIONS).get_repository_def()
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}

@@ -1,4 +1,4 @@
-"""An error of a full disk names the folder and a remedy, whichever part of the program wanted to write."""
+"""A full-disk error names the folder and a remedy, whichever part of the program wanted to write."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def of_dagster(home: Path) -> DBAPIError:
-    """What Dagster's own storage raises where SQLite gets no further page."""
+    """The error that Dagster's own storage raises when SQLite cannot allocate another page."""
     with dg.DagsterInstance.local_temp(str(home)) as instance:
         with sqlite3.connect(home / "history" / "runs.db") as database:
             [(pages,)] = database.execute("PRAGMA page_count")

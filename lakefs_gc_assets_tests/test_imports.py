@@ -35,13 +35,13 @@ def sources() -> dict[str, ast.Module]:
 
 
 def named_in(source: ast.Module) -> set[str]:
-    """Names of modules that stand in strings, as `module` or `module:name`: they are imported later."""
+    """Names of modules in strings, as `module` or `module:name`: they are imported later."""
     texts = (node.value for node in ast.walk(source) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return {found[1] for text in texts if (found := _NAMED.fullmatch(text))}
 
 
 def import_graph() -> dict[str, set[str]]:
-    """What each module imports: at its head, in functions, for type checkers alone, or later, by a name."""
+    """Modules that each module imports: at its head, in functions, only for type checkers, or later by name."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
     imported = {
         module: graph.find_modules_directly_imported_by(module) | (named_in(source) & graph.modules - {module})
@@ -63,7 +63,7 @@ def imported_inside_functions(source: ast.Module) -> Iterator[str]:
 
 
 def loads_by_name(source: ast.Module) -> bool:
-    """Whether a module has what imports other modules by their names."""
+    """True if a module uses the helper that imports other modules by name."""
     names = {node.id for node in ast.walk(source) if isinstance(node, ast.Name)}
     imported = {
         alias.name for node in ast.walk(source) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
@@ -79,13 +79,13 @@ def test_no_module_depends_on_itself() -> None:
     try:
         TopologicalSorter(import_graph()).prepare()
     except CycleError as circle:
-        # It names who is imported before who imports.
+        # The error lists each imported module before its importer.
         pytest.fail(" is imported by ".join(circle.args[1]))
 
 
 @pytest.mark.parametrize(("first", "longest"), [(f"{PACKAGE}.collector.run", 14), (None, 20)])
 def test_chains_of_imports_stay_short(first: str | None, longest: int) -> None:
-    """Whoever follows a step through its imports passes so many modules at most, those of packages included."""
+    """Bounds the number of modules, packages included, in any chain of imports from a step."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
     chains: dict[str, list[str]] = {}
     for module in TopologicalSorter(
@@ -128,7 +128,7 @@ def test_an_import_inside_a_function_is_found(code: str) -> None:
 
 
 def test_arrows_go_one_way() -> None:
-    """In a process of its own: it configures logging for all of its process."""
+    """Runs in its own process, because the linter configures logging for its whole process."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
 
     reported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What the package asks of the memory allocator of Arrow, in a process of its own: it is loaded once."""
+"""Settings of Arrow's memory allocator, tested in a separate process because Arrow is loaded once."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What runs left, read from Python; and every example of docs/python.md."""
+"""Reading the records of runs from Python, and every example of docs/python.md."""
 
 import json
 import re
@@ -37,7 +37,7 @@ SECRET = "TEST_RESULTS_SECRET"
 
 @dataclass
 class Made:
-    """A repository of which a dry run was made, and after it a sweep."""
+    """A repository with a dry run, followed by a sweep."""
 
     server: EmbeddedServer
     sample: Sample

@@ -1,4 +1,4 @@
-"""Waits for a service are shown; those of each store, and of lakeFS, are tested where the calls are made."""
+"""Waits for a service are shown. Waits for each store and for lakeFS are tested beside their calls."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from lakefs_gc_assets.waits import Waits
 
 
 class EndsMeanwhile(dict[int, tuple[float, str]]):
-    """Calls, of which the last one ends right after somebody looked whether there are any."""
+    """Calls whose last one ends right after a check that any are pending."""
 
     def __bool__(self) -> bool:
         was_there = len(self) > 0
