@@ -1,4 +1,4 @@
-"""Frames made by hand, for tests that need no repository."""
+"""Hand-made frames for tests that need no repository."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ SLICE = "ft6p2lhksdu988af3vb0"
 
 
 def span(frame: str = "store_df", attempt: str = "a1") -> Span:
-    """A frame made in no time."""
+    """The span of a frame that took no time."""
     return Span(frame, RUN_ID, attempt, NOW, NOW)
 
 
@@ -44,7 +44,7 @@ def live(address: str, **changed: Any) -> dict[str, Any]:
 
 
 def table_file(key: str, window: str, table: pa.Table) -> tuple[bytes, FrameFile]:
-    """A table as a file of a frame whatever its columns are, and what a manifest says of it."""
+    """A table with any columns as a file of a frame, and its entry in a manifest."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     data = buffer.getvalue()

@@ -20,7 +20,7 @@ from lakefs_gc_assets.spark.faults import from_worker
 from lakefs_gc_assets.spark.tasks import Reading, Rows
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
-# Each example is a few Spark jobs: few of them, with many rows each.
+# Each example takes a few Spark jobs, so there are few examples with many rows each.
 FEW = settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 NAMES = st.text(max_size=70) | st.sampled_from([f"data/slice/{number}" for number in range(20)])
 ADDRESSES = st.lists(NAMES, max_size=80)
@@ -78,7 +78,7 @@ def test_rows_that_no_other_frame_has(
 @FEW
 @given(ADDRESSES, ADDRESSES, PARTS)
 def test_each_address_once(spark: SparkSession, one: list[str], other: list[str], parts: int) -> None:
-    """Of what is just read, columns may not be null; of a stored frame they may."""
+    """Rows just read have no nullable columns; rows of a stored frame may have them."""
     frames = read_by_tasks(spark, living(one)), held_by_spark(spark, living(other).cast(nullable(LIVE)))
     cut = [blocks.cut_once(rows, parts) for rows in frames]
 
@@ -154,7 +154,7 @@ def test_a_part_without_its_witness_is_an_error(witnesses: list[int]) -> None:
 def test_a_task_that_is_ended_takes_no_part_for_a_whole_one(
     universe: list[str], one: list[str], other: list[str], parts: int, rows_of_a_batch: int
 ) -> None:
-    """Spark may stop handing over after any batch: what is made by then is right, and of the rest nothing is made."""
+    """Spark may stop passing on rows after any batch: finished parts are right, and the others are not made."""
     cut = [
         *blocks._blocks(parts, partial(blocks._cut_rows, parts, 0, False), listing(universe).to_batches()),
         *blocks._blocks(parts, partial(blocks._cut_hashes, parts, 1, False), living(one).to_batches()),
@@ -173,7 +173,7 @@ def test_a_task_that_is_ended_takes_no_part_for_a_whole_one(
 
 
 def test_blocks_come_in_the_order_of_their_frames(spark: SparkSession) -> None:
-    """The witness last, so that whatever is cut off lacks it."""
+    """The witness comes last, so any truncated part lacks it."""
     frames = [listing([f"data/{number}" for number in range(300)]), living([f"data/{number}" for number in range(9)])]
     cut = [blocks.cut_hashes(held_by_spark(spark, each), 4, number) for number, each in enumerate(frames)]
 

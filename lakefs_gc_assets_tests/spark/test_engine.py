@@ -29,7 +29,7 @@ from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 
 class TestSparkEngine(EngineContract[Rows]):
-    """Whatever comes to it as a table stays in the driver, and meets rows that tasks have."""
+    """Tables stay in the driver, and are combined with rows of tasks."""
 
     examples = 1
     least = 70
@@ -44,7 +44,7 @@ class TestSparkEngine(EngineContract[Rows]):
 
 @pytest.mark.slow
 class TestSparkEngineOfManyRows(TestSparkEngine):
-    """No table is so small that it would stay in the driver."""
+    """Tables never stay in the driver, however small they are."""
 
     @pytest.fixture
     def engine(self, spark: SparkSession, all_with_spark: None) -> Engine[Rows]:
@@ -53,7 +53,7 @@ class TestSparkEngineOfManyRows(TestSparkEngine):
 
 @pytest.fixture
 def all_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing stays in the driver, and no work travels with the function of a task."""
+    """Keeps nothing in the driver, and sends no work with the function of a task."""
     monkeypatch.setattr(spark_engine, "LOCAL_ROWS", -1)
     monkeypatch.setattr(tasks, "WITH_FUNCTION", 0)
 
@@ -92,7 +92,7 @@ def living(*addresses: str) -> pa.Table:
 
 
 def explained(rows: Rows) -> str:
-    """The plan as it is before Spark has seen any row, in lower case."""
+    """The plan before Spark has seen any row, in lower case."""
     with redirect_stdout(io.StringIO()) as plan:
         dataframe_of(rows).explain()
     return plan.getvalue().lower()
@@ -103,7 +103,7 @@ def explained(rows: Rows) -> str:
 def test_where_a_session_hands_over_large_strings_no_address_is_missed(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
-    """A session that is taken as it is may be set so; `later` stands for one that is set so after it was taken."""
+    """A user's session may have this setting; `later` stands for one that gets it after it was taken over."""
     monkeypatch.setattr(blocks, "_LEAST", 1)
     addresses = [f"data/slice/{number}" for number in range(200)]
     live = tasks.of_table(spark, living(*addresses[::2]))
@@ -145,7 +145,7 @@ def test_times_are_those_of_utc_in_a_session_of_another_zone(spark: SparkSession
 def test_addresses_are_compared_as_strings_however_many_there_are(
     engine: SparkEngine, count: int | None, joined: bool
 ) -> None:
-    """Spark joins them only where nobody knows how many there are; two with one hash are not the same."""
+    """Spark joins them only if their number is unknown; two addresses with the same hash stay different."""
     pairs = [*COLLISIONS, *((f"data/{number}", f"data/{number}" * (number % 3)) for number in range(300))]
     addresses, others = zip(*pairs, strict=True)
     rows = engine.read([[listing(*addresses[start::3])] for start in range(3)], pa.Table.to_batches, LISTED)
@@ -163,7 +163,7 @@ def test_addresses_are_compared_as_strings_however_many_there_are(
 
 @pytest.mark.usefixtures("all_with_spark")
 def test_a_collision_keeps_an_object(engine: SparkEngine) -> None:
-    """The pairs are what they are meant to be, and nothing that is live is ever left for deletion."""
+    """The pairs collide as intended, and no live object is ever left for deletion."""
     same_first_hash, same_other_hash = COLLISIONS[::2], COLLISIONS[1::2]
 
     for number, pairs in ((0, same_first_hash), (len(same_other_hash), same_other_hash)):
@@ -173,7 +173,7 @@ def test_a_collision_keeps_an_object(engine: SparkEngine) -> None:
 
 
 def test_all_live_rows_that_the_driver_kept_of_several_tables_are_subtracted(engine: SparkEngine) -> None:
-    """Of the table between them the driver keeps none, which leaves an empty batch before the last one."""
+    """The driver keeps no row of the middle table, which leaves an empty batch before the last one."""
     held = engine.table(pa.concat_tables([living("a"), living("b"), living("c")]))
     live = engine.where(held, lambda batch: pc.not_equal(batch.column("address"), "b"))
     rows = engine.read([[living("a", "b", "c")]], pa.Table.to_batches, LIVE)
@@ -187,7 +187,10 @@ def test_all_live_rows_that_the_driver_kept_of_several_tables_are_subtracted(eng
 def test_rows_that_few_are_left_of_do_not_travel(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, few: int, least: int, twice: bool
 ) -> None:
-    """What is left is the same, whether its hashes are few enough to be sent to tasks, and a collision keeps."""
+    """The remaining rows are the same whether or not their hashes are few enough to send to tasks.
+
+    An object whose hash collides with a live one is kept.
+    """
     monkeypatch.setattr(spark_engine, "MANY_ADDRESSES", 0)
     monkeypatch.setattr(spark_engine, "FEW_HASHES", few)
     same_hash, met = COLLISIONS[0]
@@ -238,7 +241,7 @@ def test_no_more_tasks_work_on_what_is_spread_than_are_wanted(engine: SparkEngin
 
 
 def test_what_is_done_to_rows_that_tasks_read_is_done_while_they_read(engine: SparkEngine) -> None:
-    """Spark sees nothing of it: one operation runs Python."""
+    """Spark sees one operation that runs Python."""
     read = engine.read([[living("a", "b")], [living("c")]], pa.Table.to_batches, LIVE)
 
     named = engine.where(read, lambda batch: pc.is_valid(batch.column("address")))
@@ -257,7 +260,7 @@ def _kept_and_size(batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 def marked(engine: Engine[R], seed: int) -> list[Counter[tuple[object, ...]]]:
-    """What a mark and a recheck come to, with everything that lies between them; of no two addresses with one hash."""
+    """Results of a mark and a recheck, with all steps between, for addresses without hash collisions."""
     chance = random.Random(seed)
     names = sorted({f"{address}{number}" for address in ODD_ADDRESSES for number in ("", "0")} - SAME_HASH.keys())
 

@@ -1,4 +1,4 @@
-"""What a worker raises, and what happens to Spark, arrives in the driver as our own error."""
+"""Errors raised in workers, and failures of Spark, arrive in the driver as our own errors."""
 
 import subprocess
 import sys
@@ -89,7 +89,7 @@ def test_what_the_system_does_to_spark_is_reported_with_a_remedy(fault: str, lin
 
 
 class OfJava(Py4JJavaError):  # type: ignore[misc]
-    """An error of Java with a text of its own; None for one whose Java is gone."""
+    """A Java error with its own text, or with None if its Java process is gone."""
 
     def __init__(self, text: str | None) -> None:
         self._text = text

@@ -20,10 +20,10 @@ __all__ = ["replaying"]
 
 
 class Killer:
-    """Kills all Python workers of a session once in each phase, as one of them writes rows or deletes objects.
+    """Kills all Python workers of a session once in each phase, while a worker writes rows or deletes objects.
 
     Attributes:
-        killed: the phases.
+        killed: phases in which workers were killed.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -32,7 +32,7 @@ class Killer:
         self._one_at_a_time = threading.Lock()
 
     def strike(self, phase: str) -> None:
-        """Kills them; several workers' requests may ask for it at once."""
+        """Kills the workers once per phase, even if requests of several workers trigger it at the same time."""
         with self._one_at_a_time:
             if phase in self.killed:
                 return
@@ -47,7 +47,7 @@ class Killer:
 def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_same_phase(
     spark: SparkSession, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Else the driver itself would delete so few objects.
+    # Otherwise the driver itself would delete so few objects.
     for module in (files, engine):
         monkeypatch.setattr(module, "LOCAL_ROWS", -1)
     runs = replaying("chain/1", deletes="overlay", sweep=True, max_candidate_share=1)

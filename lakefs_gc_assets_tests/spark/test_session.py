@@ -56,7 +56,7 @@ def test_memory_that_is_none_is_reported_before_java_starts(memory: str) -> None
 
 
 def test_workers_run_in_the_python_that_a_property_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Set first: what was set by none is else not taken back.
+    # Set first: otherwise the patch would not restore a variable that was unset.
     monkeypatch.setenv("PYSPARK_PYTHON", "")
     monkeypatch.delenv("PYSPARK_PYTHON")
 
@@ -317,7 +317,10 @@ def test_properties_reach_spark_and_no_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_java_says_nothing_of_a_session_that_cannot_be_made() -> None:
-    """Whoever asked for the session says it; one that a process no longer needs, as it ends, is nobody's concern."""
+    """The caller that asked for the session reports the error.
+
+    An unneeded session that fails while its process ends stays silent.
+    """
     code = (
         "from lakefs_gc_assets.settings import SparkSettings; from lakefs_gc_assets.spark import session as s\n"
         "try: s.session(SparkSettings(config={'spark.serializer': 'gone.Serializer'}))\n"
@@ -415,7 +418,7 @@ def test_the_gateway_and_the_accumulators_say_nothing_of_a_java_that_is_gone(
         root.removeHandler(handler)
     assert shown == ["/a/other.py"]
 
-    # Before Spark 4.1 it has another name.
+    # Before Spark 4.1 the class has another name.
     kinds = vars(accumulators)
     server = object.__new__(kinds.get("AccumulatorTCPServer") or kinds["AccumulatorServer"])
     for error in (EOFError(), ConnectionResetError(), ValueError("another one")):

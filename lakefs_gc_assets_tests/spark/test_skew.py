@@ -1,4 +1,4 @@
-"""Frames of which one slice has half of all rows: no task of a later step gets much of them."""
+"""One slice has half of all rows of the frames, yet no task of a later step gets many of its rows."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,12 +22,15 @@ ADDRESSES = [f"data/{LARGE}/{ISSUE.ascending(BORN)}" for _ in range(3000)] + [
     for moment in (BORN + timedelta(hours=number) for number in range(3000))
 ]
 TASKS = 16
-"""As many as four workers have."""
+"""As many tasks as four workers have."""
 
 
 @pytest.fixture
 def four_workers(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, as it joins large frames: it would not shuffle small ones, or put their shuffles together."""
+    """The session with settings for large frames.
+
+    By default it would not shuffle small ones, or would coalesce their shuffles.
+    """
     changed = {
         "spark.sql.shuffle.partitions": str(TASKS),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
@@ -46,14 +49,14 @@ def four_workers(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def largest_share(rows_of_tasks: Rows) -> float:
-    """How many of all rows one task has, at most."""
+    """Largest share of all rows in one task."""
     frame = dataframe_of(rows_of_tasks)
     rows: list[int] = [row["count"] for row in frame.groupBy(F.spark_partition_id()).count().collect()]
     return max(rows) / sum(rows)
 
 
 def made_by_tasks(spark: SparkSession, kind: str, addresses: list[str]) -> DataFrame:
-    """A frame whose first task has one half of the rows, and the slice that is large."""
+    """A frame whose first task has half of the rows, and the whole large slice."""
     row, schema = (listed, LISTED) if kind == "listed" else (live, LIVE)
     table = pa.Table.from_pylist([row(address, slice=address.split("/")[1]) for address in addresses], schema=schema)
     halves = [table.slice(0, len(addresses) // 2), table.slice(len(addresses) // 2)]

@@ -1,4 +1,4 @@
-"""Runs on the Spark that this Python has: `make test-spark SPARK=3.5` installs another one than .venv has."""
+"""Runs with the installed Spark: `make test-spark SPARK=3.5` installs another version than .venv has."""
 
 import os
 import subprocess
@@ -37,12 +37,12 @@ if "lakefs_gc_assets.spark.start.worker_daemon" not in sys.orig_argv:
     files.LOCAL_ROWS = engine.LOCAL_ROWS = -1
     tasks.WITH_FUNCTION = 0
 """
-"""What Python loads at its start: else the driver itself would do everything with so few objects."""
+"""Loaded when Python starts: otherwise the driver itself would process so few objects."""
 
 
 @pytest.fixture
 def all_on_spark(tmp_path: Path) -> dict[str, str]:
-    """Variables by which a command keeps no rows in its driver."""
+    """Environment variables that make a command keep no rows in its driver."""
     (tmp_path / "sitecustomize.py").write_text(_ALL_ON_SPARK)
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
 
@@ -73,7 +73,7 @@ def test_a_run_by_rules(tmp_path: Path, all_on_spark: dict[str, str]) -> None:
 
 @pytest.mark.skipif(pyspark.__version__.startswith(_OLDEST), reason="this is the oldest Spark")
 def test_the_oldest_spark() -> None:
-    """One run that cleans and one that is optimized: `make test-spark` tries more, on any version."""
+    """One cleaning run and one optimized run: `make test-spark` tests more, on any version."""
     try:
         tried = subprocess.run(
             ["make", "--silent", "-o", ".venv/.installed", "test-spark", f"SPARK={_OLDEST}", *_FEW],

@@ -48,7 +48,7 @@ def test_a_table_keeps_the_rows_behind_a_batch_that_has_none(spark: SparkSession
 
 
 class Telling:
-    """An item that writes a line into a file whenever a process unpacks it."""
+    """An item that appends a line to a file whenever a process unpickles it."""
 
     def __init__(self, number: int, into: Path) -> None:
         self.number, self._into = number, into
@@ -65,7 +65,7 @@ def _unpacked(number: int, into: Path) -> Telling:
 
 @pytest.fixture(params=["with the function", "as rows", "as rows in many pieces"])
 def travelling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How the work of tasks travels."""
+    """Ways in which work reaches tasks."""
     if request.param != "with the function":
         monkeypatch.setattr(tasks, "WITH_FUNCTION", 0)
     if request.param == "as rows in many pieces":
@@ -95,7 +95,7 @@ def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_
 def test_a_task_without_its_work_is_an_error(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, with_function: int
 ) -> None:
-    """Spark ends a task by handing over no more rows, and does not say that it did."""
+    """Spark ends a task by passing on no more rows, without saying so."""
     monkeypatch.setattr(tasks, "WITH_FUNCTION", with_function)
     reading = tasks._dealt(Reading(spark, [[1], [2]], squares, NUMBERS))
     with pytest.raises(EngineFault, match="run again"):
@@ -110,7 +110,7 @@ def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> N
 
 @pytest.fixture(params=["read by tasks", "made by Spark", "made in tasks", "of several frames"])
 def numbers(request: pytest.FixtureRequest, spark: SparkSession) -> tasks.Rows:
-    """The squares of 1 to 6, some of them several times, in three tasks or places."""
+    """The squares of 1 to 6, some of which repeat, in three tasks or places."""
     reading = tasks.Reading(spark, [[1, 2], [3], [4, 5, 6]], squares, NUMBERS)
     if request.param == "made by Spark":
         return tasks.dataframe_of(reading)

