@@ -18,18 +18,18 @@ SPELLINGS_OF_A_NAMESPACE = {
     "s3://bucket/repo": ["s3://bucket/repo/", "s3a://bucket/repo/", "s3n://bucket/repo/", "S3://bucket/repo/"],
     "s3://bucket": ["s3://bucket/", "s3a://bucket/"],
     "s3://bucket/a b/repo/": ["s3://bucket/a b/repo/", "s3a://bucket/a%20b/repo/", "s3://bucket//a b//repo/"],
-    # The bucket itself, by the alias of an access point, and the other way round.
+    # The bucket itself, by the alias of an access point, and vice versa.
     "s3://bucket/shared": [
         "s3://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/shared/",
         "s3a://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/shared/",
         "s3a://arn:aws:s3:eu-central-1:123456789012:accesspoint/reader/shared/",
     ],
     "s3://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/repo": ["s3://bucket/repo/", "s3a://other-s3alias/repo/"],
-    # lakeFS decodes the path of a namespace, and spells addresses by what it then is.
+    # lakeFS decodes the path of a namespace, and spells addresses with the decoded path.
     "s3://bucket/my%20repo": ["s3://bucket/my%20repo/", "s3://bucket/my repo/", "s3a://bucket/my repo/"],
     "s3://bucket/100%25%2520": ["s3://bucket/100%25%2520/", "s3://bucket/100%%20/"],
     "gs://bucket/repo": ["gs://bucket/repo/", "gcs://bucket/repo/"],
-    # A real server puts the folder of its blockstore in front.
+    # A real server prepends the folder of its blockstore.
     "local://repo": ["local://repo/", "local:///var/lakefs/repo/", "local:///repo/repo/", "local:///srv//data//repo/"],
     "local://data/repo": ["local://data/repo/", "local:///var/lakefs/data/repo/", "local:///data/data/data/repo/"],
     "local://repo/my%20folder": ["local:///var/lakefs/repo/my folder/"],
@@ -55,7 +55,7 @@ KEYS = st.sampled_from([KEY, SIGNED]) | st.lists(SEGMENTS, min_size=1, max_size=
 
 @st.composite
 def spelt(draw: st.DrawFn, key: str) -> str:
-    """A spelling of a key that some writer may have chosen."""
+    """A spelling of a key that a writer may have chosen."""
     match draw(st.sampled_from(["plain", "quoted", "partly quoted", "wholly quoted"])):
         case "quoted":
             key = quote(key)
@@ -287,7 +287,7 @@ def test_a_namespace_without_a_bucket_is_refused() -> None:
         ("local://gc", "local:///var/gc/_lakefs/retention/gc/uncommitted/x", "_lakefs/retention/gc/uncommitted/x"),
         ("local://locns/inner", f"local:///var/locns/inner/{KEY}", KEY),
         ("local://data", f"local:///data/data/{KEY}", KEY),
-        # A folder of the blockstore may have the name of the namespace; lakeFS's own names tell which is meant.
+        # A folder of the blockstore may have the namespace's name; lakeFS's own names tell which one is meant.
         ("local://a", "local:///x/a/b/a/_lakefs/x", "_lakefs/x"),
         ("local://a", "local:///x/a/data/b/a/c", "data/b/a/c"),
     ],

@@ -119,7 +119,7 @@ def test_names_that_lakefs_never_makes(address: str) -> None:
 
 
 def composed(target: str, numbers: list[int]) -> set[str]:
-    """Names of all helper objects of an upload with parts of these numbers, as the server's compose.go makes them."""
+    """Names of all helper objects of an upload with these part numbers, as the server's compose.go builds them."""
     parts = [f"{target}.part_{number:05}" for number in numbers]
     names, layer = {f"{target}.multipart", *parts}, 1
     while len(parts) > 32:

@@ -10,7 +10,7 @@ from lakefs_gc_assets.lakefs import layout
 RAW = st.binary(min_size=12, max_size=12)
 SECONDS = st.integers(0, (1 << 32) - 1)
 UNTIL_2094 = 3_931_046_656
-"""Then the 32 bits that count down to the year 4000 start anew."""
+"""At this second, the 32 bits that count down to the year 4000 wrap around."""
 
 
 def moment(seconds: int) -> datetime:

@@ -1,4 +1,4 @@
-"""An HTTP server that answers what a test dictates, faults included."""
+"""An HTTP server with scripted answers, including faults."""
 
 import json
 import ssl
@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True)
 class Scripted:
-    """One answer. `truncated` announces more bytes than follow; `hangs` is how long nothing comes, in seconds."""
+    """One answer. `truncated` announces more bytes than follow; `hangs` is the silence before it, in seconds."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -21,7 +21,7 @@ class Scripted:
     truncated: bool = False
     hangs: float = 0
     breaks: bool = False
-    """Close the connection without an answer."""
+    """True to close the connection without an answer."""
 
 
 def said(content: object, status: int = 200, **headers: str) -> Scripted:
@@ -30,13 +30,13 @@ def said(content: object, status: int = 200, **headers: str) -> Scripted:
 
 
 def refused(status: int, message: str, **headers: str) -> Scripted:
-    """An error as lakeFS words it."""
+    """An error in lakeFS's format."""
     return said({"message": message}, status, **headers)
 
 
 @dataclass
 class ScriptedServer:
-    """The server while it runs; `requests` holds method, target and body of each request."""
+    """The running server; `requests` holds method, target and body of every request."""
 
     url: str
     requests: list[tuple[str, str, bytes]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Server(ThreadingHTTPServer):
 def scripted(
     *answers: Scripted, now: Callable[[], datetime] = lambda: datetime.now(UTC), tls: ssl.SSLContext | None = None
 ) -> Iterator[ScriptedServer]:
-    """Serves the answers in order, the last one again and again; with `tls` over secure connections."""
+    """Serves the answers in order, repeating the last one; with `tls` over secure connections."""
     rest = list(answers)
     lock = threading.Lock()
     ended = threading.Event()
@@ -87,7 +87,7 @@ def scripted(
         do_DELETE = do_GET = do_POST = do_PUT = _answer
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Requests are kept instead."""
+            """Prints nothing: requests are kept instead."""
 
     server = _Server(("127.0.0.1", 0), Handler)
     if tls is not None:

@@ -1,4 +1,4 @@
-"""A client that talks to a scripted server, with a clock that stands and pauses that pass at once."""
+"""A client of a scripted server, with a clock that stands still and pauses that take no time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ class FixedClock:
 
 
 class Sleeps:
-    """Stands in for time.sleep: notes the pauses and makes none."""
+    """Replaces time.sleep: records pauses without waiting."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

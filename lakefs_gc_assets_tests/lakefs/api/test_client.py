@@ -40,7 +40,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 
 def last(rows: list[dict[str, Any]], method: str, end: str) -> Any:
-    """JSON of the last 2xx answer whose path ends so."""
+    """JSON of the last 2xx answer whose path has this end."""
     found = [row for row in rows if row["method"] == method and row["path"].endswith(end) and row["status"] < 300]
     return found[-1]["response_json"]
 
@@ -134,7 +134,7 @@ def test_paths_of_every_kind_are_asked_for_as_they_are() -> None:
 
 
 def test_what_changes_branches_is_asked_once() -> None:
-    """The first call may have been carried out, and somebody may have made a branch of that name since."""
+    """The first call may have succeeded, and a user may have made a branch of that name since."""
     for answer in (refused(503, "later"), Scripted(breaks=True)):
         with talking(answer) as (client, server, sleeps):
             with pytest.raises(ServerUnavailable):

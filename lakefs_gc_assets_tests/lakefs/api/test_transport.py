@@ -189,7 +189,7 @@ def no_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_proxy_variables")
 class TestProxies:
-    """The scripted server is the proxy: a proxy of plain HTTP is asked for whole URLs."""
+    """The scripted server is the proxy: a plain HTTP proxy gets whole URLs."""
 
     ENDPOINT = "http://lakefs.corp.invalid"
     TARGET = "http://lakefs.corp.invalid/api/v1/repositories/repo"

@@ -1,4 +1,4 @@
-"""Columns of commits as rows, for comparisons; their generation is not among the columns."""
+"""Columns of commits as rows, for comparisons, without their generation."""
 
 from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats import refs

@@ -1,4 +1,4 @@
-"""Writes tables byte by byte, right or wrong at will, and reads them slowly: independent of the code under test."""
+"""Writes valid or invalid tables byte by byte, and reads them slowly, independently of the code under test."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ def varint(number: int) -> bytes:
 
 
 def framed(identity: bytes, data: bytes) -> bytes:
-    """A value as lakeFS frames it."""
+    """A value in lakeFS's framing."""
     return varint(2 * len(identity)) + identity + varint(2 * len(data)) + data
 
 
@@ -62,7 +62,7 @@ def block(entries: Sequence[Record], interval: int = 16) -> bytes:
 
 
 def sealed(content: bytes, kind: int) -> bytes:
-    """Stored bytes of a block, its type and checksum behind it."""
+    """A block as stored, followed by its type and checksum."""
     crc = google_crc32c.value(content + bytes((kind,)))
     return content + bytes((kind,)) + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
@@ -72,9 +72,9 @@ Change = Callable[[str, bytes], bytes]
 
 @dataclass
 class TableBytes:
-    """A table to be: `change` may alter blocks (data, index, top, properties, metaindex) before they are sealed.
+    """A table to build: `change` may alter blocks (data, index, top, properties, metaindex) before they are sealed.
 
-    `stored` may do so once more after a block was compressed.
+    `stored` may alter a block again after compression.
     """
 
     records: Sequence[Record]
@@ -148,7 +148,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def read_block(file: bytes, handle: bytes, position: int = 0) -> bytes:
-    """The block that a handle means, decompressed."""
+    """The decompressed block of a handle."""
     offset, position = read_varint(handle, position)
     size, _ = read_varint(handle, position)
     content = file[offset : offset + size]
@@ -238,4 +238,6 @@ def _message_classes() -> tuple[type[Message], type[Message]]:
 
 
 Entry, RangeData = _message_classes()
-"""lakeFS's messages for google.protobuf; texts are declared as bytes: the reader looks only at those it gives."""
+"""lakeFS's messages for google.protobuf; texts are declared as bytes, because the reader checks only the texts it
+returns.
+"""

@@ -30,7 +30,7 @@ def airflow(properties: str) -> str:
         ("1500ms", 1.5),
         ("+2h", 7200),
         ("1µs", 1e-6),
-        # The server takes the default for what is no text.
+        # For a value that is not text, the server uses the default.
         ("90", 60),
         ("''", 60),
         ("null", 60),

@@ -1,4 +1,4 @@
-"""What importing the readers costs, and where compiled code is kept."""
+"""The cost of importing the readers, and the location of compiled code."""
 
 import ast
 import importlib
@@ -49,7 +49,7 @@ def _run(code: str, *arguments: str, package: Path | None = None, **environment:
 
 
 def _copy(tmp_path: Path) -> tuple[Path, Path]:
-    """A copy of the package whose directories nobody can cache into, and a range to read."""
+    """A copy of the package whose folders cannot hold caches, and a range to read."""
     source = Path(lakefs_gc_assets.__file__).parent
     package = tmp_path / "copy"
     target = package / "lakefs_gc_assets"
@@ -57,7 +57,7 @@ def _copy(tmp_path: Path) -> tuple[Path, Path]:
     for name in ("__init__.py", "deferred.py", "errors.py"):
         shutil.copy(source / name, target / name)
     shutil.copytree(source / "lakefs", target / "lakefs", ignore=shutil.ignore_patterns("__pycache__"))
-    # A file in place of the cache directory stops even a superuser.
+    # A file in place of the cache folder stops even root.
     (target / "lakefs" / "formats" / "__pycache__").write_text("")
     built = tmp_path / "range"
     built.write_bytes(TableBytes([(b"path", framed(bytes(32), text(1, "data/a/b")))]).build())
@@ -65,7 +65,7 @@ def _copy(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_compiled_functions_depend_on_their_own_file_alone() -> None:
-    """numba does not notice that another file changed: an old compiled check would go on running."""
+    """numba does not notice changes of other files: an outdated compiled check would keep running."""
     compiled = 0
     for info in pkgutil.walk_packages(lakefs.__path__, "lakefs_gc_assets.lakefs."):
         module = importlib.import_module(info.name)

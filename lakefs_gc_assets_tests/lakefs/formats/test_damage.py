@@ -1,4 +1,4 @@
-"""Whatever happens to a file, its reader says so: it never answers differently, crashes or fills the memory."""
+"""Readers report any damage of a file: they never return different content, crash or fill the memory."""
 
 import os
 import random
@@ -177,7 +177,7 @@ _BOMB = varint(1 << 31) + b"\xf0" + bytes(64)
 
 
 def _with_first_block(stored: bytes, kind: int) -> bytes:
-    """A table whose only data block is replaced by these stored bytes and zeros, its checksum right."""
+    """A table with its only data block replaced by these stored bytes and zeros, with a valid checksum."""
     lengths: list[int] = []
 
     def note(name: str, content: bytes) -> bytes:
@@ -234,7 +234,7 @@ def test_a_lie_about_the_number_of_entries_takes_no_memory(count: int) -> None:
 
 @pytest.mark.slow
 def test_compiled_code_stays_inside_its_arrays(tmp_path: Path) -> None:
-    """Runs the lies again with numba's bounds checks, which turn a stray access into an IndexError."""
+    """Runs the damage tests again with numba's bounds checks, which turn a stray access into an IndexError."""
     environment = {
         **os.environ,
         "NUMBA_BOUNDSCHECK": "1",

@@ -1,4 +1,4 @@
-"""RocksDB itself reads the same tables, once more and by its own code: the reader must agree key for key."""
+"""RocksDB's own code reads the same tables: the reader must agree key for key."""
 
 import tarfile
 import tempfile
@@ -31,13 +31,13 @@ _OF_AN_EXTERNAL_FILE = {
     "rocksdb.external_sst_file.version": (2).to_bytes(4, "little"),
     "rocksdb.external_sst_file.global_seqno": bytes(8),
 }
-"""Without these RocksDB takes no table that another program wrote; lakeFS states them."""
+"""Required by RocksDB for a table of another program; lakeFS writes them."""
 _DIGITS_OF_AN_ID = 64
 
 
 @pytest.fixture(scope="module")
 def by_rocksdb() -> Iterator[ReadRecords]:
-    """Reads keys and values of one table after the other, in a database that forgets each."""
+    """Reads keys and values of tables in turn, in a database that drops each afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         database = Rdict(str(Path(folder, "database")), Options(raw_mode=True))
 
@@ -46,7 +46,7 @@ def by_rocksdb() -> Iterator[ReadRecords]:
             file.write_bytes(data)
             database.ingest_external_file([str(file)], IngestExternalFileOptions())
             records = list(cast("Iterator[Record]", database.items()))
-            # Key by key: what a deleted range left behind sometimes hid the next table's records.
+            # Key by key: leftovers of a deleted range sometimes hid the next table's records.
             forgotten = WriteBatch(raw_mode=True)
             for key, _ in records:
                 forgotten.delete(key)
@@ -58,7 +58,7 @@ def by_rocksdb() -> Iterator[ReadRecords]:
 
 
 def _by_the_reader(data: bytes) -> list[Record]:
-    """Keys, and values as they are framed, of the reader under test."""
+    """Keys and framed values from the reader under test."""
     found = read_table(data, "table")
     offsets, joined = found.keys()
     keys, buffer = joined.tobytes(), found.buffer.tobytes()
@@ -98,16 +98,16 @@ _LEAST = {
     "wide": 500,
     "bench-wide": 500,
 }
-"""Recordings of a real server with the least number of tables that have records in each."""
+"""Recordings of a real server, each with the minimum number of its tables with records."""
 _LEAST_MADE = {
     "empty": 6,
     "small": 22,
     "merge-dangling": 38,
     **{"chain/1": 8, "chain/2": 20, "chain/3": 30, "chain/4": 42},
 }
-"""The same of those that the tests make, which go by these names too where there are no real ones."""
+"""The same for recordings made by the tests, which use these names if real ones are missing."""
 _MANY = [name for name, tables in _LEAST.items() if tables >= 50]
-"""Those with many tables."""
+"""Recordings with many tables."""
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_rocksdb_reads_every_recorded_table_alike(name: str, by_rocksdb: ReadRec
     checked = 0
     for file, data in _tables(name):
         kind = ranges.table_kind(data, file)
-        # RocksDB takes no table without a key: it ends the process.
+        # RocksDB ends the process for a table without keys.
         if kind.count == 0:
             assert _by_the_reader(data) == []
             continue

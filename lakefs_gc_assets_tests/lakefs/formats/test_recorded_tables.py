@@ -22,7 +22,7 @@ _FOLDERS = {
     "large": 2,
     "wide": 541,
 }
-"""Folders with the least number of tables that each must show."""
+"""Folders, each with the minimum number of its tables."""
 
 
 def _decoded(folder: Path) -> Iterator[dict[str, Any]]:

@@ -56,7 +56,7 @@ def test_absent_fields_are_zero_and_unknown_ones_passed_over() -> None:
 
 
 def schema_of(*names: str) -> bytes:
-    """How a table states the fields of its message, which have the numbers from 1 on."""
+    """A table's schema of its message fields, numbered from 1."""
     fields = [{"name": name, "number": number} for number, name in enumerate(names, 1)]
     return json.dumps({"name": "BranchData", "field": fields}).encode()
 
