@@ -1,7 +1,7 @@
-"""The size that the design of uncommitted collection names as the least that must work, with late answers.
+"""The minimum size that the design of uncommitted collection requires, with delayed answers.
 
-20 million objects, a million of them garbage; 30,000 commits of one main branch that name 280 ranges each, of 120,000
-with 50 million entries; 1,000 branches from it, with 5 million staged objects.
+The repository has 20 million objects, one million of which are garbage. Its main branch has 30,000 commits, each with
+280 of 120,000 ranges, which have 50 million entries together. 1,000 branches from it have 5 million staged objects.
 """
 
 import os
@@ -15,7 +15,7 @@ from benchmarks.vast import Vast
 
 _WORKERS = 16
 _BY_SPARK = ("store_df", "committed_df", "candidates", "deleted_report")
-"""Steps whose work is spread over executors; the others wait for the server or for this process."""
+"""Steps whose work is divided among executors; the others wait for the server or this process."""
 
 SIZE = Vast(branches=1000)
 
@@ -47,7 +47,7 @@ def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
 
 
 def require_exact(folder: Path, size: Vast) -> None:
-    """Raises RunFailed if a sweep, whose server has ended, deleted anything but the garbage, or left some of it."""
+    """Raises RunFailed if a sweep, whose server has ended, deleted a live object or left garbage."""
     deleted = [number for number, gone in enumerate((folder / DELETED).read_bytes()) if gone]
     live = sum(not vast.is_garbage(number) for number in deleted)
     if live or len(deleted) != size.garbage:

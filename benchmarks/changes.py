@@ -1,4 +1,4 @@
-"""A few changes of a generated repository between two runs, undone afterwards: new objects, commits, and garbage."""
+"""A few temporary changes of a generated repository between two runs: new objects, commits, and garbage."""
 
 import os
 import shutil
@@ -33,16 +33,16 @@ OBJECTS = 1_000
 COMMITS = 10
 GARBAGE = 100
 ALIKE = 10
-"""So many pieces of garbage have the size of a committed object, each of one in another range; the others have none."""
+"""Garbage objects with the size of a committed object, each in another range; the others match no size."""
 _HOURS = 48
 _DATABASE = "metadata.sqlite"
 
 
 @contextmanager
 def changed(folder: Path, shape: Shape) -> Iterator[list[Path]]:
-    """The repository has more objects, in commits of its main branch, and more garbage meanwhile; gives the garbage.
+    """Adds objects, in commits of the main branch, and garbage for the duration of the block; yields the garbage.
 
-    Where this is broken off the repository is made anew the next time.
+    If this is interrupted, the repository is made again the next time.
     """
     database, kept = folder / "lakefs" / _DATABASE, folder / _DATABASE
     (folder / "complete").unlink()
@@ -65,7 +65,7 @@ def changed(folder: Path, shape: Shape) -> Iterator[list[Path]]:
 
 
 def _grow(file: Path, size: int) -> None:
-    """Gives an empty file a size, without bytes on the disk, and leaves its time as it is."""
+    """Sets the size of an empty file without writing bytes, and keeps its times."""
     times = file.stat()
     os.truncate(file, size)
     os.utime(file, (times.st_atime, times.st_mtime))
@@ -82,19 +82,19 @@ def _ranges_of(root: Path, commit: ServedCommit) -> list[RangeRecord]:
 
 
 def _spread(parts: list[RangeRecord]) -> list[RangeRecord]:
-    """At most ALIKE ranges, from the first on, at equal distances."""
+    """At most ALIKE ranges, starting with the first, at equal distances."""
     return parts[:: max(1, len(parts) // ALIKE)][:ALIKE]
 
 
 def _smallest(root: Path, part: RangeRecord) -> int:
-    """The size of the smallest object of a range: what is of this size may be read to learn its MD5."""
+    """The size of the smallest object of a range: objects of this size may be read to compute their MD5."""
     key = METADATA_PREFIX + part.id
     size: int = pc.min(ranges.read_range((root / key).read_bytes(), key).sizes).as_py()
     return size
 
 
 def _commit(core: Core, root: Path, shape: Shape, names: list[str]) -> list[Path]:
-    """Commits that each add a range to the main branch; returns the files that this made."""
+    """Adds commits with one new range each to the main branch; returns the written files."""
     repository, head = repositories.get(core, REPOSITORY), _head(core)
     held = [
         (

@@ -1,7 +1,7 @@
-"""A simulated cluster: replays a plan of tasks, whose costs were measured, on executors beside a store with limits.
+"""A simulated cluster: replays a plan of tasks with measured costs, on executors beside a store with limits.
 
-Time is simulated, event by event. A task is what its worker does: calls, some of them ahead, and work with what each
-brought. What the product does when a call fails is the product's own: `Throttle` and pauses of `storage/cloud.py`.
+Time is simulated, event by event. A task makes calls, some in advance, and works on each result. The product's own
+code handles failed calls: `Throttle` and pauses of `storage/cloud.py`.
 """
 
 import heapq
@@ -14,20 +14,20 @@ from typing import Any
 from lakefs_gc_assets.storage import cloud
 
 FAILURES = 4
-"""So often Spark lets one task fail (`spark.task.maxFailures`)."""
+"""Failures of one task before Spark gives up (`spark.task.maxFailures`)."""
 _LARGEST_BULK = 1000
 _DRIVER = -1
-"""Stands for the driver among the executors."""
+"""The driver's number among the executors."""
 _OBSTORE_FIRST, _OBSTORE_LONGEST, _OBSTORE_BASE = 0.1, 15.0, 8
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a task, or a part of the driver's work, costs.
+    """Cost of a task, or of a part of the driver's work.
 
     Attributes:
-        calls: kind of each, seconds beside its latency, bytes or keys.
-        ahead: so many calls are under way at once.
+        calls: kind, seconds in addition to its latency, and bytes or keys of each call.
+        ahead: number of concurrent calls.
         cpu: processor seconds, spread evenly over the calls.
     """
 
@@ -38,7 +38,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """Tasks that may begin when all tasks of earlier stages, by their places in the phase, have ended."""
+    """Tasks that may begin when all tasks of the earlier stages with these positions in the phase have ended."""
 
     tasks: tuple[Cost, ...]
     after: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Phase:
-    """A step of a run: what the driver does alone, one after the other, then stages, and what it does beside them."""
+    """A step of a run: the driver's sequential work alone, then stages, and the driver's work beside the stages."""
 
     name: str
     alone: tuple[Cost, ...] = ()
@@ -59,10 +59,10 @@ class Cluster:
     """Executors of one core each.
 
     Attributes:
-        slow, slow_driver: so many times as long as its processor seconds work takes, of executors and of the driver, as
-            other work on the machine makes it.
-        begin: seconds that the first task of an executor takes longer, for Java and Python to start.
-        per_task: seconds of an executor for each task beside its work.
+        slow, slow_driver: factor by which work takes longer than its processor seconds, on executors and on the
+            driver, because of other work on the machine.
+        begin: additional seconds of an executor's first task, in which Java and Python start.
+        per_task: seconds of an executor for each task in addition to its work.
     """
 
     executors: int
@@ -74,15 +74,15 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Store:
-    """How the store and the server answer; by default as fast as they can, and always.
+    """Performance of the store and the server; by default without delays, limits and failures.
 
     Attributes:
-        latency: seconds that each answer is late.
-        bandwidth: bytes a second of each connection; 0 where that does not count.
-        reads, writes: requests a second that one prefix takes, which is the whole repository; each key of a bulk delete
-            counts. 0 for no limit.
-        resets: share of connections that are lost.
-        storms: each so many seconds the store refuses everything, for so long.
+        latency: delay of each answer in seconds.
+        bandwidth: bytes a second of each connection; 0 for no limit.
+        reads, writes: requests a second that one prefix takes, which is the whole repository; each key of a bulk
+            delete counts. 0 for no limit.
+        resets: share of lost connections.
+        storms: interval and duration in seconds of periods in which the store refuses everything.
     """
 
     latency: float = 0
@@ -95,15 +95,15 @@ class Store:
 
 @dataclass
 class Result:
-    """What was simulated.
+    """Results of a simulation.
 
     Attributes:
-        phases: seconds of each.
-        alone: of these the driver worked alone.
+        phases: seconds of each phase.
+        alone: seconds of each phase in which only the driver worked.
         tasks: executor, begin and end of each attempt.
-        answered: moment, kind and amount that the limits of the store accepted.
-        refused: requests or keys that it was too busy for.
-        keys_left: of which a sweep says that deleting failed, for the next one.
+        answered: moment, kind and amount accepted within the store's limits.
+        refused: requests or keys refused because the store was too busy.
+        keys_left: keys that a sweep reports as failed, for the next sweep.
     """
 
     phases: dict[str, float] = field(default_factory=dict)
@@ -117,27 +117,27 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """The whole run."""
+        """Seconds of the whole run."""
         return sum(self.phases.values())
 
     @property
     def serial(self) -> float:
-        """What no executor makes faster."""
+        """Seconds that no executor reduces."""
         return sum(self.alone.values())
 
 
 class CallFailed(Exception):
-    """A call failed for good."""
+    """A call failed permanently."""
 
 
 class _Limit:
-    """A rate, of which what one second did not use may be used in the next."""
+    """A rate whose unused requests of one second may be used in the next."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._left, self._at = rate, rate, 0.0
 
     def take(self, wanted: int, now: float) -> int:
-        """How many of so many are accepted."""
+        """Number of accepted requests."""
         if not self._rate:
             return wanted
         self._left = min(self._rate, self._left + (now - self._at) * self._rate)
@@ -148,7 +148,7 @@ class _Limit:
 
 
 class _Activity:
-    """Something that goes on beside others; `yield` it to wait for its end."""
+    """A concurrent activity; `yield` it to wait for its end."""
 
     def __init__(self) -> None:
         self.over, self.failed = False, False
@@ -160,14 +160,14 @@ _Steps = Generator[Any, None, None]
 
 
 def simulate(phases: Sequence[Phase], cluster: Cluster, store: Store, seed: int = 0) -> Result:
-    """Replays a plan. Raises CallFailed where the driver, or a task again and again, was refused."""
-    # The pauses of the product draw from here as well.
+    """Replays a plan. Raises CallFailed if the driver, or a task repeatedly, was refused."""
+    # The product's pauses use the same random generator.
     random.seed(seed)
     return _Simulation(cluster, store).run(phases)
 
 
 def _all(activities: Iterable[_Activity]) -> _Steps:
-    """Waits for all of them. Raises CallFailed where one failed."""
+    """Waits for all activities. Raises CallFailed if one failed."""
     for each in activities:
         yield each
         if each.failed:
@@ -209,7 +209,7 @@ class _Simulation:
             self._later(0, *each)
 
     def _finish(self, wanted: _Activity) -> None:
-        """Lets time pass until an activity is over and nothing else goes on."""
+        """Advances time until an activity is over and nothing else is running."""
         while self._events:
             self._now, _, steps, activity = heapq.heappop(self._events)
             try:
@@ -241,7 +241,7 @@ class _Simulation:
         yield from _all(ends)
 
     def _deal(self) -> None:
-        """Gives waiting tasks to idle executors."""
+        """Assigns waiting tasks to idle executors."""
         while self._queue and self._idle:
             self._begin(self._attempt(self._idle.pop(0), *self._queue.popleft()))
 
@@ -265,7 +265,7 @@ class _Simulation:
         self._deal()
 
     def _work(self, cost: Cost, executor: int) -> _Steps:
-        """Work with what calls bring, in their order, while the next ones are under way."""
+        """Works on the results of calls in order, while the next calls are in progress."""
         slow = self._cluster.slow_driver if executor == _DRIVER else self._cluster.slow
         share = cost.cpu * slow / (len(cost.calls) + 1)
         calls, under_way = iter(cost.calls), deque[_Activity]()
@@ -301,12 +301,12 @@ class _Simulation:
             failed += 1
             if failed == cloud.ATTEMPTS:
                 raise CallFailed
-            # obstore draws a pause between the first one and so many times the last; the other clients double it.
+            # obstore draws a pause between the first one and a multiple of the last; the other clients double it.
             pause = min(_OBSTORE_LONGEST, random.uniform(_OBSTORE_FIRST, pause * _OBSTORE_BASE))
             yield pause if kind.startswith("get") else cloud.pause_after(failed)
 
     def _delete(self, executor: int, seconds: float, keys: int) -> _Steps:
-        """As `cloud.retry_throttled`, whose waits are simulated here, and whose requests are repeated when lost."""
+        """Like `cloud.retry_throttled`, with simulated waits and repetition of lost requests."""
         throttle, begun, refused_in_row, lost = self._throttles[executor], self._now, 0, 0
         while keys:
             batch = throttle.at_once(min(keys, _LARGEST_BULK))
@@ -339,7 +339,7 @@ class _Simulation:
         return lost
 
     def _take(self, kind: str, amount: int) -> int:
-        """How many of so many requests or keys the store takes now."""
+        """Number of requests or keys that the store accepts now."""
         every, lasting = self._store.storms
         is_stormy = lasting and self._now % every >= every - lasting
         limit = self._limits["write" if kind.startswith(("put", "copy", "delete")) else "read"]

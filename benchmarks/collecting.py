@@ -25,17 +25,17 @@ _POLICIES = {
     "main": "{default: 7d, replace: true, branches: {main: 30d}}",
     "branches": "{default: 30d, branches: {main: 1d, branch-*: 3d}}",
 }
-"""What a forecast is asked beside the rules in force and the ages that it asks for by itself."""
+"""Policies for a forecast, in addition to the rules in force and its default ages."""
 
 
 class MovedClock:
-    """The clock of this machine, moved."""
+    """This machine's clock, shifted."""
 
     def __init__(self, moved: timedelta) -> None:
         self._moved = moved
 
     def now(self) -> datetime:
-        """The moved present, UTC."""
+        """The shifted present, UTC."""
         return datetime.now(UTC) + self._moved
 
     def sleep(self, seconds: float) -> None:
@@ -43,12 +43,12 @@ class MovedClock:
         time.sleep(seconds)
 
     def monotonic(self) -> float:
-        """The moved present, in seconds."""
+        """The shifted present, in seconds."""
         return self.now().timestamp()
 
 
 def move_local_store(moved: timedelta) -> None:
-    """Lets files of a local folder seem as much older or younger, one by one; listings keep what the files say."""
+    """Shifts the times of files in a local folder when read one by one; listings keep the real times."""
     from dataclasses import replace
 
     from lakefs_gc_assets.storage.local.store import LocalStore
@@ -63,7 +63,7 @@ def move_local_store(moved: timedelta) -> None:
 
 
 def main() -> None:
-    """Prints one line for each step with its end and the counts so far, then one with what the run told."""
+    """Prints one line for each step with its end and the counts so far, then one line with the run's output."""
     process.look_for_cycles_seldom()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("configuration", type=Path)
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
-    """What a forecast says of all ages, three policies, and every branch."""
+    """A forecast for all ages, three policies, and every branch."""
     from lakefs_gc_assets.collector.repository.repository import SystemClock
     from lakefs_gc_assets.collector.retention import rules
     from lakefs_gc_assets.defs.resources import Collector
@@ -124,7 +124,7 @@ def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
 
 def _counting(loaded: Loaded, spark: SparkSettings) -> Loaded:
     config = {"spark.python.daemon.module": "benchmarks.worker_daemon", **spark.config}
-    # On a cluster executors have another environment.
+    # Executors on a cluster have another environment.
     for name, value in os.environ.items():
         if name in ("PYTHONPATH", counting.FOLDER_VARIABLE, "BENCHMARK_STORE_SECRET"):
             config[f"spark.executorEnv.{name}"] = value
@@ -133,9 +133,9 @@ def _counting(loaded: Loaded, spark: SparkSettings) -> Loaded:
 
 
 def in_session_of_spark(spark: SparkSettings) -> SparkSettings:
-    """The settings of a session made for Spark's own joins: it compiles queries, and its Java compiles a second time.
+    """Settings of a session for Spark's own joins: Spark compiles queries, and Java uses its second compiler.
 
-    All else is as in the product, the heap as well.
+    All other settings equal the product's, including the heap.
     """
     if spark.many_objects:
         return spark

@@ -1,8 +1,7 @@
 """Counts calls of API and store, and bytes read, over all processes of a run.
 
-Each process adds up in a file of its own, so none waits for another; a process that is killed leaves its counts. A
-second file has the key of each object that it read, and how many bytes that were. A third one has each call, when it
-began and ended, and the task that made it.
+Each process counts in its own file, so no process waits for another, and a killed process leaves its counts. A second
+file has the key of each object read, with its bytes. A third file has each call with its begin, its end, and its task.
 """
 
 import mmap
@@ -25,7 +24,7 @@ FOLDER_VARIABLE = "LAKEFS_GC_BENCHMARK_COUNTS"
 _GETS = ("get", "get_part", "head")
 _PUTS = ("put", "put_if_absent", "put_if_match", "copy", "copy_if_absent")
 LIST_PAGE = 1000
-"""So many keys a store lists in one request, at most."""
+"""Maximum keys that a store lists in one request."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,9 @@ class Counts:
     """Calls of the lakeFS API, calls of the store (a batch of a listing counts as one), bytes of objects read.
 
     Attributes:
-        lists, gets, puts, deletes: requests that a bucket would bill for these calls: a listing one for each page, a
-            HEAD as a GET, a copy as a PUT, and a bulk delete one. What the server asks of the bucket is not counted.
+        lists, gets, puts, deletes: requests that a bucket would bill for these calls. A listing counts once per
+            page, a HEAD as a GET, a copy as a PUT, and a bulk delete once. The server's own requests to the bucket are
+            not counted.
     """
 
     api_calls: int = 0
@@ -57,9 +57,9 @@ class Call:
     """One call of a store or of the server.
 
     Attributes:
-        kind: the store's method; "api" of the server; "task" for all that a worker did for a task.
-        task: Spark's number of the task that made it; None for the driver.
-        amount: bytes read or written, keys listed or deleted; microseconds of processor of a worker.
+        kind: the store's method; "api" for the server; "task" for a worker's whole work on a task.
+        task: Spark's number of the calling task; None for the driver.
+        amount: bytes read or written, keys listed or deleted; for a worker, microseconds of processor time.
     """
 
     kind: str
@@ -76,7 +76,7 @@ _ID = re.compile(
 """Ids, digests and numbers in keys."""
 _own: dict[int, mmap.mmap] = {}
 _inside = threading.local()
-"""The name of the call that a thread is in."""
+"""The name of a thread's current call."""
 
 
 def _add(**counts: int) -> None:
@@ -92,7 +92,7 @@ def _add(**counts: int) -> None:
 
 
 def pages(keys: int) -> int:
-    """How many requests it takes to list so many keys; an empty folder takes one."""
+    """Number of requests that list `keys` keys; an empty folder takes one."""
     return max(-(-keys // LIST_PAGE), 1)
 
 
@@ -104,7 +104,7 @@ def total(folder: Path) -> Counts:
 
 
 def read_by_kind(folder: Path) -> dict[str, int]:
-    """How many bytes all processes have read so far, by what kind of object; ids in keys do not count."""
+    """Bytes that all processes have read so far, by kind of object; ids in keys do not count."""
     amounts: dict[str, int] = {}
     for file in folder.glob(f"*{_READ}"):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -115,7 +115,7 @@ def read_by_kind(folder: Path) -> dict[str, int]:
 
 
 def log_call(kind: str, began: float, amount: int) -> None:
-    """Writes down a call that ends now."""
+    """Records a call that ends now."""
     pyspark = sys.modules.get("pyspark")
     context = pyspark.TaskContext.get() if pyspark else None
     task = context.taskAttemptId() if context else -1
@@ -124,7 +124,7 @@ def log_call(kind: str, began: float, amount: int) -> None:
 
 
 def calls(folder: Path) -> tuple[Call, ...]:
-    """The calls of all processes so far, in the order in which they began."""
+    """The calls of all processes so far, in order of their begin."""
     found = []
     for file in folder.glob(f"*{_CALLS}"):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -134,7 +134,7 @@ def calls(folder: Path) -> tuple[Call, ...]:
 
 
 def _amount(result: object, *arguments: Any) -> int:
-    """Bytes that a call gave or took, or keys that it took or listed."""
+    """Bytes that a call returned or took, or keys that it took or listed."""
     if prefixes := getattr(result, "prefixes", ()):
         return len(prefixes) + len(getattr(result, "objects", ()))
     return next((len(each) for each in (result, *arguments) if isinstance(each, bytes | list | tuple)), 0)
@@ -153,7 +153,7 @@ def _note_read(data: bytes | None, key: str, *part: int) -> None:
 
 
 def install() -> None:
-    """Makes stores and API client of this process and its forks count, where counting is asked for."""
+    """Counts calls of stores and API client in this process and its forks, if counting is requested."""
     from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed
     from lakefs_gc_assets.lakefs.api.transport import SdkClient
     from lakefs_gc_assets.storage.local.store import LocalStore
@@ -183,8 +183,8 @@ def _wrap(kind: type, name: str, count: Callable[..., None], *answers: type[Exce
     """Makes a method count its calls.
 
     Args:
-        count: takes what a call gave, and its arguments.
-        answers: exceptions that are an answer of the service, which bills for it as well; counted with None.
+        count: called with a call's result and arguments.
+        answers: exceptions that are an answer of the service, and are billed too; counted with None.
     """
     method = getattr(kind, name, None)
     if method is None:
@@ -192,7 +192,7 @@ def _wrap(kind: type, name: str, count: Callable[..., None], *answers: type[Exce
 
     @wraps(method)
     def counted(*arguments: Any, **options: Any) -> Any:
-        # What a store asks of itself for an answer is no request of its own: a folder looks where a bucket knows.
+        # A store's nested call is no request of its own: a folder looks up facts that a bucket knows.
         if getattr(_inside, "call", name) != name:
             return method(*arguments, **options)
         outermost, _inside.call = not hasattr(_inside, "call"), name

@@ -1,4 +1,4 @@
-"""Entries decoded per second and core, ranges as lakeFS packs them: compiled reader beside google.protobuf."""
+"""Entries of lakeFS ranges decoded per second and core: the compiled reader compared with google.protobuf."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _ROUNDS = 20
 
 
 def measured() -> list[Measure]:
-    """The compiled reader's rate, all checks on, and that of plain protobuf decoding of the same bytes."""
+    """The compiled reader's rate, with all checks, and the rate of plain protobuf decoding of the same bytes."""
     files = list(_files())
     for data in files:
         if ranges.read_range(data, "range").addresses.to_pylist() != _plain(data):
@@ -43,7 +43,7 @@ def _plain(data: bytes) -> list[str]:
 
 
 def _best(read: Callable[[bytes], object], files: list[bytes], rounds: int) -> float:
-    """Processor seconds of the best round: others who use the machine do not count."""
+    """Processor seconds of the best round, unaffected by other users of the machine."""
     best = float("inf")
     for _ in range(rounds):
         began = time.process_time()

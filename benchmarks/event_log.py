@@ -1,4 +1,4 @@
-"""How long each task of a run took, from the log of Spark's events."""
+"""Duration of each task of a run, from Spark's event log."""
 
 import json
 import tempfile
@@ -12,11 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Task:
-    """One task that succeeded: its stage, from launch to end, and rows that it read of earlier stages.
+    """One successful task: its stage, its time from launch to end, and the rows it read from earlier stages.
 
     Attributes:
         number: unique in a run.
-        submitted: when its stage was, seconds since the epoch.
+        submitted: submission of its stage, in seconds since the epoch.
         cpu: processor seconds of Java.
     """
 
@@ -38,7 +38,7 @@ class Task:
 
 @contextmanager
 def kept(settings: dict[str, Any], master: str, config: Mapping[str, str] = MappingProxyType({})) -> Iterator[Path]:
-    """Makes runs of a configuration keep the log in a folder, for as long as the block; yields the folder."""
+    """Makes runs of a configuration write the log into a folder during the block; yields the folder."""
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-events-") as folder:
         log = {"enabled": "true", "dir": Path(folder).as_uri(), "compress": "false", "rolling.enabled": "false"}
         own = {f"spark.eventLog.{name}": value for name, value in log.items()}
@@ -47,7 +47,7 @@ def kept(settings: dict[str, Any], master: str, config: Mapping[str, str] = Mapp
 
 
 def tasks(folder: Path) -> list[Task]:
-    """The tasks of all runs whose logs lie in a folder."""
+    """The tasks of all runs with logs in a folder."""
     found = []
     for file in folder.iterdir():
         stages: dict[int, tuple[str, float]] = {}

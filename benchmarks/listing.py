@@ -1,4 +1,4 @@
-"""Objects listed per second: the project's stores beside boto3's paginator."""
+"""Objects listed per second: the project's stores compared with boto3's paginator."""
 
 import tempfile
 import time
@@ -24,7 +24,7 @@ _KEY, _SECRET = "key", "secret"
 
 
 def measured() -> list[Measure]:
-    """Rates of one stream of pages from a server whose pages are rendered, and of a local folder."""
+    """Rates of one stream of pre-rendered pages from a server, and of a local folder."""
     with served("benchmarks.listing_server", str(_KEYS)) as server:
         settings = StoreSettings(
             endpoint_url=server["url"],

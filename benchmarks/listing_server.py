@@ -1,4 +1,4 @@
-"""An S3 endpoint that only lists, from pages that it rendered before: `python -m benchmarks.listing_server KEYS`.
+"""An S3 endpoint that only lists, from pre-rendered pages: `python -m benchmarks.listing_server KEYS`.
 
 Prints its address as one line of JSON and serves until standard input ends.
 """

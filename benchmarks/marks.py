@@ -1,4 +1,4 @@
-"""What was measured beside what is asked for."""
+"""Measured figures beside their marks."""
 
 import os
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ class Measure:
     """One figure.
 
     Attributes:
-        mark: what is asked for: at least so much, or at most where `at_most`; None for figures without a mark.
-        load: how many processes wanted to run on the machine in the minute before, ours among them.
+        mark: required minimum, or maximum if `at_most`; None for figures without a mark.
+        load: number of runnable processes on the machine in the minute before, including ours.
     """
 
     name: str
@@ -24,13 +24,13 @@ class Measure:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the mark is reached; None where there is none."""
+        """True if the mark is reached; None without a mark."""
         if self.mark is None:
             return None
         return self.value <= self.mark if self.at_most else self.value >= self.mark
 
     def as_json(self) -> dict[str, Any]:
-        """The figure, its mark, and whether it is reached."""
+        """The figure, its mark, and True if it is reached."""
         return {**asdict(self), "reached": self.reached}
 
     def __str__(self) -> str:
@@ -53,12 +53,12 @@ def at_least(name: str, value: float, unit: str, mark: float) -> Measure:
 
 
 def figure(name: str, value: float, unit: str) -> Measure:
-    """A figure that nothing is asked of."""
+    """A figure without a mark."""
     return Measure(name, value, unit, load=os.getloadavg()[0])
 
 
 def summary(measures: Sequence[Measure]) -> str:
-    """How many marks are reached and missed."""
+    """Numbers of reached and missed marks."""
     reached = sum(measure.reached is True for measure in measures)
     missed = sum(measure.reached is False for measure in measures)
     return f"{reached} marks reached, {missed} missed"

@@ -1,8 +1,8 @@
-"""Spark's own DataFrames, joins and readers in place of the product's engine, for whole runs; and what libraries have.
+"""Spark's own DataFrames, joins and readers in place of the product's engine, for whole runs; and libraries' versions.
 
-What the driver holds it compares as in the product. All else is a DataFrame: functions of rows run one after the other,
-with rows handed back to Spark in between, and Spark compares addresses. polars and duckdb are measured where they are
-installed; they compare in parts that Spark cogroups.
+Rows in the driver are compared as in the product. All other rows are DataFrames: row functions run one after the other,
+hand rows back to Spark in between, and Spark compares addresses. polars and duckdb are measured if they are installed;
+they compare partitions that Spark cogroups.
 """
 
 import importlib.util
@@ -44,17 +44,17 @@ from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Reading, Rows, datafr
 from lakefs_gc_assets.storage.opening import StoreOpener, readable_path
 
 ReadByTasks = Callable[[SparkSession, Sequence[Sequence[Any]], ReadItem[Any], pa.Schema], DataFrame]
-"""Makes a DataFrame of what tasks read: one task for each group of items."""
+"""Makes a DataFrame of rows read by tasks: one task for each group of items."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a run works with rows that the driver does not hold.
+    """A run's way of processing rows outside the driver.
 
     Attributes:
         compare: takes live addresses away.
         read: lets tasks read listings, ranges, staged objects and files of frames.
-        parquet: True if Spark's own reader reads large frames. It sees local files alone, and checks no digests.
+        parquet: True if Spark's own reader reads large frames. It sees only local files, and checks no digests.
     """
 
     compare: Compare
@@ -65,12 +65,12 @@ class Way:
 def by_function(
     spark: SparkSession, groups: Sequence[Sequence[Any]], read: ReadItem[Any], schema: pa.Schema
 ) -> DataFrame:
-    """Reads by a function of a DataFrame that has a row for each task."""
+    """Reads by a function on a DataFrame that has a row for each task."""
     return dataframe_of(Reading(spark, groups, read, schema))
 
 
 _READS_TWICE = "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin"
-"""Spark's rule that joins each frame of a union by itself, for which it reads the other side once for each."""
+"""Spark's rule that joins each frame of a union separately, and so reads the other side once per frame."""
 _numbers = itertools.count()
 
 
@@ -117,7 +117,7 @@ def by_data_source(
 
 
 def by_hashes_first(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
-    """By joins of hashes; it reads many rows twice, so that only those that are left travel if they are few.
+    """By joins of hashes; it reads large frames twice, so that only the remaining rows travel if they are few.
 
     A collision keeps a row.
     """
@@ -133,7 +133,7 @@ def by_hashes_first(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
 
 
 def ways() -> dict[str, Way]:
-    """What can be put in place of the product's engine here, by the names in figures."""
+    """Replacements for the product's engine, by their names in figures."""
     found = {
         "Spark's joins of hashes": Way(by_hash, by_function),
         "Spark's joins of hashes first": Way(by_hashes_first, by_function),
@@ -149,7 +149,7 @@ def ways() -> dict[str, Way]:
 
 
 def install(name: str) -> None:
-    """Lets runs of this process work in one of these ways."""
+    """Makes runs of this process use one of these ways."""
     way = ways()[name]
     setattr(resources, SparkEngine.__name__, partial(PlainSparkEngine, way=way))
     if way.parquet:
@@ -184,7 +184,7 @@ class PlainSparkEngine(SparkEngine):
         self.spark.conf.set("spark.sql.optimizer.excludedRules", _READS_TWICE)
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> Rows:
-        """Rows that tasks read, as the way says."""
+        """Rows that tasks read, in the configured way."""
         if not any(groups):
             return self.table(schema.empty_table())
         return self._way.read(self.spark, groups, read, nullable(schema))
@@ -218,7 +218,7 @@ class PlainSparkEngine(SparkEngine):
 
     @in_driver_where_held
     def without(self, rows: Rows, *live: Rows, count: int, least: int = 0) -> Rows:
-        """The rows whose address is in none of the live frames, as the way compares."""
+        """The rows whose address is in none of the live frames, compared in the configured way."""
         if isinstance(rows, DriverRows):
             return self._compared_here(HERE.without, rows, live)
         named = _named(dataframe_of(rows))
@@ -240,7 +240,7 @@ class PlainSparkEngine(SparkEngine):
 
     @in_driver_where_held
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
-        """Adds the column `kept`, by a join with what was sighted and an expression."""
+        """Adds the column `kept`, by a join with sightings and an expression."""
         rows, limit = dataframe_of(unreferenced), F.lit(cutoff.isoformat()).cast("timestamp")
         limit_of_leftovers = F.lit((cutoff - UPLOAD_DURATION).isoformat()).cast("timestamp")
         seen = dataframe_of(self.select(sighted, "address")).distinct().withColumn("sighted", F.lit(True))
@@ -248,7 +248,7 @@ class PlainSparkEngine(SparkEngine):
         issued_at = F.col("issued_at")
         young = (F.col("last_modified") >= limit) | (issued_at >= limit) | (timed & issued_at.isNull())
         young |= F.col("address").rlike(f"{LEFTOVER}$") & (F.col("last_modified") >= limit_of_leftovers)
-        # Where a condition is not known, the next one counts.
+        # If a condition is null, the next one counts.
         kept = (
             F.when(F.col("layout") == Layout.UNRECOGNISED.value, Kept.UNRECOGNISED.value)
             .when(young, Kept.YOUNG.value)
@@ -273,7 +273,7 @@ class PlainSparkEngine(SparkEngine):
         return {row["sets"]: row["count"] for row in sets.groupBy("sets").count().collect()}
 
     def spread(self, rows: Rows, at_most: int | None = None) -> Rows:
-        """The same rows; what the driver holds is dealt out to tasks."""
+        """The same rows; rows in the driver are divided among tasks."""
         dealt = super().spread(rows, at_most)
         return self.read(dealt.groups, dealt.read, dealt.schema) if isinstance(dealt, Reading) else dealt
 
@@ -289,7 +289,7 @@ class PlainSparkEngine(SparkEngine):
 
 
 def _joined(rows: DataFrame, addresses: Rows, how: str) -> DataFrame:
-    """A DataFrame joined with addresses, of which those that the driver holds are sent to every task."""
+    """A DataFrame joined with addresses; addresses in the driver are sent to every task."""
     named = dataframe_of(addresses).select("address")
     return rows.join(_light(addresses, named), "address", how).select(*rows.columns)
 

@@ -1,7 +1,7 @@
-"""What a run's requests cost at list prices, and the least that they could.
+"""Cost of a run's requests at list prices, and the minimum possible cost.
 
-Prices are a table to be changed: whoever pays others puts theirs in. Storage, traffic, machines and what the lakeFS
-server asks of the bucket itself are no part of it.
+Prices are an editable table for users with other prices. Storage, traffic, machines and the lakeFS server's own
+requests to the bucket are excluded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ class Prices:
     """List prices of requests, US dollars for a thousand.
 
     Attributes:
-        source: where they are from, and of when.
+        source: origin and date of the prices.
     """
 
     source: str
@@ -35,22 +35,22 @@ S3_STANDARD = Prices(
     puts=0.005,
     deletes=0.0,
 )
-"""PUT, COPY, POST and LIST are one price there; HEAD is billed as GET; DELETE is free."""
+"""PUT, COPY, POST and LIST have the same price there; HEAD is billed as GET; DELETE is free."""
 
 
 def least(listed: int, files: int, deleted: int) -> Counts:
-    """The fewest requests that could do what a run does: list, read and delete, and keep no record of it.
+    """The fewest requests for a run's work: listing, reading and deleting, without any records.
 
     Args:
-        listed: objects that are listed, 1,000 in a request.
-        files: ranges, metaranges and files of uncommitted data that are read, each in one.
-        deleted: candidates that are deleted, 1,000 in a request.
+        listed: listed objects, 1,000 in a request.
+        files: ranges, metaranges and files of uncommitted data, one in a request.
+        deleted: deleted candidates, 1,000 in a request.
     """
     return Counts(lists=pages(listed), gets=files, deletes=-(-deleted // _KEYS_OF_A_DELETE))
 
 
 def least_of_clean(shape: Shape) -> Counts:
-    """The least for a clean run with sweep of a generated repository, where each commit has a metarange of its own."""
+    """The minimum for a clean run with sweep of a generated repository, in which each commit has its own metarange."""
     return least(shape.objects, shape.ranges + shape.commits + bool(shape.uncommitted), shape.garbage)
 
 
@@ -61,7 +61,7 @@ def cost(counts: Counts, prices: Prices = S3_STANDARD) -> Mapping[str, float]:
 
 
 def table(made: Counts, possible: Counts | None = None, prices: Prices = S3_STANDARD) -> Iterator[str]:
-    """What the requests of a run cost, in lines, beside those of the least possible."""
+    """Lines with the cost of a run's requests, beside the minimum."""
     yield f"  requests at list prices ({prices.source})"
     yield f"  {'':16} {'LIST':>10} {'GET':>10} {'PUT':>10} {'DELETE':>10} {'US dollars':>12}"
     rows = [("this run", made), *([("least possible", possible)] if possible else [])]

@@ -17,8 +17,8 @@ class Memory:
     """Sums of the proportional set sizes (PSS) of a tree of processes: pairs of time and bytes.
 
     Attributes:
-        processor_seconds: what each process had used when it was last seen.
-        used: pairs of time and what all of them had used by then, seconds.
+        processor_seconds: processor seconds of each process when last seen.
+        used: pairs of time and the processor seconds of all processes until then.
     """
 
     samples: list[tuple[float, int]] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Memory:
     used: list[tuple[float, float]] = field(default_factory=list)
 
     def peak(self, since: float = 0, until: float = float("inf")) -> int:
-        """The largest sum of a span of time; 0 where there was no sample."""
+        """The largest sum in a span of time; 0 without a sample."""
         return max((size for at, size in self.samples if since <= at <= until), default=0)
 
 
@@ -64,12 +64,12 @@ def tree(pid: int) -> list[int]:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process and those of its descendants that are there have used."""
+    """Processor seconds of a process and its existing descendants."""
     return sum(map(_processor_seconds, tree(pid)))
 
 
 def _fields(pid: int) -> list[str]:
-    """What follows the name in /proc/PID/stat; nothing of a process that is gone."""
+    """The fields after the name in /proc/PID/stat; none if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

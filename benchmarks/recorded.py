@@ -34,7 +34,7 @@ def classes(folder: Path) -> dict[str, str]:
 
 
 def unpacked(folder: Path, repository: str, keys: Iterator[str] | None, mtime: datetime) -> Path:
-    """A folder with the repository's metadata, and where `keys` are given, an empty file for each object."""
+    """A folder with the repository's metadata and, if `keys` are given, an empty file for each object."""
     workspace = ROOT / f"recorded-{folder.resolve().name}"
     shutil.rmtree(workspace, ignore_errors=True)
     root = workspace / LOCAL_FOLDER / repository
@@ -47,13 +47,13 @@ def unpacked(folder: Path, repository: str, keys: Iterator[str] | None, mtime: d
 
 
 def age(text: str) -> timedelta:
-    """A number with one of the units s, m, h, d; hours where it has none."""
+    """A number with one of the units s, m, h, d; hours without a unit."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "h")
     return timedelta(**{_UNITS[unit]: float(number)})
 
 
 def moment(text: str) -> datetime:
-    """A time; UTC where it names no zone."""
+    """A time; UTC without a time zone."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -61,7 +61,7 @@ def moment(text: str) -> datetime:
 def measured(
     folder: Path, flow: str, now: datetime | None, min_age: timedelta | None, mtime: datetime | None, store: str
 ) -> tuple[Run, dict[str, tuple[int, int]]]:
-    """Makes the run; returns it and for each class how many objects are left and how many were deleted."""
+    """Makes the run; returns it, with the numbers of remaining and deleted objects of each class."""
     options = ["benchmarks.recorded_server", str(folder), "--store", store]
     options += ["--now", now.isoformat()] if now else []
     options += ["--mtime", mtime.isoformat()] if mtime else []
@@ -80,7 +80,7 @@ def measured(
 
 
 def main() -> None:
-    """Prints the table of the run, then the classes; exit status 1 where the run does not come to its end."""
+    """Prints the table of the run, then the classes; exits with status 1 if the run does not finish."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--flow", default="clean", help="clean (default), optimized, committed or unified")

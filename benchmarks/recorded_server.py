@@ -21,7 +21,7 @@ _NO_CONTENT = hashlib.md5(b"").hexdigest()
 
 
 class RecordedBenchmark(Recording):
-    """A recording whose objects are only named; a storage namespace in a folder is spelled `local://`."""
+    """A recording whose objects have names but no content; a storage namespace in a folder is spelled `local://`."""
 
     def __init__(self, folder: Path, store: str, mtime: datetime | None) -> None:
         self._read_answers(folder)
@@ -66,7 +66,7 @@ def main() -> None:
     gone = recording.workspace / "gone.txt"
     with ReplayServer(recording, now=now, deletes="overlay") as server:
         settings = server.configuration().model_dump(exclude_defaults=True)
-        # Recorded rules name branches that a recording does not have.
+        # Recorded rules name branches that a recording lacks.
         settings["collection"]["allow_rules_of_unknown_branches"] = True
         if asked.store == "local":
             settings["store"] = {"local_root": str((recording.workspace / LOCAL_FOLDER).resolve())}

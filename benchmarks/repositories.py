@@ -1,7 +1,7 @@
 """Makes repositories of a shape on an embedded server: real range files of lakeFS's block size, one file per object.
 
-They are kept in `.benchmarks/` and made once. A sweep deletes garbage: `restore` puts it back and forgets earlier runs.
-Where a shape says so there are no files of objects: they are numbers, and a bucket lists them (`vast_bucket`).
+They are kept in `.benchmarks/` and made once. A sweep deletes garbage: `restore` puts it back and removes earlier runs.
+If a shape is `numbered`, objects have no files: they are numbers, and a bucket lists them (`vast_bucket`).
 """
 
 import hashlib
@@ -38,29 +38,29 @@ REPOSITORY = "bench"
 NAMES_IN_SLICE = 10_000
 _COUNTER = 0xFF_FFFF
 _A_SECOND = 4
-"""How many addresses are issued in it."""
+"""Addresses issued per second."""
 _YEAR_4000 = 64_060_588_800
 _MACHINE = hashlib.sha256(b"benchmark").digest()[:5]
 _AGE = timedelta(days=20)
 BORN = datetime.now(UTC) - _AGE
-"""When the oldest slice of a repository began that is made now."""
+"""Begin of the oldest slice of a repository that is made now."""
 _VERSION = 1
 _GARBAGE = "garbage.txt"
 DELETED = "deleted"
-"""One byte for each object that is a number: whether it was deleted."""
+"""File with one byte for each numbered object: 1 if it was deleted."""
 _BORN_FILE = "born"
 _SIZES = 2**26
 _READABLE = 2**16
-"""A smaller object that is a number has content; of a larger one there is only its size, and an MD5 of nothing."""
+"""Numbered objects below this size have content; larger ones have only a size, and an invented MD5."""
 SMALLEST = 1_000
-"""No entry has a smaller size."""
+"""Minimum size of an entry."""
 _LARGER = 100_000_000
-"""No entry has a size as large as that; garbage that is a number has."""
+"""Sizes of entries are below this; numbered garbage is at least this large."""
 Describe = Callable[[str, int], Entry]
 
 
 def made(shape: Shape, root: Path = ROOT) -> Path:
-    """The folder of a repository of this shape, ready to be collected: made now, or made before and restored."""
+    """The folder of a repository of this shape, ready to be collected: newly made, or restored."""
     folder = root / f"{shape.name}-{_VERSION}"
     if (folder / "complete").exists():
         restore(folder)
@@ -82,7 +82,7 @@ def server_of(folder: Path, shape: Shape) -> EmbeddedServer:
 
 
 def server_of_bucket(folder: Path, files: Path) -> FailingServer:
-    """A server whose addresses name a bucket; what it stores lies in a folder."""
+    """A server whose addresses name a bucket; its objects are in a folder."""
     files.mkdir(parents=True, exist_ok=True)
     store = LocalStore(files)
     return FailingServer(folder, blockstore=RemoteBlockstore("s3", lambda location: store))
@@ -90,7 +90,7 @@ def server_of_bucket(folder: Path, files: Path) -> FailingServer:
 
 @dataclass(frozen=True)
 class NumberedObjects:
-    """The objects of a shape that are numbers; see `vast_bucket.Numbers`."""
+    """The numbered objects of a shape; see `vast_bucket.Numbers`."""
 
     shape: Shape
     born: datetime
@@ -98,22 +98,22 @@ class NumberedObjects:
 
     @classmethod
     def from_shape(cls, folder: Path, shape: Shape) -> "NumberedObjects":
-        """Those of a repository that was made in a folder."""
+        """Objects of a repository made in a folder."""
         began = datetime.fromisoformat((folder / _BORN_FILE).read_text())
         return cls(shape, began, datetime.fromtimestamp(written(), UTC))
 
     @property
     def objects(self) -> int:
-        """How many there are."""
+        """Number of objects."""
         return self.shape.objects
 
     def size_and_md5(self, address: str, number: int) -> tuple[int, str]:
-        """What a bucket lists of an object; garbage has other sizes than what is committed."""
+        """Size and MD5 in a bucket's listing; garbage has other sizes than committed objects."""
         size, md5 = _spread_size_and_md5(address)
         return (_LARGER + number, md5) if self.shape.is_garbage(number) else (size, md5)
 
     def content(self, address: str, number: int) -> bytes:
-        """What an object holds. Raises LookupError for large ones."""
+        """Content of an object. Raises LookupError for large objects."""
         size, _ = self.size_and_md5(address, number)
         if size >= _READABLE:
             raise LookupError(f"nobody made the {size:,} bytes of {address}")
@@ -121,12 +121,12 @@ class NumberedObjects:
 
 
 def repeated(address: str, size: int) -> bytes:
-    """Content of an object: its address again and again."""
+    """Content of an object: its address, repeated."""
     return (address.encode() * (1 + size // len(address)))[:size]
 
 
 def spread_entry(address: str, number: int) -> Entry:
-    """An entry with a size that says nothing of its neighbours' sizes."""
+    """An entry with a size independent of its neighbours' sizes."""
     return Entry(address, AddressType.RELATIVE, *_spread_size_and_md5(address), 1_700_000_000 + number)
 
 
@@ -139,17 +139,17 @@ def _spread_size_and_md5(address: str) -> tuple[int, str]:
 
 
 def written() -> float:
-    """When the objects of a repository were modified, in seconds since 1970."""
+    """Modification time of a repository's objects, in seconds since 1970."""
     return time.time() - _AGE.total_seconds() / 2
 
 
 def objects_folder(folder: Path) -> Path:
-    """Where the objects of the repository lie."""
+    """Folder of the repository's objects."""
     return folder / "lakefs" / "objects" / REPOSITORY
 
 
 def restore(folder: Path) -> None:
-    """Puts garbage back that a sweep deleted, and forgets all runs."""
+    """Restores garbage that a sweep deleted, and removes all runs."""
     root = objects_folder(folder)
     if (folder / _GARBAGE).exists():
         lines = (folder / _GARBAGE).read_text().split()
@@ -159,7 +159,7 @@ def restore(folder: Path) -> None:
 
 
 def garbage_left(folder: Path, shape: Shape) -> int:
-    """How many objects of garbage are still there. Raises ValueError where an object is gone that is none."""
+    """Number of remaining garbage objects. Raises ValueError if any other object is gone."""
     if shape.numbered:
         gone = [number for number, deleted in enumerate((folder / DELETED).read_bytes()) if deleted]
         if not all(map(shape.is_garbage, gone)):
@@ -170,21 +170,21 @@ def garbage_left(folder: Path, shape: Shape) -> int:
 
 
 def addresses(count: int, born: datetime) -> Iterator[str]:
-    """Addresses as lakeFS makes them, in slices that began one hour after the other."""
+    """Addresses in lakeFS's format, in slices that begin an hour apart."""
     for index in range(-(-count // NAMES_IN_SLICE)):
         first = index * NAMES_IN_SLICE
         yield from addresses_of_slice(index, born, min(count - first, NAMES_IN_SLICE))
 
 
 def addresses_of_slice(index: int, born: datetime, count: int = NAMES_IN_SLICE) -> list[str]:
-    """The first addresses of one slice, in order: four in a second, or so many that an hour is enough."""
+    """The first addresses of one slice, in order: four per second, or as many as fill an hour."""
     rate = max(_A_SECOND, -(-count // 3600))
     folder, first, seconds = _slice(index, born)
     return [f"{folder}/{_xid(seconds + place // rate, first + place)}" for place in range(count)]
 
 
 def place_in_slice(index: int, born: datetime, address: str) -> int | None:
-    """Where in a slice of the usual size an address is; None where it is not."""
+    """Position of an address in a slice of the usual size; None if it is not in the slice."""
     try:
         counter = int.from_bytes(b32hexdecode(address.rpartition("/")[2].upper() + "====")[-3:])
     except ValueError:
@@ -196,7 +196,7 @@ def place_in_slice(index: int, born: datetime, address: str) -> int | None:
 
 
 def _slice(index: int, born: datetime) -> tuple[str, int, int]:
-    """Its folder, the number of its first object, and when it began in seconds since 1970."""
+    """A slice's folder, the number of its first object, and its begin in seconds since 1970."""
     first, seconds = index * NAMES_IN_SLICE, int(born.timestamp()) + index * 3600
     return f"{DATA_PREFIX}{_xid(_YEAR_4000 - seconds, first)}", first, seconds
 
@@ -211,7 +211,7 @@ def _fill(core: Core, shape: Shape, folder: Path) -> None:
     namespace = f"{core.blockstore.scheme}{place}"
     repository = create_repository(core, REPOSITORY, namespace, "main", read_only=False)
     root = objects_folder(folder)
-    # The slices of very large repositories begin earlier, so that the newest is old enough as well.
+    # The slices of very large repositories begin earlier, so that the newest slice is old enough too.
     hours = shape.objects // NAMES_IN_SLICE
     born = BORN - timedelta(hours=hours)
     usual = shape.objects - shape.in_one_slice
@@ -235,7 +235,7 @@ def _fill(core: Core, shape: Shape, folder: Path) -> None:
 
 
 def make_files(root: Path, names: list[str], moment: float) -> None:
-    """Makes empty files, last modified at a moment; neighbours among the names share a folder."""
+    """Makes empty files with this modification time; neighbours among the names share a folder."""
     for parent, group in groupby(names, key=lambda name: name.rpartition("/")[0]):
         directory = root / parent
         directory.mkdir(parents=True, exist_ok=True)
@@ -250,18 +250,18 @@ def make_files(root: Path, names: list[str], moment: float) -> None:
 
 
 def entry(address: str, number: int) -> Entry:
-    """An entry whose size and ETag no other object of the repository has."""
+    """An entry with a size and an ETag that are unique in the repository."""
     etag = hashlib.md5(address.encode()).hexdigest()
     return Entry(address, AddressType.RELATIVE, 1000 + number, etag, 1_700_000_000 + number)
 
 
 def range_file(names: list[str], first: int) -> tuple[TableFile, Record, bytes, int]:
-    """A range about to be written, its first record and last path, and its size as lakeFS estimates it."""
+    """An unwritten range, its first record and last path, and its size as lakeFS estimates it."""
     return range_of(_range_rows(names, first))
 
 
 def describe_by(shape: Shape) -> Describe:
-    """Makes entries of the objects of a shape."""
+    """Makes entries of a shape's objects."""
     return spread_entry if shape.numbered else entry
 
 
@@ -275,26 +275,26 @@ def _range_rows(names: list[str], first: int, describe: Describe = entry) -> lis
 
 
 def range_of(rows: list[Record]) -> tuple[TableFile, Record, bytes, int]:
-    """The same of records, in order."""
+    """The same for records, in order."""
     size = sum(len(path) + len(identity) + len(data) for path, identity, data in rows)
     file = _table_file("ranges", rows, size, {})
     return file, rows[0], rows[-1][0], size
 
 
 def write_range(root: Path, names: list[str], first: int, describe: Describe) -> tuple[bytes, str, bytes, Record]:
-    """Writes a range; returns its last path, its id, what a metarange says of it, and its first record."""
+    """Writes a range; returns its last path, its id, its record in a metarange, and its first record."""
     return write_range_of(root, _range_rows(names, first, describe))
 
 
 def write_range_of(root: Path, rows: list[Record]) -> tuple[bytes, str, bytes, Record]:
-    """The same of records, in order."""
+    """The same for records, in order."""
     file, record, highest, size = range_of(rows)
     (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
     return highest, file.id, formats.range_data(record[0], highest, size, len(rows)), record
 
 
 def write_metarange(root: Path, rows: list[Record]) -> str:
-    """Writes a metarange of ranges (last path, id, what a metarange says of it), and returns its id."""
+    """Writes a metarange of ranges (last path, id, record in a metarange), and returns its id."""
     metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
     (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
     return metarange.id
@@ -303,7 +303,7 @@ def write_metarange(root: Path, rows: list[Record]) -> str:
 def _commit(
     core: Core, repository: repositories.ServedRepository, shape: Shape, root: Path, names: list[str]
 ) -> list[str]:
-    """Commits that each add some ranges to what was there; returns their ids."""
+    """Adds commits that each add some ranges; returns their ids."""
     if not shape.ranges:
         return []
     first, others = shape.in_one_range or len(names) // shape.ranges, max(1, shape.ranges - 1)
@@ -323,7 +323,7 @@ def _commit(
             described = commits.Description("bench", f"commit {number}", date=born + number)
             parents = (commits.add(core, repository, described, metarange_id, parents, number + 1).id,)
             made_commits += parents
-            # The server answers for one path, by which a sweep sees how it spells addresses.
+            # The server answers for one path, from which a sweep learns its spelling of addresses.
             highest, range_id, _, record = held[0]
             first_range = (metarange_id, 0, range_id, record[0], highest)
             database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", first_range)

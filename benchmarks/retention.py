@@ -47,7 +47,7 @@ def _metarange(commit: str) -> str:
 
 
 def _history(count: int) -> Iterator[tuple[str, int, tuple[str, ...], str]]:
-    """Id, date, parents and branch of each commit; each branch is a line, every tenth commit of main a merge."""
+    """Id, date, parents and branch of each commit; each branch is a line, and every tenth commit of main is a merge."""
     chance = random.Random(7)
     heads: dict[str, str] = {}
     first = int((NOW - timedelta(days=_DAYS)).timestamp())
@@ -84,7 +84,7 @@ def _put(store: LocalStore, kind: str, entity: str, records: Sequence[tuple[byte
 
 
 def _make_metaranges(folder: Path, dates: Iterable[tuple[str, int]]) -> None:
-    """Empty files of these names, last modified at these moments, in seconds since 1970."""
+    """Makes empty files with these names and modification times, in seconds since 1970."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         for name, moment in dates:
@@ -95,7 +95,7 @@ def _make_metaranges(folder: Path, dates: Iterable[tuple[str, int]]) -> None:
 
 
 def _written(folder: Path, count: int) -> ScriptedApi:
-    """A server whose dump, list and metaranges lie in a folder."""
+    """A server whose dump, list and metaranges are in a folder."""
     store = LocalStore(folder)
     heads, records, lines = {}, [], ["commit_id,expired,metarange_id"]
     young = int((NOW - timedelta(days=20)).timestamp())

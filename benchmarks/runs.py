@@ -1,4 +1,4 @@
-"""Making a run in processes of its own and measuring it: seconds, rows, memory, calls and bytes of each step."""
+"""Makes a run in separate processes and measures it: seconds, rows, memory, calls and bytes of each step."""
 
 import json
 import os
@@ -27,10 +27,10 @@ _SECRETS = {
 
 @dataclass(frozen=True)
 class Phase:
-    """One step: seconds of work since the step before ended, rows of its frame, peak of the tree's memory.
+    """One step: seconds of work since the previous step ended, rows of its frame, and the process tree's peak memory.
 
     Attributes:
-        waited: seconds of waiting that protects, which are no work; benchmarks set waits to zero.
+        waited: seconds of safety waits, which are no work; benchmarks set waits to zero.
     """
 
     name: str
@@ -49,15 +49,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Run:
-    """A whole run, from the start of its process to its end; `told` is what the command line says of it.
+    """A whole run, from the start of its process to its end; `told` is its output on the command line.
 
     Attributes:
-        cpu_seconds: of all its processes together.
-        load: how many processes wanted to run on the machine in the minute before it.
-        read: bytes that were read by what kind of object, most first.
+        cpu_seconds: processor seconds of all its processes together.
+        load: number of runnable processes on the machine in the minute before.
+        read: bytes read by kind of object, largest first.
         began: seconds since the epoch.
-        calls: of stores and of the server.
-        used: moments, and the processor seconds that all its processes had used by then.
+        calls: calls of stores and of the server.
+        used: moments, and the processor seconds of all its processes until then.
     """
 
     phases: tuple[Phase, ...]
@@ -92,7 +92,7 @@ class Run:
 
 
 class Show(Protocol):
-    """Takes a run, its title, and the fewest requests that could have done the same."""
+    """Shows a run, with its title and the fewest requests for the same work."""
 
     def __call__(self, title: str, made: Run, least: Counts | None = None) -> None:
         """Shows it."""
@@ -100,7 +100,7 @@ class Show(Protocol):
 
 
 class RunFailed(Exception):
-    """A run did not come to its end."""
+    """A run did not finish."""
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def run_command_line(settings: dict[str, Any], *options: str) -> float:
 
 
 def _phases(began: float, steps: Sequence[dict[str, Any]], memory: processes.Memory) -> tuple[Phase, ...]:
-    """The end of a step is the line that says that its frame is stored; its checks belong to the next step."""
+    """A step ends with the line that reports its stored frame; its checks belong to the next step."""
     marks: list[tuple[str, int | None, float, dict[str, Any]]] = []
     for step in steps:
         stored = _STORED.match(step["line"])

@@ -1,8 +1,8 @@
-"""How a run scales: on as many executors as fit here, then on simulated ones, by what real tasks were seen to cost.
+"""Scaling of a run: on as many executors as fit here, then on simulated ones with the measured costs of real tasks.
 
-Real runs of one plan of tasks on 1, 2 and 4 executors of a standalone cluster on this machine say how far the
-simulation is off. Two sizes, a 100th and a 25th of the bottom line, say what one more branch costs the driver. The
-tasks of the larger one, 25 times, stand for those of the bottom line, which has more of them, of the same work.
+Real runs of one plan of tasks on 1, 2 and 4 executors of a standalone cluster on this machine show the simulation's
+error. Two sizes, 1/100 and 1/25 of the bottom line, show the driver's cost per additional branch. The tasks of the
+larger run, repeated 25 times, represent the bottom line's, which has more tasks with the same work.
 """
 
 import statistics
@@ -30,36 +30,36 @@ from lakefs_gc_assets.collector.sweep.passes import MOST_DELETING
 from lakefs_gc_assets_tests.clusters import spark_clusters as clusters
 
 _LATE = 0.2
-"""Seconds that each answer is late while costs are recorded."""
+"""Delay of each answer in seconds while costs are recorded."""
 _SMALL, _LARGE = Vast(SIZE.branches // 100), Vast(SIZE.branches // 25)
 _REAL = (1, 2, 4)
 _RECORDED = 2
-"""So many executors ran the tasks by whose costs the runs on the others are predicted."""
+"""Executors of the run whose task costs predict the runs on other numbers of executors."""
 _SIMULATED = (1, 4, 16, 64, 256)
 _LIKE_SMALL, _LIKE_LARGE = 10, 256 * _LARGE.branches // SIZE.branches
-"""Runs are planned as for so many executors: the larger one so that 25 times its tasks suit 256."""
+"""Planned numbers of executors: the larger run's tasks, repeated 25 times, suit 256 executors."""
 _LATENCIES = (0.02, 0.1, 0.2)
 _S3 = Store(bandwidth=50e6, reads=5500, writes=3500)
-"""Limits of S3 for one prefix, taken for the whole repository; the bandwidth of a connection is assumed."""
+"""Limits of S3 for one prefix, applied to the whole repository; the bandwidth of a connection is assumed."""
 _SEVERE = replace(_S3, latency=0.2, resets=0.01, storms=(300, 20))
 _LITTLE = 0.1
-"""Tasks that take fewer processor seconds say what a task costs beside its work."""
+"""Tasks with fewer processor seconds show the overhead of a task."""
 _START = "start"
 """The step whose tasks start the first workers, and do not grow."""
 _OFF = 25
-"""So many percent may a prediction be off."""
+"""Maximum error of a prediction in percent."""
 _SEED = {"store_df": 60, "uncommitted_df": 90, "committed_df": 900, "deleted_report": 9000}
-"""Seconds that the design names for listing, staged objects, entries of commits and deletes."""
+"""Seconds in the design for listing, staged objects, entries of commits and deletes."""
 _SEED_WHOLE, _SEED_WORKERS = 3 * 3600, 16
-"""Its bound for the whole run under severe latency, and its workers for listing."""
+"""The design's bound for the whole run under severe latency, and its number of workers for listing."""
 
 
 @dataclass(frozen=True)
 class _DriverStep:
-    """What the driver did in a step, while no task ran and beside tasks.
+    """The driver's work in a step, alone and beside tasks.
 
     Attributes:
-        thinking: seconds in which it was alone and waited for no answer.
+        thinking: seconds in which the driver was alone and waited for no answer.
     """
 
     name: str
@@ -74,10 +74,10 @@ class _DriverStep:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run, and its tasks by Spark's own log.
+    """A run, and its tasks from Spark's own log.
 
     Attributes:
-        late: seconds by which each answer was late.
+        late: delay of each answer in seconds.
     """
 
     made: Run
@@ -95,7 +95,7 @@ class Recording:
 
     @cached_property
     def _python(self) -> Counter[int | None]:
-        """Microseconds of processor that workers took for each task."""
+        """Microseconds of processor time of workers for each task."""
         found: Counter[int | None] = Counter()
         for call in self.made.calls:
             found[call.task] += call.amount if call.kind == "task" else 0
@@ -106,11 +106,11 @@ class Recording:
         return task.cpu + self._python[task.number] / 1e6
 
     def phases(self, *, by_latency: bool = True) -> list[Phase]:
-        """What each step cost: the driver while no task ran, tasks by their stages, and the driver beside them.
+        """Cost of each step: the driver while no task ran, tasks by stage, and the driver beside tasks.
 
         Args:
-            by_latency: whether answers of the store take no longer than they are late and their bytes need, and those
-                of the server what it would work on an idle machine. Else both take what they took.
+            by_latency: True to limit answers of the store to their delay and the time of their bytes, and answers
+                of the server to their work on an idle machine. If False, both take the measured time.
         """
         slow = self.cluster().slow if by_latency else 1
 
@@ -140,7 +140,7 @@ class Recording:
                 )
                 for tasks in stages.values()
             )
-            # Some calls wait for each other, and others are made together.
+            # Some calls wait for each other, and others are concurrent.
             together = [call for call in step.alone if any(_overlap(call, other) for other in step.alone)]
             single = [call for call in step.alone if call not in together]
             alone = cost(single, step.cpu_alone), cost(together)
@@ -159,7 +159,7 @@ class Recording:
                 (beside if any(begun <= call.began < end for begun, end in busy) else alone).append(call)
             thinking = max(0.0, until - since - _length(busy) - _length(map(_span, alone)))
             cpu_beside = sum(self._used(end) - self._used(begun) for begun, end in busy)
-            # Several threads of Java take more of the processor than time passes.
+            # Several threads of Java use more processor time than wall time.
             cpu_alone = min(thinking, max(0.0, self._used(until) - self._used(since) - cpu_beside))
             found.append(_DriverStep(phase.name, since, until, alone, beside, thinking, cpu_alone, cpu_beside))
             since = until
@@ -171,7 +171,7 @@ class Recording:
         return float(np.interp(moment, np.array(moments), np.array(seconds)))
 
     def cluster(self) -> Cluster:
-        """The executors of the run: how slow the machine was meanwhile, what their start took and each task beside."""
+        """The run's executors: the machine's slowness, and the overhead of their start and of each task."""
         first: dict[str, float] = {}
         working = worked = 0.0
         besides = []
@@ -214,7 +214,7 @@ def _length(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _recorded(size: Vast, executors: int, like: int) -> Recording:
-    """A clean run with sweep on executors of one core each, planned as for other ones."""
+    """A clean run with sweep on executors of one core each, planned for `like` executors."""
     folder = vast.made(size, ROOT)
     config = {
         "spark.driver.host": clusters.HOST,
@@ -235,7 +235,7 @@ def _recorded(size: Vast, executors: int, like: int) -> Recording:
 
 
 def _dealt(stage: Stage, factor: int) -> Stage:
-    """A stage of so many times the tasks; those that delete are put together, as the product does."""
+    """A stage with `factor` times the tasks; deleting tasks are combined, as in the product."""
     tasks = stage.tasks * factor
     if any(kind == "delete" and amount > 1 for task in tasks for kind, _, amount in task.calls):
         shares = [tasks[start::MOST_DELETING] for start in range(min(MOST_DELETING, len(tasks)))]
@@ -247,7 +247,7 @@ def _dealt(stage: Stage, factor: int) -> Stage:
 
 
 def bottom_line_of(small: Sequence[Phase], large: Sequence[Phase], sizes: Sequence[float]) -> list[Phase]:
-    """The plan of a third size by those of two: tasks grow with the size, and the driver's work as it grew."""
+    """The plan of a third size from two others: tasks grow with size, the driver's work at its observed rate."""
     first, second, third = sizes
     more = (third - second) / (second - first)
 
@@ -268,7 +268,7 @@ def bottom_line_of(small: Sequence[Phase], large: Sequence[Phase], sizes: Sequen
 
 
 def scaling(show: Show) -> list[Measure]:
-    """Real runs, what the simulation says of them, and what it says of the bottom line on clusters."""
+    """Real runs, their simulation, and the simulated bottom line on clusters."""
     real = {executors: _recorded(_SMALL, executors, _LIKE_SMALL) for executors in _REAL}
     large = _recorded(_LARGE, max(_REAL), _LIKE_LARGE)
     for executors, made in real.items():
@@ -293,7 +293,7 @@ def scaling(show: Show) -> list[Measure]:
 
 
 def _simulated(plan: Sequence[Phase], cluster: Cluster) -> list[Measure]:
-    """What the bottom line would take on clusters; a line for each goes to standard error."""
+    """The bottom line's simulated duration on clusters; prints a line for each cluster to standard error."""
     stores = {f"{late * 1000:.0f} ms": replace(_S3, latency=late) for late in _LATENCIES} | {"severe": _SEVERE}
     measures = []
     for name, store in stores.items():

@@ -1,22 +1,23 @@
-"""Repositories to measure on: how many of what they hold."""
+"""Shapes of repositories to measure: numbers of objects, commits and ranges."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a generated repository holds; everything is old enough to be collected.
+    """Contents of a generated repository; everything is old enough to be collected.
 
     Attributes:
-        committed: objects in commits, in so many ranges; each commit but the first adds its share of them.
-        uncommitted: objects staged, spread over the branches.
+        committed: objects in commits, in `ranges` ranges; each commit except the first adds its share of the
+            ranges.
+        uncommitted: staged objects, spread over the branches.
         garbage: objects that nothing references.
-        in_one_slice: objects of a slice of its own, beside slices of the usual size.
+        in_one_slice: objects of one large slice, in addition to slices of the usual size.
         in_one_range: committed objects of the first range; the other ranges share the rest.
-        staged_on_one: whether everything staged is on one branch.
-        staged_among: what is staged is spread over so many of the newest objects; 0 for all.
-        numbered: whether objects are numbers that a bucket lists, and no files; entries have sizes as those of real
-            files, which hardly ever follow each other.
+        staged_on_one: True if everything staged is on one branch.
+        staged_among: number of newest objects among which staged objects are spread; 0 for all.
+        numbered: True if objects are numbers that a bucket lists, without files; entries have realistic sizes,
+            which are hardly ever consecutive.
     """
 
     name: str
@@ -34,11 +35,11 @@ class Shape:
 
     @property
     def garbage_apart(self) -> int:
-        """Each so manieth object is garbage, from the first on, until there are enough."""
+        """Distance between garbage objects, from the first object on, until there is enough garbage."""
         return max(1, self.objects // max(1, self.garbage))
 
     def is_garbage(self, number: int) -> bool:
-        """Whether nothing references an object."""
+        """True if nothing references an object."""
         return number % self.garbage_apart == 0 and number // self.garbage_apart < self.garbage
 
     @property
@@ -47,7 +48,7 @@ class Shape:
         return self.committed + self.uncommitted + self.garbage
 
     def times(self, factor: int) -> "Shape":
-        """The same, so many times larger."""
+        """The same shape, `factor` times as large."""
         return Shape(
             f"{self.name}-x{factor}",
             self.committed * factor,

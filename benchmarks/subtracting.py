@@ -1,6 +1,6 @@
-"""Subtraction of committed from listed objects beside what Spark and libraries have for it, of the same files.
+"""Subtraction of committed from listed objects, compared with Spark's and libraries' operations on the same files.
 
-polars and duckdb are no requirements of anything: their ways are measured where they are installed.
+polars and duckdb are optional: they are measured if they are installed.
 """
 
 import importlib.util
@@ -47,7 +47,7 @@ Hash = Callable[[pa.StringArray], Hashes]
 Among = Callable[[Hashes, Hashes], Flags]
 AntiJoin = Callable[[pa.Table, pa.Table], pa.Table]
 Compare = Callable[[DataFrame, DataFrame, int], DataFrame]
-"""The rows of the first frame whose address the second one lacks; they are so many together, about."""
+"""Rows of the first frame whose address is missing from the second; the number is the approximate sum of both."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,17 @@ class _Stored:
     committed: StoredFrame[NoFigures]
 
     def paths(self, frame: StoredFrame[NoFigures]) -> list[str]:
-        """The Parquet files of a frame, for those that read files themselves and check no digests."""
+        """The Parquet files of a frame, for libraries that read files themselves and check no digests."""
         return [f"{self.folder}/frames/{file.key}" for file in frame.manifest.files]
 
 
 Way = Callable[[SparkEngine, _Stored], Rows | pa.Table]
-"""How rows of the listed frame are found whose address no row of the committed frame has."""
+"""Finds rows of the listed frame whose address is missing from the committed frame."""
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Medians of rounds, of all processes of a session; its peak of memory, which pages are counted in once."""
+    """Medians of rounds over all processes of a session, with its peak memory; shared pages count once."""
 
     seconds: float
     cpu_seconds: float
@@ -77,9 +77,9 @@ class _Cost:
 
 
 def measured() -> list[Measure]:
-    """What each way costs in a session of its own; and how many times the slower one of ours is as fast as EXCEPT.
+    """The cost of each way in a separate session, and the speedup of our slower way over EXCEPT.
 
-    Spark compares all columns by EXCEPT, so it gets the addresses alone; all others give whole rows.
+    Spark's EXCEPT compares all columns, so it gets only addresses; all other ways return whole rows.
     """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "frames").mkdir()
@@ -104,9 +104,9 @@ def measured() -> list[Measure]:
 
 
 def _measured_apart(name: str, stored: _Stored) -> _Cost:
-    """What a way costs in a process of its own: no other one has filled its heap, or warmed its Java.
+    """The cost of a way in a separate process, whose heap and Java no other way has used.
 
-    Spark's own ways, and those of libraries that it calls, get the session that is made for them.
+    Spark's own ways, and libraries called by Spark, get a session with Spark's settings.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(_measured_here, name, stored).result()
@@ -134,7 +134,7 @@ def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _require(found: Rows | pa.Table) -> None:
-    """Asks for all rows, of which all columns are made: a mere count would let Spark leave them out."""
+    """Requests all rows with all columns: for a mere count, Spark would skip the columns."""
     if isinstance(found, pa.Table):
         rows, last = found.num_rows, pc.max(found.column("address")).as_py()
     else:
@@ -148,7 +148,7 @@ _EXCEPT = "Spark's EXCEPT"
 
 
 def _ways() -> dict[str, Way]:
-    """Ours, Spark's, and those of libraries that are installed, by what they are called in figures."""
+    """Ways of this project, of Spark and of installed libraries, by their names in figures."""
     ways: dict[str, Way] = {
         _HASHES_FIRST: partial(_ours, 0),
         _ROWS_TRAVEL: partial(_ours, FEW_HASHES + 1),
@@ -178,7 +178,7 @@ def _ours(least: int, engine: SparkEngine, stored: _Stored) -> Rows:
 
 
 def _read_by_spark(engine: SparkEngine, stored: _Stored) -> tuple[DataFrame, DataFrame]:
-    """The listed rows, and the addresses of the committed ones."""
+    """The listed rows, and the addresses of the committed rows."""
     read = engine.spark.read.parquet
     return read(*stored.paths(stored.listed)), read(*stored.paths(stored.committed)).select("address")
 
@@ -193,19 +193,19 @@ def _by(compare: Compare, engine: SparkEngine, stored: _Stored) -> Rows:
 
 
 def by_address(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
-    """By Spark's own join of texts."""
+    """By Spark's own join of strings."""
     return rows.join(live, "address", "left_anti").select(*rows.columns)
 
 
 def by_hash(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
-    """By Spark's own join of hashes, of which a collision keeps."""
+    """By Spark's own join of hashes; a collision keeps a row."""
     digest = F.xxhash64("address").alias("digest")
     joined = rows.select("*", digest).join(live.select(digest), "digest", "left_anti")
     return joined.select(*rows.columns)
 
 
 def in_parts(anti_join: AntiJoin, rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
-    """What is written where a library compares and Spark does all else: rows of one part meet in one task."""
+    """Lets a library compare, and Spark do all else: rows of a partition meet in one task."""
     part = F.pmod(F.xxhash64("address"), F.lit(blocks.parts_of(rows, count)))
     names = rows.columns
 
@@ -216,7 +216,7 @@ def in_parts(anti_join: AntiJoin, rows: DataFrame, live: DataFrame, count: int) 
 
 
 def _in_blocks(hash_addresses: Hash, among: Among, engine: SparkEngine, stored: _Stored) -> Rows:
-    """Our blocks, with a library's hashes and look-up in place of ours."""
+    """Our blocks, with a library's hashes and lookup in place of ours."""
     listed, committed = stored.listed.rows(engine), stored.committed.rows(engine, "address")
     parts = blocks.parts_of(listed, _LISTED + _COMMITTED)
 
@@ -244,7 +244,7 @@ def _anti_join_of_pyarrow(mine: pa.Table, theirs: pa.Table) -> pa.Table:
 
 
 def _polars() -> Any:
-    """polars with one thread, as a task of Spark has one core."""
+    """polars with one thread, as a Spark task has one core."""
     os.environ["POLARS_MAX_THREADS"] = "1"
     import polars
 
@@ -252,7 +252,7 @@ def _polars() -> Any:
 
 
 def anti_join_of_polars(mine: pa.Table, theirs: pa.Table) -> pa.Table:
-    """The rows of one table whose address another one lacks."""
+    """Rows of one table whose address is missing from another."""
     polars = _polars()
     joined = polars.from_arrow(mine).join(polars.from_arrow(theirs), on="address", how="anti")
     return joined.to_arrow(compat_level=polars.CompatLevel.oldest())
@@ -284,7 +284,7 @@ def _duckdb(threads: int = 1) -> Any:
 
 
 def anti_join_of_duckdb(mine: pa.Table, theirs: pa.Table) -> pa.Table:
-    """The rows of one table whose address another one lacks."""
+    """Rows of one table whose address is missing from another."""
     database = _duckdb().register("mine", mine).register("theirs", theirs)
     return database.sql("SELECT * FROM mine ANTI JOIN theirs USING (address)").to_arrow_table()
 
@@ -310,7 +310,7 @@ def _duckdb_alone(engine: SparkEngine, stored: _Stored) -> pa.Table:
 
 
 def _stored(folder: str, frame: Frame[NoFigures], addresses: pa.StringArray) -> StoredFrame[NoFigures]:
-    """A frame of these addresses in a local folder; its other columns are alike in all rows."""
+    """A frame of these addresses in a local folder; all rows have the same values in other columns."""
     opener = StoreOpener(StoreSettings(local_root=folder), "local://frames")
     now, schema = datetime.now(UTC), frame.schema
     usual = {"slice_window": "2026-11", "layout": "slice", "last_modified": now, "size": 1}

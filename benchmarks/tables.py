@@ -11,7 +11,7 @@ _HEADER = (
 
 
 def of_run(title: str, run: Run) -> Iterator[str]:
-    """One line for each step, then the whole; waits that protect are no part of the seconds."""
+    """One line for each step, then the total; the seconds exclude safety waits."""
     yield title
     yield "  " + _HEADER
     for phase in run.phases:
@@ -33,7 +33,7 @@ def of_run(title: str, run: Run) -> Iterator[str]:
 
 
 def of_bytes(before: Run, after: Run) -> Iterator[str]:
-    """One line for each kind of object that two runs read, what the second read most of first."""
+    """One line for each kind of object that two runs read, most bytes of the second run first."""
     yield f"  {'MB read':>9} {'and then':>9} of what kind of object"
     kinds = sorted({*before.read, *after.read}, key=lambda kind: -after.read.get(kind, 0))
     for kind in kinds:

@@ -1,9 +1,9 @@
-"""A repository too large for files of its own: objects are numbers, and names, sizes and ETags follow from those.
+"""A repository too large for real files: objects are numbers, which determine names, sizes and ETags.
 
-Of every 20 objects one is garbage, five are staged and fourteen committed. There is one main branch, whose commits name
-some 280 ranges each and replace four of them; after every thirty commits another branch was begun, on which objects are
-staged. Ranges, commits and what is staged are real, on an embedded server. The objects are not there: `vast_bucket`
-lists them.
+Of every 20 objects, one is garbage, five are staged and fourteen committed. There is one main branch, whose commits
+each
+have about 280 ranges and replace four. After every thirty commits a branch starts, with staged objects. Ranges, commits
+and staged entries are real, on an embedded server. The objects do not exist: `vast_bucket` lists them.
 """
 
 import hashlib
@@ -38,20 +38,20 @@ _GROUP = 20
 _GARBAGE = 7
 _STAGED = (1, 5, 9, 13, 17)
 _SLICES, _PLACES, _COMMITS, _REPLACED = 2, 40, 30, 4
-"""For each branch: slices, places of which each of its commits writes four anew, commits, and those four."""
+"""For each branch: slices, places, commits, and places that each commit rewrites."""
 _NAMED = 280
-"""So many ranges are named by a commit, once there are so many."""
+"""Maximum ranges of a commit."""
 _OWN, _SHARED = 350, 67
-"""Entries of a range: objects that belong to its place, in each of its generations, and some of another place's."""
+"""Entries of a range: objects of its own place, in each of its generations, and objects of another place."""
 _SIZES = 45 * _GROUP
 _VERSION = 3
 _Range = tuple[bytes, str, bytes, Record]
-"""Last path, id, a metarange's record of it, first record."""
+"""Last path, id, record in a metarange, first record."""
 
 
 @dataclass(frozen=True)
 class Vast:
-    """How large it is: everything grows with the branches."""
+    """The repository's size: everything grows with the branches."""
 
     branches: int
 
@@ -82,7 +82,7 @@ class Vast:
 
     @property
     def commits(self) -> int:
-        """Commits, but for the repository's first one."""
+        """Commits, except for the repository's first one."""
         return self.branches * _COMMITS
 
     @property
@@ -97,7 +97,7 @@ class Vast:
 
 
 def is_garbage(number: int) -> bool:
-    """Whether nothing references an object."""
+    """True if nothing references an object."""
     return number % _GROUP == _GARBAGE
 
 
@@ -108,7 +108,7 @@ def described(address: str, number: int) -> Entry:
 
 @dataclass(frozen=True)
 class VastObjects:
-    """The objects of such a repository; see `vast_bucket.Numbers`."""
+    """The objects of a vast repository; see `vast_bucket.Numbers`."""
 
     objects: int
     born: datetime
@@ -116,21 +116,21 @@ class VastObjects:
 
     @classmethod
     def from_size(cls, folder: Path, size: Vast) -> "VastObjects":
-        """Those of a repository that was made in a folder."""
+        """Objects of a repository made in a folder."""
         began = datetime.fromisoformat((folder / "born").read_text())
         return cls(size.objects, began, datetime.now(UTC) - AGE / 2)
 
     def size_and_md5(self, address: str, number: int) -> tuple[int, str]:
-        """What a bucket lists of an object."""
+        """Size and MD5 of an object in a bucket's listing."""
         return _size_and_md5(address, number)
 
     def content(self, address: str, number: int) -> bytes:
-        """What an object holds."""
+        """Content of an object."""
         return _content(address, number)
 
 
 def _content(address: str, number: int) -> bytes:
-    """Garbage has other sizes than what is committed."""
+    """Garbage has other sizes than committed objects."""
     return repeated(address, 64 + number % _SIZES)
 
 
@@ -140,7 +140,7 @@ def _size_and_md5(address: str, number: int) -> tuple[int, str]:
 
 
 def made(vast: Vast, root: Path) -> Path:
-    """The folder of such a repository, made now, or made before and without its runs."""
+    """The folder of a vast repository, newly made, or an earlier one without its runs."""
     folder = root / f"vast-{vast.branches}-{_VERSION}"
     if (folder / "born").exists():
         shutil.rmtree(folder / "objects" / "_lakefs" / "retention", ignore_errors=True)
@@ -156,7 +156,7 @@ def made(vast: Vast, root: Path) -> Path:
 
 
 def server(folder: Path) -> EmbeddedServer:
-    """The server of such a repository; what it stores lies in a folder, though its addresses name a bucket."""
+    """The server of a vast repository; its addresses name a bucket, but its files are in a folder."""
     return server_of_bucket(folder / "lakefs", folder / "objects")
 
 
@@ -189,7 +189,7 @@ def _objects(born: datetime, branch: int) -> list[str]:
 
 
 def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
-    """Writes the ranges of one branch, in the order in which its commits bring them."""
+    """Writes the ranges of one branch, in the order in which its commits add them."""
     root, born, branch = job
     live = [
         (entry.identity, entry.encode())
@@ -217,7 +217,7 @@ def _commit(
     held: dict[int, _Range],
     written: list[_Range],
 ) -> str:
-    """The next commits of the main branch, which names what is held; returns the last of them."""
+    """Adds the next commits of the main branch with the ranges in `held`; returns the last commit."""
     before = branch * _COMMITS
     made_at = int((datetime.now(UTC) - AGE).timestamp()) + before
     for number in range(_COMMITS):
@@ -226,7 +226,7 @@ def _commit(
         metarange_id = write_metarange(root, rows)
         described = commits.Description("bench", f"commit {before + number}", date=made_at + number)
         parent = commits.add(core, repository, described, metarange_id, (parent,), before + number + 2).id
-    # The server answers for one path of each head, by which a sweep sees how it spells addresses.
+    # The server answers for one path of each head, from which a sweep learns its spelling of addresses.
     highest, range_id, _, record = min(held.values())
     with core.database.transaction() as database:
         place = (metarange_id, 0, range_id, record[0], highest)

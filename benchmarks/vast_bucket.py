@@ -1,4 +1,4 @@
-"""A bucket of more objects than there are files, for the replay's S3 endpoint: they are numbers, all else is files."""
+"""A bucket of more objects than files, for the replay's S3 endpoint: objects are numbers, everything else is files."""
 
 import hashlib
 from bisect import bisect_left
@@ -26,38 +26,38 @@ class Numbers(Protocol):
 
     @property
     def objects(self) -> int:
-        """How many there are."""
+        """Number of objects."""
         ...
 
     @property
     def born(self) -> datetime:
-        """When the oldest slice began, UTC."""
+        """Begin of the oldest slice, UTC."""
         ...
 
     @property
     def written_at(self) -> datetime:
-        """When all of them were modified, UTC."""
+        """Modification time of all objects, UTC."""
         ...
 
     def size_and_md5(self, address: str, number: int) -> tuple[int, str]:
-        """What a bucket lists of an object."""
+        """Size and MD5 of an object in a bucket's listing."""
         ...
 
     def content(self, address: str, number: int) -> bytes:
-        """What an object holds. Raises LookupError where nobody ever made that."""
+        """Content of an object. Raises LookupError if it was never made."""
         ...
 
 
 class NumberedBucket:
-    """Objects by their numbers, and files of a folder. Safe to use from several threads.
+    """Numbered objects, and files of a folder. Thread-safe.
 
     Attributes:
-        deleted: one byte for each object: whether it was deleted.
+        deleted: one byte for each object: 1 if it was deleted.
     """
 
     def __init__(self, files: Path, numbers: Numbers) -> None:
         self._files, self._root = LocalStore(files), files
-        # A page of many files must not look at all of them.
+        # A page of many files must not read all of them.
         self._metadata_folder = lru_cache(maxsize=1)(lambda changed_at: self._level(METADATA_PREFIX))
         self._numbers, self._born = numbers, numbers.born
         self.deleted = bytearray(numbers.objects)
@@ -75,7 +75,7 @@ class NumberedBucket:
         return self._file_facts(_found(key, lambda: self._files.head(key)))
 
     def read(self, key: str) -> tuple[RecordedObject, bytes]:
-        """One object or file whole. Raises NoSuchKey."""
+        """A whole object or file. Raises NoSuchKey."""
         if self._is_numbered(key):
             number = self._number(key)
             return self._object(key, number), self._numbers.content(key, number)
@@ -95,7 +95,7 @@ class NumberedBucket:
         return self.head(key)
 
     def delete(self, key: str, if_match: str | None = None) -> None:
-        """Deletes what is there. Raises PreconditionFailed."""
+        """Deletes an existing object or file. Raises PreconditionFailed."""
         try:
             if if_match is not None and self.head(key).etag != if_match:
                 raise PreconditionFailed(key)
@@ -117,7 +117,7 @@ class NumberedBucket:
             following = keys[limit] if len(keys) > limit else None
             return Listed([(key, self.head(key)) for key in keys[:limit]], [], following)
         if prefix == METADATA_PREFIX:
-            # Files that come and go change the time of their folder.
+            # Added or removed files change the time of their folder.
             found = self._metadata_folder((self._root / prefix).stat().st_mtime_ns)
         else:
             found = self._level(prefix)
@@ -130,7 +130,7 @@ class NumberedBucket:
         )
 
     def _level(self, prefix: str) -> list[tuple[str, RecordedObject | None]]:
-        """What lies directly below a prefix, sorted."""
+        """Names directly below a prefix, sorted."""
         level = self._files.list_level(prefix)
         prefixes = {*level.prefixes, *([DATA_PREFIX] if not prefix else [])}
         if prefix == DATA_PREFIX:
@@ -152,7 +152,7 @@ class NumberedBucket:
         return Listed(objects, [], None)
 
     def _is_numbered(self, key: str) -> bool:
-        """Whether a key lies in a slice whose objects are numbers."""
+        """True if a key is in a slice of numbered objects."""
         return key.startswith(DATA_PREFIX) and key.split("/")[1] in self._slices
 
     def _number(self, key: str) -> int:
@@ -173,7 +173,7 @@ class NumberedBucket:
         return RecordedObject(size, self._numbers.written_at, md5)
 
     def _file_facts(self, facts: ObjectFacts) -> RecordedObject:
-        """Facts of a file. Only those of data have the ETags of a bucket: others are versions, for conditions."""
+        """Facts of a file. Only data files have a bucket's ETags: other ETags are versions, for conditions."""
         etag = facts.etag or ""
         if facts.key.startswith(DATA_PREFIX):
             etag = hashlib.md5(self._files.get(facts.key), usedforsecurity=False).hexdigest()

@@ -24,9 +24,9 @@ from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 
 _LATE = 0.02
-"""Seconds that each answer waits, unless it is said."""
+"""Delay of each answer in seconds, unless specified."""
 _TASKS = 8
-"""At once, on any machine: most of them wait for answers."""
+"""Concurrent tasks, on any machine: most tasks wait for answers."""
 
 
 def main() -> None:

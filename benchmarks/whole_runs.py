@@ -1,5 +1,6 @@
-"""Whole runs of generated repositories: a clean run with sweep, then an optimized one that finds nothing new; and a
-forecast beside a dry run.
+"""Whole runs of generated repositories: a clean run with sweep and an optimized run without changes, and a forecast.
+
+The forecast is compared with a dry run.
 """
 
 import json
@@ -26,26 +27,27 @@ if TYPE_CHECKING:
 _GIGABYTE = 1e9
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
 _FORECAST = 1.3
-"""A forecast may take so many times as long as a clean dry run."""
+"""Maximum duration of a forecast, relative to a clean dry run."""
 _LINEAR, _LINEAR_MEMORY = 1.25, 1.3
-"""So many times as much may an object of a larger repository cost, and a run of four times as many take of memory."""
+"""Maximum cost per object of a larger repository, and maximum memory of a run with four times the objects, as factors.
+"""
 
 _TURNS = 3
-"""So many runs of each way of comparing addresses."""
+"""Runs of each way of comparing addresses."""
 SMALL_BOTTOM_LINE = Vast(SIZE.branches // 25)
 """A twenty-fifth of the bottom line, for suites that make many runs."""
 
 _CHANGE = {"store calls": 1.1, "bytes read": 1.1, "API calls": 1.1, "seconds": 1.2, "seconds of processor": 1.2}
-"""So many times as much may a few changes cost in a repository that is four times as large."""
+"""Maximum cost of a few changes in a repository four times as large, as factors."""
 
 
 @dataclass(frozen=True)
 class _Marks:
-    """What is asked of a clean run with sweep and of the optimized one after it.
+    """Marks of a clean run with sweep and of the following optimized run.
 
     Attributes:
         clean, optimized: seconds.
-        peak: memory of the clean one, GB; None where nothing is asked.
+        peak: memory of the clean run in GB; None without a mark.
     """
 
     clean: float
@@ -65,7 +67,7 @@ def small(show: Show) -> list[Measure]:
 
 
 def laboratory(show: Show) -> list[Measure]:
-    """100,000 objects on 100 branches: the case that lakeFS's own standalone collector was measured with."""
+    """100,000 objects on 100 branches: the case with measurements of lakeFS's own standalone collector."""
     return _clean_then_optimized(LABORATORY, _Marks(30, 20), show)
 
 
@@ -75,7 +77,7 @@ def large(show: Show) -> list[Measure]:
 
 
 def linear(show: Show) -> list[Measure]:
-    """One shape in three sizes: what one more object costs must not grow."""
+    """One shape in three sizes: the cost per object must not grow."""
     factors = (1, 4, 16)
     seconds, peaks = {}, {}
     for factor in factors:
@@ -100,7 +102,7 @@ def linear(show: Show) -> list[Measure]:
 
 
 def skewed(show: Show, shape: Shape = SKEWED) -> list[Measure]:
-    """One slice with half of all objects, one range of a million, one branch with all that is staged; four workers."""
+    """One slice with half of all objects, one range of a million, one branch with all staged objects; four workers."""
     folder = repositories.made(shape)
     with served("benchmarks.serving", str(folder)) as settings, event_log.kept(settings, "local[4]") as events:
         made = run(settings, "--sweep")
@@ -118,10 +120,10 @@ def skewed(show: Show, shape: Shape = SKEWED) -> list[Measure]:
 
 
 def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
-    """A few changes of a repository and of one that is four times as large: what an optimized run then costs.
+    """The cost of an optimized run after a few changes, in a repository and in one four times as large.
 
-    Both have as much that is uncommitted, and of the same age: a server writes all of it anew for every run. Objects
-    are numbers: the larger one would have 9.2 million files.
+    Both have the same number of uncommitted objects, with the same age: a server writes all uncommitted data again for
+    every run. Objects are numbers: the larger repository would have 9.2 million files.
     """
     made = {factor: _after_a_change(show, shape, factor, "clean", "optimized")[1] for factor in (1, 4)}
     small, large = made[1], made[4]
@@ -142,7 +144,7 @@ def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
 
 
 def rules(show: Show, shape: Shape = LARGE) -> list[Measure]:
-    """A run by retention rules that builds on one which listed and read everything, after a few changes."""
+    """A run by retention rules, after a few changes, that builds on a run which listed and read everything."""
     everything, made = _after_a_change(show, shape, 1, "unified", "unified")
     for line in tables.of_bytes(everything, made):
         print(line, file=sys.stderr, flush=True)
@@ -154,7 +156,7 @@ def rules(show: Show, shape: Shape = LARGE) -> list[Measure]:
 
 
 def _costs(made: Run) -> dict[str, float]:
-    """What a run cost, by what is counted."""
+    """Costs of a run, by unit."""
     return {
         "store calls": made.counts.store_calls,
         "bytes read": made.counts.bytes_read,
@@ -165,7 +167,7 @@ def _costs(made: Run) -> dict[str, float]:
 
 
 def _after_a_change(show: Show, shape: Shape, factor: int, flow: str, then: str) -> tuple[Run, Run]:
-    """A run of a repository that is so many times as large as a shape, and one that follows it after a few changes."""
+    """A run of a repository `factor` times as large as a shape, and a run that follows after a few changes."""
     larger = replace(
         shape.times(factor),
         name=f"change-{shape.name}-x{factor}",
@@ -181,7 +183,7 @@ def _after_a_change(show: Show, shape: Shape, factor: int, flow: str, then: str)
     with changes.changed(folder, larger) as garbage:
         with served(*serving) as settings:
             after = run(settings, "--sweep", "--flow", then)
-        # Of each commit a range and a metarange.
+        # A range and a metarange of each commit.
         new, files = changes.OBJECTS + changes.GARBAGE, 2 * changes.COMMITS + bool(larger.uncommitted)
         title = f"{larger.name}: {larger.objects:,} objects, {then} after {flow}, {changes.OBJECTS:,} new"
         show(title, after, least(new, files, changes.GARBAGE))
@@ -216,7 +218,7 @@ def forecast(show: Show, shape: Shape = LARGE) -> list[Measure]:
 
 def libraries(show: Show) -> list[Measure]:
     """Clean runs with sweep by the product's engine, by Spark's own DataFrames, and by libraries, in turns."""
-    # Spark has what this needs from 4.0 on.
+    # These ways need Spark 4.0 or later.
     from benchmarks import other_engines
 
     measures = []
@@ -242,7 +244,7 @@ def runs_way(size: Shape | Vast, way: "Way") -> bool:
 def clean_run_of(size: Shape | Vast, name: str | None) -> Run:
     """One clean run with sweep, in a way of `other_engines` or by the product's engine.
 
-    Raises RunFailed where it finds or deletes anything but the garbage. What it deletes is there again for the next.
+    Raises RunFailed if it finds or deletes anything except garbage. Its deletions are restored for the next run.
     """
     engine = () if name is None else ("--engine", name)
     if isinstance(size, Vast):
@@ -263,7 +265,7 @@ def _name_of(size: Shape | Vast) -> str:
 
 
 def warm_up() -> None:
-    """One run that nobody measures: compiles what is not compiled yet, and fills caches."""
+    """One unmeasured run: compiles code that is not compiled yet, and fills caches."""
     with served("benchmarks.serving", str(repositories.made(EMPTY))) as settings:
         run(settings)
 
@@ -275,7 +277,7 @@ def _clean_then_optimized(shape: Shape, marks: _Marks, show: Show) -> list[Measu
         show(f"{shape.name}: {shape.objects:,} objects, clean with sweep", clean, least_of_clean(shape))
         _require(clean, shape, folder)
         again = run(settings, "--sweep", "--flow", "optimized")
-        # A server writes all that is uncommitted anew for every run.
+        # A server writes all uncommitted data again for every run.
         show(f"{shape.name}, optimized, nothing new", again, least(0, int(shape.uncommitted > 0), 0))
     measures = [at_most(f"{shape.name}: clean run with sweep", clean.seconds, "s", marks.clean)]
     if marks.peak is not None:
@@ -288,7 +290,7 @@ def _clean_then_optimized(shape: Shape, marks: _Marks, show: Show) -> list[Measu
 
 
 def ranges_read(made: Run) -> int:
-    """How many ranges a run said that it would read."""
+    """Number of ranges that a run announced to read."""
     found = [int(match[1].replace(",", "")) for line in made.lines if (match := _RANGES_READ.search(line))]
     if not found:
         raise RunFailed("the run did not say how many ranges it would read")
@@ -296,7 +298,7 @@ def ranges_read(made: Run) -> int:
 
 
 def _require(made: Run, shape: Shape, folder: Path) -> None:
-    """A fast run that found something else counts for nothing."""
+    """A fast run with other results does not count."""
     expected = {
         "store_df": shape.objects,
         "uncommitted_df": shape.uncommitted,
@@ -324,10 +326,10 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "bottom-line": bottom_line,
 }
 ASKED_FOR_ONLY = ("bottom-line", "change", "rules", "libraries", "scaling")
-"""They take half an hour and more, some of them for what they are measured on."""
+"""Suites that take half an hour or more, some because they first make the repositories that they measure."""
 
 
 def show_table(title: str, made: Run, possible: Counts | None = None) -> None:
-    """Prints a run's table, and what its requests cost beside the least possible, to standard error."""
+    """Prints a run's table, and the cost of its requests beside the minimum, to standard error."""
     for line in (*tables.of_run(title, made), *prices.table(made.counts, possible)):
         print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The project's daemon of Python workers, whose workers count what they read, and log what each task took."""
+"""The project's daemon of Python workers, whose workers count reads, and log each task's processor time."""
 
 import time
 
@@ -9,7 +9,7 @@ from lakefs_gc_assets.spark.start import worker_daemon
 
 
 def _log_tasks() -> None:
-    """Makes workers log what each task took of the processor: all since the task before, or since they began."""
+    """Makes workers log each task's processor time since the previous task, or since their start."""
     put, before, began = TaskContext._setTaskContext, 0.0, 0.0
 
     def put_and_log(context: TaskContext | None) -> None:
