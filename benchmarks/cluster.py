@@ -14,7 +14,7 @@ from typing import Any
 from lakefs_gc_assets.storage import cloud
 
 FAILURES = 4
-"""Failures of one task before Spark gives up (`spark.task.maxFailures`)."""
+"""Failures of a task before Spark gives up (`spark.task.maxFailures`)."""
 _LARGEST_BULK = 1000
 _DRIVER = -1
 """The driver's number among the executors."""
@@ -26,7 +26,7 @@ class Cost:
     """Cost of a task, or of a part of the driver's work.
 
     Attributes:
-        calls: kind, seconds in addition to its latency, and bytes or keys of each call.
+        calls: kind, seconds in addition to its latency, and bytes or keys per call.
         ahead: number of concurrent calls.
         cpu: processor seconds, spread evenly over the calls.
     """
@@ -56,13 +56,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Executors of one core each.
+    """Executors with one core each.
 
     Attributes:
         slow, slow_driver: factor by which work takes longer than its processor seconds, on executors and on the
             driver, because of other work on the machine.
         begin: additional seconds of an executor's first task, in which Java and Python start.
-        per_task: seconds of an executor for each task in addition to its work.
+        per_task: overhead of an executor per task, in seconds.
     """
 
     executors: int
@@ -77,8 +77,8 @@ class Store:
     """Performance of the store and the server; by default without delays, limits and failures.
 
     Attributes:
-        latency: delay of each answer in seconds.
-        bandwidth: bytes a second of each connection; 0 for no limit.
+        latency: delay per answer in seconds.
+        bandwidth: bytes a second per connection; 0 for no limit.
         reads, writes: requests a second that one prefix takes, which is the whole repository; each key of a bulk
             delete counts. 0 for no limit.
         resets: share of lost connections.
@@ -98,9 +98,9 @@ class Result:
     """Results of a simulation.
 
     Attributes:
-        phases: seconds of each phase.
-        alone: seconds of each phase in which only the driver worked.
-        tasks: executor, begin and end of each attempt.
+        phases: seconds by phase.
+        alone: seconds by phase in which only the driver worked.
+        tasks: executor, begin and end per attempt.
         answered: moment, kind and amount accepted within the store's limits.
         refused: requests or keys refused because the store was too busy.
         keys_left: keys that a sweep reports as failed, for the next sweep.
@@ -131,7 +131,7 @@ class CallFailed(Exception):
 
 
 class _Limit:
-    """A rate whose unused requests of one second may be used in the next."""
+    """A rate whose unused requests in a second may be used in the next."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._left, self._at = rate, rate, 0.0

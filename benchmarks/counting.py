@@ -1,7 +1,7 @@
 """Counts calls of API and store, and bytes read, over all processes of a run.
 
 Each process counts in its own file, so no process waits for another, and a killed process leaves its counts. A second
-file has the key of each object read, with its bytes. A third file has each call with its begin, its end, and its task.
+file has the keys of objects read, with their bytes. A third file has every call with its begin, its end, and its task.
 """
 
 import mmap

@@ -1,4 +1,4 @@
-"""Duration of each task of a run, from Spark's event log."""
+"""Durations of a run's tasks, from Spark's event log."""
 
 import json
 import tempfile

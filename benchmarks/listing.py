@@ -24,7 +24,7 @@ _KEY, _SECRET = "key", "secret"
 
 
 def measured() -> list[Measure]:
-    """Rates of one stream of pre-rendered pages from a server, and of a local folder."""
+    """Rates of a stream of pre-rendered pages from a server, and of a local folder."""
     with served("benchmarks.listing_server", str(_KEYS)) as server:
         settings = StoreSettings(
             endpoint_url=server["url"],

@@ -76,7 +76,7 @@ _numbers = itertools.count()
 
 @dataclass
 class _Group(InputPartition):
-    """The work of one task."""
+    """The work of a task."""
 
     items: tuple[Any, ...]
 
@@ -149,7 +149,7 @@ def ways() -> dict[str, Way]:
 
 
 def install(name: str) -> None:
-    """Makes runs of this process use one of these ways."""
+    """Makes runs of this process use a way from `ways`."""
     way = ways()[name]
     setattr(resources, SparkEngine.__name__, partial(PlainSparkEngine, way=way))
     if way.parquet:
@@ -201,12 +201,12 @@ class PlainSparkEngine(SparkEngine):
 
     @in_driver_where_held
     def map_batches(self, rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
-        """The result of a function for the rows of each task."""
+        """The result of a function for the rows by task."""
         return dataframe_of(tasks.map_batches(rows, change, schema))
 
     @in_driver_where_held
     def map_distinct(self, frames: Sequence[Rows], change: ChangeBatches, schema: pa.Schema, count: int) -> Rows:
-        """The result of a function for one row of each address, by `dropDuplicates`."""
+        """The result of a function for one row per address, by `dropDuplicates`."""
         first = _named(dataframe_of(self.union(*tasks.not_empty(frames)))).dropDuplicates(["address"])
         return self.map_batches(first, change, schema)
 

@@ -17,7 +17,7 @@ class Memory:
     """Sums of the proportional set sizes (PSS) of a tree of processes: pairs of time and bytes.
 
     Attributes:
-        processor_seconds: processor seconds of each process when last seen.
+        processor_seconds: processor seconds by process when last seen.
         used: pairs of time and the processor seconds of all processes until then.
     """
 

@@ -61,7 +61,7 @@ def moment(text: str) -> datetime:
 def measured(
     folder: Path, flow: str, now: datetime | None, min_age: timedelta | None, mtime: datetime | None, store: str
 ) -> tuple[Run, dict[str, tuple[int, int]]]:
-    """Makes the run; returns it, with the numbers of remaining and deleted objects of each class."""
+    """Makes the run; returns it, with the numbers of remaining and deleted objects by class."""
     options = ["benchmarks.recorded_server", str(folder), "--store", store]
     options += ["--now", now.isoformat()] if now else []
     options += ["--mtime", mtime.isoformat()] if mtime else []

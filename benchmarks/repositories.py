@@ -177,7 +177,7 @@ def addresses(count: int, born: datetime) -> Iterator[str]:
 
 
 def addresses_of_slice(index: int, born: datetime, count: int = NAMES_IN_SLICE) -> list[str]:
-    """The first addresses of one slice, in order: four per second, or as many as fill an hour."""
+    """The first addresses of a slice, in order: four per second, or as many as fill an hour."""
     rate = max(_A_SECOND, -(-count // 3600))
     folder, first, seconds = _slice(index, born)
     return [f"{folder}/{_xid(seconds + place // rate, first + place)}" for place in range(count)]

@@ -47,7 +47,7 @@ def _metarange(commit: str) -> str:
 
 
 def _history(count: int) -> Iterator[tuple[str, int, tuple[str, ...], str]]:
-    """Id, date, parents and branch of each commit; each branch is a line, and every tenth commit of main is a merge."""
+    """Id, date, parents and branch by commit; each branch is a line, and every tenth commit of main is a merge."""
     chance = random.Random(7)
     heads: dict[str, str] = {}
     first = int((NOW - timedelta(days=_DAYS)).timestamp())

@@ -1,4 +1,4 @@
-"""Makes a run in separate processes and measures it: seconds, rows, memory, calls and bytes of each step."""
+"""Makes a run in separate processes and measures its steps: seconds, rows, memory, calls and bytes."""
 
 import json
 import os

@@ -1,8 +1,8 @@
 """Scaling of a run: on as many executors as fit here, then on simulated ones with the measured costs of real tasks.
 
-Real runs of one plan of tasks on 1, 2 and 4 executors of a standalone cluster on this machine show the simulation's
-error. Two sizes, 1/100 and 1/25 of the bottom line, show the driver's cost per additional branch. The tasks of the
-larger run, repeated 25 times, represent the bottom line's, which has more tasks with the same work.
+Real runs of the same plan on 1, 2 and 4 executors of a standalone cluster on this machine show the simulation's error.
+Two sizes, 1/100 and 1/25 of the bottom line, show the driver's cost per additional branch. The tasks of the larger
+run, repeated 25 times, represent the bottom line's, which has more tasks with the same work.
 """
 
 import statistics
@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.sweep.passes import MOST_DELETING
 from lakefs_gc_assets_tests.clusters import spark_clusters as clusters
 
 _LATE = 0.2
-"""Delay of each answer in seconds while costs are recorded."""
+"""Delay per answer in seconds while costs are recorded."""
 _SMALL, _LARGE = Vast(SIZE.branches // 100), Vast(SIZE.branches // 25)
 _REAL = (1, 2, 4)
 _RECORDED = 2
@@ -77,7 +77,7 @@ class Recording:
     """A run, and its tasks from Spark's own log.
 
     Attributes:
-        late: delay of each answer in seconds.
+        late: delay per answer in seconds.
     """
 
     made: Run
@@ -86,7 +86,7 @@ class Recording:
 
     @cached_property
     def _calls(self) -> dict[int | None, list[Call]]:
-        """Calls of each task, and of the driver."""
+        """Calls by task, and of the driver."""
         found: dict[int | None, list[Call]] = defaultdict(list)
         for call in self.made.calls:
             if call.kind != "task":
@@ -106,7 +106,7 @@ class Recording:
         return task.cpu + self._python[task.number] / 1e6
 
     def phases(self, *, by_latency: bool = True) -> list[Phase]:
-        """Cost of each step: the driver while no task ran, tasks by stage, and the driver beside tasks.
+        """Costs by step: the driver while no task ran, tasks by stage, and the driver beside tasks.
 
         Args:
             by_latency: True to limit answers of the store to their delay and the time of their bytes, and answers
@@ -171,7 +171,7 @@ class Recording:
         return float(np.interp(moment, np.array(moments), np.array(seconds)))
 
     def cluster(self) -> Cluster:
-        """The run's executors: the machine's slowness, and the overhead of their start and of each task."""
+        """The run's executors: the machine's slowness, and their overhead per start and per task."""
         first: dict[str, float] = {}
         working = worked = 0.0
         besides = []
@@ -214,7 +214,7 @@ def _length(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _recorded(size: Vast, executors: int, like: int) -> Recording:
-    """A clean run with sweep on executors of one core each, planned for `like` executors."""
+    """A clean run with sweep on single-core executors, planned for `like` executors."""
     folder = vast.made(size, ROOT)
     config = {
         "spark.driver.host": clusters.HOST,

@@ -12,7 +12,7 @@ class Shape:
             ranges.
         uncommitted: staged objects, spread over the branches.
         garbage: objects that nothing references.
-        in_one_slice: objects of one large slice, in addition to slices of the usual size.
+        in_one_slice: objects in a large slice, in addition to slices of the usual size.
         in_one_range: committed objects of the first range; the other ranges share the rest.
         staged_on_one: True if everything staged is on one branch.
         staged_among: number of newest objects among which staged objects are spread; 0 for all.

@@ -77,7 +77,7 @@ class _Cost:
 
 
 def measured() -> list[Measure]:
-    """The cost of each way in a separate session, and the speedup of our slower way over EXCEPT.
+    """The cost by way, in separate sessions, and the speedup of our slower way over EXCEPT.
 
     Spark's EXCEPT compares all columns, so it gets only addresses; all other ways return whole rows.
     """
@@ -252,7 +252,7 @@ def _polars() -> Any:
 
 
 def anti_join_of_polars(mine: pa.Table, theirs: pa.Table) -> pa.Table:
-    """Rows of one table whose address is missing from another."""
+    """Rows of `mine` whose address is missing from `theirs`."""
     polars = _polars()
     joined = polars.from_arrow(mine).join(polars.from_arrow(theirs), on="address", how="anti")
     return joined.to_arrow(compat_level=polars.CompatLevel.oldest())
@@ -284,7 +284,7 @@ def _duckdb(threads: int = 1) -> Any:
 
 
 def anti_join_of_duckdb(mine: pa.Table, theirs: pa.Table) -> pa.Table:
-    """Rows of one table whose address is missing from another."""
+    """Rows of `mine` whose address is missing from `theirs`."""
     database = _duckdb().register("mine", mine).register("theirs", theirs)
     return database.sql("SELECT * FROM mine ANTI JOIN theirs USING (address)").to_arrow_table()
 
@@ -310,7 +310,7 @@ def _duckdb_alone(engine: SparkEngine, stored: _Stored) -> pa.Table:
 
 
 def _stored(folder: str, frame: Frame[NoFigures], addresses: pa.StringArray) -> StoredFrame[NoFigures]:
-    """A frame of these addresses in a local folder; all rows have the same values in other columns."""
+    """A frame with these addresses in a local folder; all rows have the same values in other columns."""
     opener = StoreOpener(StoreSettings(local_root=folder), "local://frames")
     now, schema = datetime.now(UTC), frame.schema
     usual = {"slice_window": "2026-11", "layout": "slice", "last_modified": now, "size": 1}

@@ -183,13 +183,13 @@ def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
 
 
 def _objects(born: datetime, branch: int) -> list[str]:
-    """Addresses of the objects of one branch, by their numbers."""
+    """Addresses of a branch's objects, by number."""
     slices = range(branch * _SLICES, (branch + 1) * _SLICES)
     return [address for index in slices for address in addresses_of_slice(index, born)]
 
 
 def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
-    """Writes the ranges of one branch, in the order in which its commits add them."""
+    """Writes a branch's ranges, in the order in which its commits add them."""
     root, born, branch = job
     live = [
         (entry.identity, entry.encode())
@@ -226,7 +226,7 @@ def _commit(
         metarange_id = write_metarange(root, rows)
         described = commits.Description("bench", f"commit {before + number}", date=made_at + number)
         parent = commits.add(core, repository, described, metarange_id, (parent,), before + number + 2).id
-    # The server answers for one path of each head, from which a sweep learns its spelling of addresses.
+    # The server answers for a path on each head, from which a sweep learns its spelling of addresses.
     highest, range_id, _, record = min(held.values())
     with core.database.transaction() as database:
         place = (metarange_id, 0, range_id, record[0], highest)

@@ -69,7 +69,7 @@ class NumberedBucket:
         return addresses_of_slice(index, self._born, min(self._numbers.objects - index * NAMES_IN_SLICE, most))
 
     def head(self, key: str) -> RecordedObject:
-        """Facts of one object. Raises NoSuchKey."""
+        """Facts of an object. Raises NoSuchKey."""
         if self._is_numbered(key):
             return self._object(key, self._number(key))
         return self._file_facts(_found(key, lambda: self._files.head(key)))

@@ -24,7 +24,7 @@ from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 
 _LATE = 0.02
-"""Delay of each answer in seconds, unless specified."""
+"""Delay per answer in seconds, unless specified."""
 _TASKS = 8
 """Concurrent tasks, on any machine: most tasks wait for answers."""
 

@@ -33,7 +33,7 @@ _LINEAR, _LINEAR_MEMORY = 1.25, 1.3
 """
 
 _TURNS = 3
-"""Runs of each way of comparing addresses."""
+"""Runs per way of comparing addresses."""
 SMALL_BOTTOM_LINE = Vast(SIZE.branches // 25)
 """A twenty-fifth of the bottom line, for suites that make many runs."""
 
@@ -183,7 +183,7 @@ def _after_a_change(show: Show, shape: Shape, factor: int, flow: str, then: str)
     with changes.changed(folder, larger) as garbage:
         with served(*serving) as settings:
             after = run(settings, "--sweep", "--flow", then)
-        # A range and a metarange of each commit.
+        # A range and a metarange per commit.
         new, files = changes.OBJECTS + changes.GARBAGE, 2 * changes.COMMITS + bool(larger.uncommitted)
         title = f"{larger.name}: {larger.objects:,} objects, {then} after {flow}, {changes.OBJECTS:,} new"
         show(title, after, least(new, files, changes.GARBAGE))

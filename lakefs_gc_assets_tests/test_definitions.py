@@ -147,7 +147,7 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
 
 
 def configured(repository: str, name: str = "") -> Loaded:
-    """The definitions of one of several repositories."""
+    """Definitions of a repository among several."""
     return Loaded(Configuration(repository=repository, name=name), {}, apart=True)
 
 

@@ -185,7 +185,7 @@ def test_an_error_is_one_line(group: click.Group) -> None:
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SparkSettings]:
-    """Settings of each session that is started; the configuration in the working folder asks for two cores."""
+    """Settings of started sessions; the configuration in the working folder asks for two cores."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
     content: dict[str, Any] = {"repository": "a", "spark": {"master": "local[2]"}}

@@ -49,7 +49,7 @@ _REPORT = "and more"
 
 
 def documented() -> dict[str, tuple[set[str], bool]]:
-    """Names in the output of each command, and True if the list is complete."""
+    """Names in the output by command, and True if the list is complete."""
     found = {}
     for commands, names in _ROW.findall(DOCUMENT.read_text(encoding="utf-8")):
         for command in _QUOTED.findall(commands):

@@ -27,7 +27,7 @@ TOOK = {"worked_seconds": {"committed_df": 4.0}, "waited_seconds": {"committed_d
 
 
 def printed(automated: Automated, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
-    """The values of each metric, by its labels."""
+    """Values by metric and labels."""
     content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
     content["lakefs"]["secret_access_key"] = {"env": "TEST_METRICS_SECRET"}
     file = folder / "lakefs-gc.yaml"

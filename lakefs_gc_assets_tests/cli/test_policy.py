@@ -37,7 +37,7 @@ def invoke(*arguments: str, answer: str | None = None) -> Result:
 
 
 def table(result: Result) -> dict[str, list[str]]:
-    """Columns of each branch: retention, commits, age of the head, rule."""
+    """Columns by branch: retention, commits, age of the head, rule."""
     lines = result.stdout.splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("branch "))
     end = next(at for at, line in enumerate(lines) if line.startswith("of "))

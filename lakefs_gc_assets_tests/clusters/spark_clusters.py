@@ -30,13 +30,13 @@ QUICKLY = MappingProxyType({"JDK_JAVA_OPTIONS": QUICK})
 
 @dataclass(frozen=True)
 class Standalone:
-    """A standalone cluster: a master, and workers of one core each."""
+    """A standalone cluster: a master, and workers with one core each."""
 
     master: str
     workers: tuple[int, ...]
 
     def kill_an_executor(self) -> bool:
-        """Kills the process of one executor, as if its machine went away; returns False if there was none."""
+        """Kills an executor's process, as if its machine went away; returns False if there was none."""
         for executor in sorted(_children(self.workers)):
             os.kill(executor, signal.SIGKILL)
             return True
@@ -48,7 +48,7 @@ def standalone(folder: Path, environments: Sequence[Mapping[str, str]] = ({}, {}
     """Starts a standalone cluster, and ends it.
 
     Args:
-        environments: variables of each worker and its executors, in addition to this process's environment.
+        environments: variables for each worker and its executors, in addition to this process's environment.
     """
     with ExitStack() as stack:
         named = ["--host", HOST, "--port", "0", "--webui-port", "0"]

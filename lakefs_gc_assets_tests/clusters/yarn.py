@@ -54,7 +54,7 @@ class Yarn:
     web: str
 
     def applications(self) -> list[tuple[str, str]]:
-        """Name and final status of each application, oldest first.
+        """Names and final statuses of applications, oldest first.
 
         Waits for up to a minute: the resource manager learns of an end some time after the driver's process is gone.
         """
@@ -104,7 +104,7 @@ def yarn(folder: Path, megabytes: int) -> Iterator[Yarn]:
     """Starts a cluster of two nodes, and ends it.
 
     Args:
-        megabytes: memory of each node for containers.
+        megabytes: memory per node for containers.
     """
     path = f"{jars()}/*"
     ports = _free_ports(5)

@@ -80,7 +80,7 @@ def candidates(rows: int) -> StoredFrame[CandidateFigures]:
 
 
 def frame_of_rows(opener: OpensStore, frame: Frame[F], rows: Sequence[Mapping[str, Any]], figures: F) -> StoredFrame[F]:
-    """A frame of these rows, in a file for each window."""
+    """A frame with these rows, in a file for each window."""
     table = pa.Table.from_pylist(rows, schema=nullable(frame.schema))
     writer = FileWriter(opener.open(), f"{frame.name}/", nullable(frame.schema))
     for batch in table.to_batches():

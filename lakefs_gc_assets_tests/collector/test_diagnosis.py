@@ -112,7 +112,7 @@ def missing(found: Diagnosis) -> dict[str, str]:
 
 
 def assert_stopped(found: Diagnosis, name: str, detail: str) -> None:
-    """Asserts that the only missing finding is the last one, and that no objects were left behind."""
+    """Asserts that this finding is the last and the only missing one, and that no objects were left behind."""
     assert found.stopped and not found.well
     assert list(missing(found)) == [name]
     assert found.findings[-1].name == name

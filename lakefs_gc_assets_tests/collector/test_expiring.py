@@ -346,7 +346,7 @@ def test_each_object_is_deleted_once_and_counted(
 
     left = {key for batch in opened.store.list("") for key in batch["key"].to_pylist()}
     assert sorted(asked) == sorted(there - left) and removed == len(asked)
-    # Two files of each frame, the ids read, the server's prepared file, and the note about it.
+    # Two files per frame, the ids read, the server's prepared file, and the note about it.
     assert removed == 2 * len(expiring.FOLDERS) + 3
 
 

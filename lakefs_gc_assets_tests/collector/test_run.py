@@ -318,7 +318,7 @@ class TestDescribeCommitted:
 
 
 class TestWhatRunsTell:
-    """Whole runs in a small world, on plain tables: figures and inputs of each frame, and the log."""
+    """Whole runs in a small world, on plain tables: figures and inputs per frame, and the log."""
 
     def test_a_dry_run(self) -> None:
         with reported_by("clean") as (scene, reported):
@@ -653,7 +653,7 @@ SLICE_AGES = {"old": 9 * DAY, "older": 12 * DAY, "young": HOUR}
 
 
 class Folder:
-    """A repository in a folder, and single steps of a run of it."""
+    """A repository in a folder, and single steps of its run."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "repository").mkdir()

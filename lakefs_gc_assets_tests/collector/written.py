@@ -77,7 +77,7 @@ def put_metarange(store: ObjectStore, parts: Sequence[RangeRecord], **properties
 
 
 def put_commit_objects(store: ObjectStore, entries: Mapping[str | bytes, Staged]) -> str:
-    """A metarange of one range, or of no range if there are no entries."""
+    """A metarange with one range, or without a range if there are no entries."""
     return put_metarange(store, [put_range(store, entries)] if entries else [])
 
 

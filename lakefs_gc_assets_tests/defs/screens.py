@@ -84,7 +84,7 @@ class Screens:
         """Launches a job, or some of its assets and checks, as the UI does; returns the id of the Dagster run.
 
         Args:
-            checks: asset and name of each check.
+            checks: asset and name per check.
             user: user who launches it, as a proxy states in a header; none without a proxy.
         """
         selector: dict[str, Any] = {**self.location, "pipelineName": job}

@@ -26,7 +26,7 @@ def every_six_hours(automated: Automated) -> None:
 
 
 def tick(automated: Automated, cursor: str | None = None) -> SensorExecutionData:
-    """Requests of one sensor tick."""
+    """Requests of a sensor tick."""
     sensor = automated.definitions.resolve_sensor_def("follow_deleted_report")
     given = {"collector": automated.collector}
     with dg.build_sensor_context(instance=automated.instance, cursor=cursor, resources=given) as context:

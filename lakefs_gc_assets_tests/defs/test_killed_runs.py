@@ -135,7 +135,7 @@ def jvm(dev: DagsterDev) -> int:
 
 
 def shown(dev: DagsterDev, run_id: str, *statuses: str) -> Run | None:
-    """A run once it has one of these statuses."""
+    """A run once it has a status from `statuses`."""
     return next((run for run in dev.runs("collect") if run.run_id == run_id and run.status in statuses), None)
 
 

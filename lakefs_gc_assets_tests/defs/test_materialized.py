@@ -149,7 +149,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             lineage.require_green(key_of(opened), "First try", "Monday")
             assert all(node["partitionStats"]["numMaterialized"] == 3 * len(windows) for node in lineage.five())
 
-            # Choosing two names, one of which is new, makes two Dagster runs.
+            # Choosing a known and a new name makes two Dagster runs.
             ui.adds(ui.runs, "one")
             parts = lineage.materialize("First try", windows[:2], "one")
             assert [run.status for run in parts] == ["SUCCESS", "SUCCESS"]

@@ -184,7 +184,7 @@ def test_what_a_run_did_is_posted_by_its_report_and_not_by_its_tags(
     end = datetime.fromtimestamp(record.end_time, UTC)
     marked = {"ending": Ending.MARKED, "dry_run": True, "counts": counts, "ended_at": end}
     ended(collector.repository, plan, **marked)
-    made(instance, "collect", False, cell=f"{plan.run_id}|2026-11", **lies)  # collects nothing again
+    made(instance, "collect", False, cell=f"{plan.run_id}|2026-11", **lies)  # a second one, which makes nothing
     made(instance, "collect", False, cell="<!channel>|2026-11", **lies)
     made(instance, "purge", False)
 

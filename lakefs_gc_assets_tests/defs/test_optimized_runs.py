@@ -23,7 +23,7 @@ def runs(replaying: Replaying) -> GraphRuns:
 
 
 def collected(runs: GraphRuns, flow: Flow = Flow.OPTIMIZED) -> Report:
-    """The report of one more run, a day after the last."""
+    """The report of another run, a day after the last."""
     runs.clock.moment += DAY
     opened = runs.open(flow)
     result = runs.make(opened)

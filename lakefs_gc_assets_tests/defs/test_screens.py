@@ -177,7 +177,7 @@ _HISTORY = """query { assetOrError(assetKey: {path: ["collection_history"]}) { .
 
 
 def cells(screens: Screens) -> dict[str, dict[str, int]]:
-    """Number of cells of each asset, and how many are made or failed."""
+    """Number of cells by asset, and how many are made or failed."""
     return {
         node["assetKey"]["path"][-1]: node["partitionStats"]
         for node in screens.ask(_CELLS)["assetNodes"]

@@ -131,7 +131,7 @@ def test_an_environment_of_its_own_has_the_command(
         programs = request.getfixturevalue("programs")
     else:
         python = shutil.which(f"python{version}")
-        # A program of this name may exist that is only a stub which suggests how to install Python.
+        # A program of this name may be a shim without a Python behind it.
         if python is None or subprocess.run([python, "--version"], capture_output=True).returncode != 0:
             pytest.skip(f"there is no Python {version} here")
         programs = installed(wheel, tmp_path, python)

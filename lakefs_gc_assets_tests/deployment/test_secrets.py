@@ -126,7 +126,7 @@ def test_no_server_at_all() -> None:
     ],
 )
 def test_a_store_that_refuses(code: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Retries send the same request again. The client of a busy store waits by the clock if no sleep is scripted.
+    # A retry sends the same request again. Without real sleeps, retries for a busy store would last by the clock.
     monkeypatch.setattr(cloud, "ATTEMPTS", 2)
     service = Service(STORE)
     service.status = 403

@@ -70,7 +70,7 @@ def indented(text: str) -> Iterator[Block]:
 
 
 def commands(text: str, program: str = PROGRAM) -> Iterator[list[str]]:
-    """Words of each command of a program on a line of a block, without the program itself."""
+    """Commands of a program on the lines of blocks, split into words, without the program itself."""
     for block in (*fenced(text), *indented(text)):
         if block.language in ("", "bash"):
             for line in block.text.replace("\\\n", " ").splitlines():
@@ -78,7 +78,7 @@ def commands(text: str, program: str = PROGRAM) -> Iterator[list[str]]:
 
 
 def mentions(text: str) -> Iterator[list[str]]:
-    """Words of each command that a sentence names; it may lack arguments."""
+    """Commands that sentences name, split into words; they may lack arguments."""
     for found in _INLINE.finditer(_FENCE.sub("", text)):
         if found[1].startswith(f"{PROGRAM} "):
             yield shlex.split(found[1])[1:]
@@ -103,7 +103,7 @@ def sections() -> dict[str, tuple[str, ...]]:
 
 
 def section_models() -> dict[str, type[Settings]]:
-    """The model of each section of a configuration file."""
+    """Models by section of a configuration file."""
     return {
         name: field.annotation
         for name, field in Configuration.model_fields.items()

@@ -36,7 +36,7 @@ def outdated(root: Path = ROOT) -> str | None:
 
 
 def _last_commit(root: Path, *paths: str) -> int | None:
-    """Time of the last commit that changed one of these paths, in seconds since 1970; None if there is none."""
+    """Time of the last commit to these paths, in seconds since 1970; None if there is none."""
     command = ["git", "-C", str(root), "log", "-1", "--format=%ct", "--", *paths]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return int(found) if found else None

@@ -35,7 +35,7 @@ HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"routine": 4} | dict.fromkeys(
     ("first-run", "github-actions", "in-parts", "inventories", "metadata", "own-project", "schedule", "ui"), 1
 )
-"""Number of blocks of each page that no test runs."""
+"""Number of blocks by page that no test runs."""
 _KEY, _SECRET = "LAKEFS_ACCESS_KEY_ID", "LAKEFS_SECRET_ACCESS_KEY"
 _FILE = "lakefs-gc.yaml"
 _WAITS = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
@@ -112,7 +112,7 @@ class Reader:
     Attributes:
         repository: repository of the server that the commands are about.
         collection: settings that replace the time that passes between steps.
-        said: standard output of each command, by the command as typed.
+        said: standard output by command as typed.
     """
 
     server: EmbeddedServer

@@ -35,7 +35,7 @@ SOCKET = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Versio
 
 
 def test_the_webserver_takes_mutations_that_any_page_can_send(tmp_path: Path) -> None:
-    """Dagster blocks none of these requests, as the page says; if Dagster blocks one, this test fails."""
+    """Dagster blocks no such request, as the page says; once it blocks one, this test fails."""
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         with WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as workspace:
             client = TestClient(create_app_from_workspace_process_context(workspace))

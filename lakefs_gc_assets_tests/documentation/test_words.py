@@ -29,7 +29,7 @@ _QUESTION = re.compile(r'"""\s*(What|Whether)\b.*')
 
 @cache
 def sources() -> dict[str, str]:
-    """The text of each module, by its path in the package."""
+    """Text by module path in the package."""
     return {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 

@@ -60,8 +60,8 @@ class Server:
     """One of the two servers.
 
     Attributes:
-        buckets: folder with the objects of each bucket.
-        answers: comparable form of each answer, by the name of the call.
+        buckets: folder with the objects by bucket.
+        answers: comparable form of answers, by the name of the call.
         enforces_protection: True if a protected branch cannot be written.
         kept: answers, or parts of answers, that lead to files.
         tolerance_seconds: how old a time may be that counts as the present.

@@ -14,11 +14,11 @@ from lakefs_gc_assets_tests.real.calls import Server
 _PROPERTIES = ("count", "entity", "max_key", "min_key", "schema_name", "type", "rocksdb.compression")
 """Properties that the collector reads, or could read."""
 _TIME_FIELDS = {"commit": 4, "": 2}
-"""The Timestamp field of each kind of record; a record without an entity is an object's."""
+"""The Timestamp field by kind of record; a record without an entity is an object's."""
 
 
 def tables(server: Server, namespace: str, metarange_id: str) -> dict[str, Any]:
-    """A metarange and its ranges: properties, and the fields of each record in order of their content.
+    """A metarange and its ranges: properties, and the fields of records in order of their content.
 
     Ids of commits are in no common order, and paths are split into ranges by other hashes, so ranges are joined.
     """
@@ -56,7 +56,7 @@ def _values(data: bytes) -> list[bytes]:
 
 
 def _record(server: Server, entity: str, message: bytes) -> list[Any]:
-    """Number and value of each present field; a time is only reported as present."""
+    """Number and value by present field; a time is only reported as present."""
     shown: list[Any] = []
     for tag, _, value in fields(message):
         if tag == _TIME_FIELDS.get(entity):
@@ -69,7 +69,7 @@ def _record(server: Server, entity: str, message: bytes) -> list[Any]:
 
 
 def uncommitted(server: Server, location: str) -> dict[str, Any]:
-    """The files of one prepare_uncommited call: their schema, and all rows in order."""
+    """The files of a prepare_uncommited call: their schema, and all rows in order."""
     folder = server.folder() / location.removeprefix("s3://")
     files = [pq.ParquetFile(path) for path in sorted(folder.iterdir())]
     columns = [

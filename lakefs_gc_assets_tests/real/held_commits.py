@@ -112,7 +112,7 @@ class PassingClock(SystemClock):
     """The true clock of a collector whose waits take no time: events that would happen meanwhile happen at once.
 
     Attributes:
-        meanwhile: called with the seconds of each wait.
+        meanwhile: called with the seconds of a wait.
         waited: all waits, in seconds.
     """
 

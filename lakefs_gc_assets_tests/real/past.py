@@ -107,7 +107,7 @@ class Past:
         self.commits["kept"] = repository.commit()
 
     def end(self) -> None:
-        """Three days ago: staged objects, some of which were overwritten."""
+        """Three days ago: stages objects, and overwrites some."""
         repository = self.repository
         for number in range(4):
             repository.upload(f"staged/{number}", b"overwritten")
@@ -186,7 +186,7 @@ class Truth:
 
     @classmethod
     def read(cls, repository: RealRepository, *references: str) -> "Truth":
-        """Reads every path of these branches and commits, and of all existing branches and tags."""
+        """Reads every path on these branches and commits, and on all existing branches and tags."""
         sdk = repository.lakefs.sdk()
         branches = [each.id for each in BranchesApi(sdk).list_branches(repository.name, show_hidden=True).results]
         tags = [each.id for each in TagsApi(sdk).list_tags(repository.name).results]
@@ -219,7 +219,7 @@ def every_commit(repository: RealRepository) -> list[str]:
 
 
 def make(lakefs: RealLakeFS, *names: str) -> dict[str, Past]:
-    """Repositories of these names with that history; finally starts lakeFS today."""
+    """Repositories with these names and that history; finally starts lakeFS today."""
     lakefs.start(days_ago=45)
     pasts = {name: Past(RealRepository.make(lakefs, name)) for name in names}
     for past in pasts.values():

@@ -28,7 +28,7 @@ KINDS = {"equal": EQUAL, "uneven": UNEVEN, "one": ONE}
 
 @pytest.fixture(scope="module")
 def lakefs() -> Iterator[RealLakeFS]:
-    """A branch with an object of each kind of upload, and copies of these objects, all committed."""
+    """A branch with an object for each kind of upload, and their copies, all committed."""
     with installation() as made:
         made.start()
         made.new_repository("repo")

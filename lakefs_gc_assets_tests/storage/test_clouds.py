@@ -245,7 +245,7 @@ def in_place_of_batches(reply: Response, request: Request) -> Response | None:
 
 
 def answers(cloud: Cloud, parts: dict[int, tuple[int, str]]) -> Response:
-    """A batch's answer: status and further header line of each part."""
+    """A batch's answer: status and further header line per part."""
     lines = []
     for number, (status, header) in parts.items():
         identity = f"<response-{number}>" if isinstance(cloud.server, GcsServer) else str(number)

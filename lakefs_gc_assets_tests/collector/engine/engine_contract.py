@@ -167,7 +167,7 @@ def _sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _counted(part: pa.Table) -> pa.Table:
-    """Number of occurrences of each address in a part."""
+    """Number of occurrences per address in a part."""
     times = Counter(part.column("address").to_pylist())
     return pa.table([list(times), list(times.values())], schema=_TIMES)
 
@@ -203,7 +203,7 @@ class EngineContract(Generic[R]):
     """The tests. A subclass provides the engine as a fixture, and bounds its cost if needed.
 
     Attributes:
-        examples: number of examples of each test.
+        examples: number of examples per test.
         least: minimum rows of a frame; an engine with slow examples uses few large ones.
         most: maximum rows of a frame.
         shrinks: True if a failing case is shrunk, which takes many runs.

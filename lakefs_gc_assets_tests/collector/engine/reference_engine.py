@@ -31,7 +31,7 @@ _EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 @dataclass(frozen=True)
 class Rows:
-    """Lazy rows: the columns, and a function that makes the rows of each task."""
+    """Lazy rows: the columns, and a function that makes the rows by task."""
 
     schema: pa.Schema
     tasks: Callable[[], list[list[Row]]]

@@ -54,7 +54,7 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
     Mapping[str, str]: st.dictionaries(TEXT, TEXT, max_size=2),
     Mapping[str, int]: st.dictionaries(TEXT, COUNTS, max_size=2),
 }
-"""Values of each type in figures."""
+"""Values per type in figures."""
 
 
 def figures_of(frame: Frame[Any]) -> st.SearchStrategy[Any]:

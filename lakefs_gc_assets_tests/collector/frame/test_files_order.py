@@ -19,7 +19,7 @@ NAMES = ("store_df", "uncommitted_df", "committed_df")
 
 
 def spans(*minutes: int) -> list[Span]:
-    """Three frames, each from one of these minutes to the next."""
+    """Three frames, from each minute to the next."""
     at = [NOW + timedelta(minutes=minute) for minute in minutes]
     return [Span(name, "run", "attempt", at[2 * n], at[2 * n + 1]) for n, name in enumerate(NAMES)]
 

@@ -78,7 +78,7 @@ class TestFrames:
         return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo"))
 
     def put(self, repository: OpenRepository, plan: Plan, frame: Frame[NoFigures], row: dict[str, Any]) -> str:
-        """Stores a frame of one row; returns the digest of its manifest."""
+        """Stores a frame with this row; returns the digest of its manifest."""
         step = made_step(LocalEngine(), repository, plan)
         rows = step.engine.table(pa.Table.from_pylist([row], schema=nullable(frame.schema)))
         return step.complete(frame, NoFigures(), step.write(frame, rows)).manifest.digest

@@ -17,7 +17,7 @@ __all__ = ["opened"]
 
 
 def note(opened: OpenRepository, run_id: str, name: str, outcome: Outcome, *addresses: str) -> None:
-    """Receipts of one batch."""
+    """Writes the receipts of a batch."""
     count = len(addresses)
     rows = receipts.table(candidates(*addresses), [outcome] * count, [None] * count, NOW, "attempt")
     receipts.write(opened.store, run_id, name, rows)

@@ -124,7 +124,7 @@ class Repository:
         return step.plan.run_id
 
     def read(self, before: datetime, step: Step[ArrowRows] | None = None) -> dict[str, datetime]:
-        """The earliest sighting of each address."""
+        """The earliest sighting per address."""
         rows = self.engine.collect(earlier_runs.read_sightings(step or self.step(timedelta()), before))
         latest_first = rows.sort_by([("first_listed_at", "descending")]).to_pylist()
         return {row["address"]: row["first_listed_at"] for row in latest_first}

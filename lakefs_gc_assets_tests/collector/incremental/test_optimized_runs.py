@@ -31,7 +31,7 @@ def runs(replaying: Replaying) -> PlainRuns:
 
 
 def collected(runs: PlainRuns, flow: Flow = Flow.OPTIMIZED, *, sweep: bool | None = None) -> Report:
-    """The report of one more run, a day after the last."""
+    """The report of another run, a day after the last."""
     runs.clock.moment += DAY
     opened = runs.open(flow)
     result = runs.make(opened, sweep=sweep)

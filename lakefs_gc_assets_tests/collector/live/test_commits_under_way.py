@@ -28,7 +28,7 @@ class Actions:
         self.repository = opened(self.api, self.store)
 
     def put(self, path: str, content: str) -> ObjectStats:
-        """Puts a file; files of the same content are one object, as on branches of one commit."""
+        """Puts a file; files of the same content are one object, as on branches at the same commit."""
         key = f"data/{abs(hash(content))}"
         self.store.put(key, content.encode())
         return ObjectStats(path, NAMESPACE.uri + key, len(content))

@@ -744,7 +744,7 @@ class TestChoosingSizes:
             ({7: 10, 8: 10, 9: 10}, {7: 6, 8: 3, 9: 4}, 8, [7]),
             ({7: 10, 8: 10, 9: 10}, {7: 4, 8: 3, 9: 4}, 8, [9]),
             ({0: 1}, {0: 100}, 10, []),
-            # With equally many questions, the smaller size is checked.
+            # With equally many questions, the paths of the smaller size are asked.
             ({9: 10, 7: 10}, {9: 4, 7: 4}, 7, [9]),
             ({7: 10, 8: 10}, {7: 3, 8: 5}, 8, []),
             ({7: 1}, {7: 1}, 1, []),

@@ -33,7 +33,7 @@ def hashes(addresses: list[str]) -> hashing.Hashes:
 
 
 def record(store: LocalStore, ranges: dict[str, list[str]]) -> list[FactFile]:
-    """Records ranges of these addresses, with the same number of entries."""
+    """Records ranges with these addresses, and with the same number of entries."""
     writer = FactWriter(HASHES, store, FOLDER)
     for range_id, addresses in ranges.items():
         range_record = RangeRecord(range_id, b"", b"", len(addresses), 0)
@@ -54,7 +54,7 @@ def looked_up(
     groups: int = 1,
     sealed: pa.StringArray = NOTHING_SEALED,
 ) -> tuple[dict[str, dict[str, object]], list[int]]:
-    """Facts of each range, and its matching hashes; the files are searched in `groups` groups."""
+    """Facts per range, and the matching hashes; the files are searched in `groups` groups."""
     files, asked = files_of(store), HashSet.from_hashes(hashes(addresses))
     batches = [
         batch

@@ -52,7 +52,7 @@ def looked_up(store: LocalStore, wanted: set[str], sizes: list[int]) -> dict[str
 
 
 def by_range(rows: pa.Table) -> dict[str, list[int]]:
-    """The sizes of each range."""
+    """Sizes by range."""
     names = facts_of_ranges.range_ids_of(rows.schema.metadata)
     pairs = [(row["place"], row["size"]) for row in rows.to_pylist()]
     return {name: [size for place, size in pairs if place == number] for number, name in enumerate(names)}

@@ -165,7 +165,7 @@ class TestAsking:
 
 
 class TestListing:
-    """Many paths of one range."""
+    """Many paths in the same range."""
 
     def branch(self, names: list[str], on_page: int = 1000) -> ScriptedApi:
         objects = [ObjectStats(name, f"{NAMESPACE.uri}data/of-{name}", 1) for name in names]

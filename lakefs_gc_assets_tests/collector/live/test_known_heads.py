@@ -34,7 +34,7 @@ def _worth_recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Repository:
-    """Ranges a to f, heads that name some of them, a run that reads these, and a run that builds on it."""
+    """Ranges a to f, heads that name some ranges, a run that reads the heads, and a run that builds on it."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "repo").mkdir()

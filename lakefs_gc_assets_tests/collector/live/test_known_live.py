@@ -56,7 +56,7 @@ class Repository:
         self.store = repository.store
 
     def commit(self, *ranges: list[str]) -> list[RangeRecord]:
-        """Writes ranges of these addresses, with paths that contain the addresses."""
+        """Writes ranges with these addresses, and with paths that contain the addresses."""
         return [
             put_range(self.store, {f"{number}/{address}": Staged(address) for address in sorted(each)})
             for number, each in enumerate(ranges)
@@ -83,7 +83,7 @@ class Repository:
         return found_live(self.step, *records)
 
     def asked(self, *addresses: str) -> StoredFrame[NoFigures]:
-        """A frame of these addresses."""
+        """A frame with these addresses."""
         rows = [
             {"address": address, "slice": None, "slice_window": "legacy", "layout": "slice", "size": 1}
             | {"last_modified": NOW, "issued_at": None, "etag": None}

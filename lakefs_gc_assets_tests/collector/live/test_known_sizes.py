@@ -56,7 +56,7 @@ class Repository:
         self.step.engine.collect(References.from_step(self.step).committed(range_records(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
-        """Names of the ranges that are read for candidates of these sizes."""
+        """Names of the ranges that are read for candidates with these sizes."""
         ids = references.select_ranges_by_size(
             self.step, {record.id for record in records.values()}, pa.array(sizes, pa.int64())
         )

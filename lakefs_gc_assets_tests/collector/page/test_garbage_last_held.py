@@ -69,7 +69,7 @@ def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> l
 
 
 def lines(folder: Path) -> dict[str, list[tuple[str | None, int]]]:
-    """True branches of each commit of a recording, with their days; None for a line without a branch."""
+    """True branches per commit of a recording, with their days; None for a line without a branch."""
     truth = json.loads((folder / "truth.json").read_text())
     rules = {each["branch_id"]: each["retention_days"] for each in truth["gc_rules"]["branches"]}
     default = truth["gc_rules"]["default_retention_days"]

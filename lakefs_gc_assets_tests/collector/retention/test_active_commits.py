@@ -588,7 +588,7 @@ class TestCounts:
 
 
 def recorded_rule_sets() -> Iterator[tuple[str, dict[str, Any], float, set[str]]]:
-    """Folder, rules, time and the server's answer of each recorded set of rules."""
+    """Folder, rules, time and the server's answer for each recorded set of rules."""
     for file in sorted(FIXTURES.rglob("truth.json*")):
         truth = json.loads(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
         folder = file.parent.relative_to(FIXTURES).as_posix()
@@ -665,7 +665,7 @@ def test_the_last_line_counts_the_cases(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_metaranges_of_expired_commits_come_newest_first(seed: int) -> None:
-    """Some of Arrow's group-by methods keep the order of these for most ids, but not for all."""
+    """Some of Arrow's group-by methods keep this order for most ids, but not for all."""
     metaranges = [hashlib.sha256(f"{seed} {number}".encode()).hexdigest() for number in range(40)]
     begun = int(NOW.timestamp()) - 90 * DAY
     commits = [

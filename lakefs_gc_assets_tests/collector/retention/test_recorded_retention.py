@@ -27,7 +27,7 @@ Variant = int | None
 """None for the rules at the end of the recording; numbers for the other recorded sets of rules."""
 
 TAGGED: tuple[tuple[str, Variant], ...] = (("small", None), ("merge-dangling", None))
-"""Replace real recordings that are missing."""
+"""Recordings that tests make if the real ones are missing."""
 REAL_ONLY: tuple[tuple[str, Variant], ...] = (
     *((f"random-dag/{number}", None) for number in (11, 12, 13)),
     *(("merge-dangling", variant) for variant in range(5)),

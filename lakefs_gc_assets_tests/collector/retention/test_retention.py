@@ -464,7 +464,7 @@ class TestCommitsThatLieAboutTheirDates:
 
     @staticmethod
     def written_days_ago(server: Server, **days: float) -> None:
-        """Sets the age in days of the metarange files of these commits."""
+        """Sets the ages in days of metarange files, by commit."""
         server.listed = [("d", None)]
         server.write()
         server.written = True

@@ -1,4 +1,4 @@
-"""Retention against its specification: an object stays exactly if a branch's head had it within the branch's window.
+"""Retention against its specification: an object stays if and only if a head of a branch had it within its window.
 
 The oracle uses no parents and no graph. A history keeps a log for each line of work: each commit that was its head, and
 until when. A branch created from another one copies its log so far. A line without a successor (its branch was deleted
@@ -36,7 +36,7 @@ Line = tuple[Entry, ...]
 
 @dataclass
 class History:
-    """Branches in use, the contents of each commit, and the logs."""
+    """Branches in use, contents per commit, and the logs."""
 
     draw: Callable[[st.SearchStrategy[int]], int]
     now: int = START

@@ -420,7 +420,7 @@ class Sweeping:
         return self.table([listed(address) for address in addresses])
 
     def receipts(self, outcome: Outcome, *addresses: str, error: str | None = None) -> pa.Table:
-        """Receipts of these addresses."""
+        """Receipts with these addresses."""
         count = len(addresses)
         made = self.engine.collect(self.rows(*addresses))
         return receipts.table(made, [outcome] * count, [error] * count, NOW, self.plan.attempt)
@@ -431,7 +431,7 @@ class Sweeping:
         return self.step.complete(DELETED_REPORT, DeletedFigures(True), self.step.write(DELETED_REPORT, rows))
 
     def sweep(self, *live: str, left: Sequence[str] = KEYS) -> dict[str, str]:
-        """One pass in which a recheck finds these addresses live; returns the outcome of each candidate."""
+        """One pass in which a recheck finds these addresses live; returns the outcome per candidate."""
         found = self.engine.select(self.rows(*live), "address", "slice", "slice_window")
 
         def again(step: Step[ArrowRows], samples: Samples) -> ArrowRows:

@@ -39,7 +39,7 @@ __all__ = ["replaying"]
 
 
 def place_old(runs: PlainRuns, days: int, count: int = 1, etag: str | None = None) -> list[str]:
-    """Objects of one slice that were written `days` ago."""
+    """Objects in a slice that were written `days` ago."""
     then = runs.clock.now() - timedelta(days=days)
     generator = layout.XidGenerator()
     folder = f"data/{generator.descending(then)}/"
