@@ -100,7 +100,7 @@ class Result:
     Attributes:
         phases: seconds by phase.
         alone: seconds by phase in which only the driver worked.
-        tasks: executor, begin and end per attempt.
+        tasks: executor, start and end per attempt.
         answered: moment, kind and amount accepted within the store's limits.
         refused: requests or keys refused because the store was too busy.
         keys_left: keys that a sweep reports as failed, for the next sweep.

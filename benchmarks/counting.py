@@ -1,7 +1,7 @@
 """Counts calls of API and store, and bytes read, over all processes of a run.
 
 Each process counts in its own file, so no process waits for another, and a killed process leaves its counts. A second
-file has the keys of objects read, with their bytes. A third file has every call with its begin, its end, and its task.
+file has the keys of objects read, with their bytes. A third file has every call with its start, its end, and its task.
 """
 
 import mmap
@@ -124,7 +124,7 @@ def log_call(kind: str, began: float, amount: int) -> None:
 
 
 def calls(folder: Path) -> tuple[Call, ...]:
-    """The calls of all processes so far, in order of their begin."""
+    """The calls of all processes so far, in order of their start."""
     found = []
     for file in folder.glob(f"*{_CALLS}"):
         for line in file.read_text(encoding="utf-8").splitlines():

@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def main() -> None:

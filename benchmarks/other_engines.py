@@ -1,4 +1,4 @@
-"""Spark's own DataFrames, joins and readers in place of the product's engine, for whole runs; and libraries' versions.
+"""Spark's own DataFrames, joins and readers in place of the product's engine, for whole runs; and other libraries.
 
 Rows in the driver are compared as in the product. All other rows are DataFrames: row functions run one after the other,
 hand rows back to Spark in between, and Spark compares addresses. polars and duckdb are measured if they are installed;

@@ -43,7 +43,7 @@ _YEAR_4000 = 64_060_588_800
 _MACHINE = hashlib.sha256(b"benchmark").digest()[:5]
 _AGE = timedelta(days=20)
 BORN = datetime.now(UTC) - _AGE
-"""Begin of the oldest slice of a repository that is made now."""
+"""Start of the oldest slice of a repository that is made now."""
 _VERSION = 1
 _GARBAGE = "garbage.txt"
 DELETED = "deleted"
@@ -196,7 +196,7 @@ def place_in_slice(index: int, born: datetime, address: str) -> int | None:
 
 
 def _slice(index: int, born: datetime) -> tuple[str, int, int]:
-    """A slice's folder, the number of its first object, and its begin in seconds since 1970."""
+    """A slice's folder, the number of its first object, and its start in seconds since 1970."""
     first, seconds = index * NAMES_IN_SLICE, int(born.timestamp()) + index * 3600
     return f"{DATA_PREFIX}{_xid(_YEAR_4000 - seconds, first)}", first, seconds
 

@@ -1,9 +1,8 @@
 """A repository too large for real files: objects are numbers, which determine names, sizes and ETags.
 
 Of every 20 objects, one is garbage, five are staged and fourteen committed. There is one main branch, whose commits
-each
-have about 280 ranges and replace four. After every thirty commits a branch starts, with staged objects. Ranges, commits
-and staged entries are real, on an embedded server. The objects do not exist: `vast_bucket` lists them.
+each have about 280 ranges and replace four. After every thirty commits a branch starts, with staged objects. Ranges,
+commits and staged entries are real, on an embedded server. The objects do not exist: `vast_bucket` lists them.
 """
 
 import hashlib

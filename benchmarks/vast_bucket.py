@@ -31,7 +31,7 @@ class Numbers(Protocol):
 
     @property
     def born(self) -> datetime:
-        """Begin of the oldest slice, UTC."""
+        """Start of the oldest slice, UTC."""
         ...
 
     @property

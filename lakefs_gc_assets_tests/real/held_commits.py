@@ -38,7 +38,7 @@ class Hook:
 
     @contextmanager
     def holding(self, update: Callable[[], object]) -> Iterator["Held"]:
-        """Begins an update of a branch, and holds it from when its hook is called until it is released."""
+        """Begins an update of a branch, which the hook holds once called, until it is released."""
         self.asked.clear()
         self._released.clear()
         held = Held(self._released.set, update)
@@ -95,7 +95,7 @@ def webhook() -> Iterator[Hook]:
             self.end_headers()
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hook.url = f"http://127.0.0.1:{server.server_address[1]}/"

@@ -34,7 +34,7 @@ Damage = Callable[[bytes], bytes]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetainedRepository]:
-    """Versions of a file by age, with rules by which the second is held by branch `dev` alone; one staged object."""
+    """Versions of a file by age, and a staged object; by the rules, only branch `dev` holds the second version."""
     folder = tmp_path_factory.mktemp("fsck")
     with EmbeddedServer(folder / "server", routes=ROUTES) as server:
         repository = with_history(server, folder)

@@ -55,8 +55,8 @@ def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
     """Keys and stated sizes of entries of all commits, or of branch heads, and of listed staged entries.
 
     The server does not list a staged entry whose content equals the committed one at its path (equals_committed).
-    Entries
-    of heads whose address is not spelled like its key are left out: it can mean several objects, and is not compared.
+    Entries of heads whose address is not spelled like its key are left out: it can mean several objects, and is not
+    compared.
     """
     repository = world.repository
     for branch in repository.branches.values():

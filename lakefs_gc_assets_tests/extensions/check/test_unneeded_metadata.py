@@ -517,8 +517,7 @@ def play(kind: HistoryKind, seed: int) -> int:
 
     Each commit also had a failed predecessor: it lacked a path, and shares the other ranges. During the move, some of
     these commits are retried, as users do, and others are made from the existing metarange. Commits in progress when
-    the
-    move ends are made later.
+    the move ends are made later.
     """
     with played(KINDS[kind].generate(seed)) as world:
         if not world.setup.dumps or world.other is not None:

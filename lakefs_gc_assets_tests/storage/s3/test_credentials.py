@@ -75,7 +75,7 @@ def answering(answers: dict[tuple[str, str], str]) -> Iterator[str]:
         do_GET = do_PUT = _answer
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     service = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=service.serve_forever, args=(0.05,), daemon=True).start()

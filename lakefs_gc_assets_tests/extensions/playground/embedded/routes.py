@@ -73,9 +73,8 @@ def compact(core: Core, repository: ServedRepository, branch_id: str) -> str:
     """Compacts staged changes into a metarange of everything that the branch shows; returns its id.
 
     The branch rests on it, as dumps show, until it is moved: https://docs.lakefs.io/admin/compaction/. Staged changes
-    stay
-    in the server's database, so listings do not change, except for entries that equal the committed ones. The replaced
-    metarange stays in the object store, as do its ranges. Raises ApiFailure 404.
+    stay in the server's database, so listings do not change, except for entries that equal the committed ones. The
+    replaced metarange stays in the object store, as do its ranges. Raises ApiFailure 404.
     """
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
