@@ -1,7 +1,7 @@
-"""Makes one step of a run: opens the repository, holds its lock, reads or makes the plan, and reports a failure.
+"""Runs one step: opens the repository, holds its lock, reads or makes the plan, and reports a failure.
 
-A process makes some steps of a run one after the other and keeps the lock between them. A step that fails or is
-interrupted ends the run in the store as well: the report says why, and the lock is released. Neither needs the server.
+A process runs consecutive steps of a run and keeps the lock between them. If a step fails or is interrupted, the run
+also ends in the store: the report gives the reason, and the lock is released. Neither needs the server.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 def store_report(store: ObjectStore, plan: Plan, now: datetime, error: str) -> None:
     """Stores the report of a failed run, unless the run already ended well.
 
-    A dry run that has receipts was approved since: where that sweep fails, its report no longer holds.
+    A dry run with receipts was approved later. If that sweep fails, the dry run's report no longer holds.
     """
     earlier = report.read(store, plan.run_id)
     swept = plan.sweep or bool(receipts.keys(store, plan.run_id))
@@ -43,9 +43,9 @@ def store_report(store: ObjectStore, plan: Plan, now: datetime, error: str) -> N
 
 
 def end_in_store(store: ObjectStore, run_id: str, now: datetime, error: str) -> None:
-    """Stores the report and releases the lock that the run's steps hand on to each other.
+    """Stores the report and releases the lock that the run's steps share.
 
-    Raises CollectionError where the run has no plan or the store cannot be reached.
+    Raises CollectionError if the run has no plan or the store cannot be reached.
     """
     plan = plans.read(store, run_id)
     store_report(store, plan, now, error)
@@ -53,33 +53,33 @@ def end_in_store(store: ObjectStore, run_id: str, now: datetime, error: str) -> 
 
 
 def end_if_left(run_id: str, last_opened: ObjectStore | None, owner: str, now: datetime, why: str) -> None:
-    """Ends a run if no step could, such as after an interrupt in Dagster's own code, unless it gave its lock back.
+    """Ends a run that no step could end, for example after an interrupt in Dagster's code, unless it released its lock.
 
     Args:
         last_opened: as for `end_between_steps`.
-        owner: who took the lock for this run.
+        owner: owner of the lock for this run.
     """
     with suppress(CollectionError):
         if last_opened is not None and is_held_by(last_opened, owner):
             try:
                 store_report(last_opened, plans.read(last_opened, run_id), now, why)
             finally:
-                # There may be no plan yet: the lock is taken first.
+                # The lock is taken before the plan is written, so there may be no plan yet.
                 release_owned(last_opened, owner)
 
 
 @dataclass(frozen=True)
 class StepHost(Generic[R]):
-    """The process in which a step runs, as the step sees it.
+    """The process in which a step runs.
 
     Attributes:
         open: asks the server for the repository and opens its store. Raises CollectionError.
-        last_opened: the store that this process opened last, without any request; None where it opened none.
+        last_opened: the store that this process opened last, returned without any request; None if it opened none.
         engine: the engine that the step works with.
         now: the present, UTC.
         log: writes a line about the progress of the step to its log.
-        warn: writes a warning, which a person should read, to the log of the step.
-        explain: the text by which a report describes an error.
+        warn: writes a warning for a person to read to the log of the step.
+        explain: the text that describes an error in a report.
     """
 
     open: Callable[[], OpenRepository]
@@ -96,13 +96,13 @@ class StepRequest:
     """A request to run one step of a run.
 
     Attributes:
-        windows: the slice windows that the process was asked to collect.
+        windows: the slice windows to collect.
         owner: id of the first Dagster run of this collection. Later steps take the owner from the plan instead.
         begins: the requested flow if this is the first step of an attempt; None for later steps.
         continues: True if this process ran an earlier step of the run, which kept the lock for this one.
         goes_on: True if this process runs a later step of the run, for which the lock is kept.
-        from_start: True if this process runs the first step too. A run that ended well is then not made again; without
-            its first step, it is, by the frames that it has.
+        from_start: True if this process also runs the first step. A run that ended well is then refused. Without its
+            first step, it is run again from its stored frames.
         name: the name under which the run is opened, if any.
     """
 
@@ -118,10 +118,10 @@ class StepRequest:
 
 @contextmanager
 def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
-    """Makes one step of a run under the repository's lock.
+    """Runs one step under the repository's lock.
 
-    Raises whatever ends the step. Before that it stores the report of the failed run, if there is a plan, and
-    releases the lock, as far as the store can be reached. RunEnded is raised before the lock is taken.
+    Reraises the error that ends the step. Before that, it stores the report of the failed run if there is a plan, and
+    releases the lock. Both are skipped if the store cannot be reached. RunEnded is raised before the lock is taken.
     """
     repository: OpenRepository | None = None
     plan: Plan | None = None
@@ -150,7 +150,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         if not request.goes_on:
             lock.release()
     except BaseException as error:
-        # An interrupt ends the run as well, so that the next run need not wait until the lock expires.
+        # An interrupt also ends the run. Otherwise the next run would wait until the lock expires.
         if repository is not None and plan is not None:
             with suppress(CollectionError):
                 store_report(repository.store, plan, repository.clock.now(), host.explain(error))
@@ -162,11 +162,11 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
 
 
 def _release_or_warn(lock: Lock, run_id: str, warn: LogLine) -> None:
-    """Releases the lock of a run that failed; where that fails too, says until when it keeps others out."""
+    """Releases the lock of a failed run. If that fails too, warns until when the lock keeps other runs out."""
     try:
         lock.release()
     except LockLost:
-        # Another collection has it.
+        # Another collection holds the lock.
         return
     except CollectionError as refusal:
         warn(
@@ -176,11 +176,11 @@ def _release_or_warn(lock: Lock, run_id: str, warn: LogLine) -> None:
 
 
 def end_between_steps(run_id: str, last_opened: ObjectStore | None, now: datetime, why: str) -> None:
-    """Ends a run that failed between two steps of this process: stores its report, and releases its lock.
+    """Ends a run that failed between two steps of this process: stores its report and releases its lock.
 
     Args:
-        last_opened: the store that this process opened last, so that the lock is released even where the server cannot
-            be reached; None where it opened none.
+        last_opened: the store that this process opened last, so that the lock is released even if the server cannot be
+            reached; None if it opened none.
     """
     if last_opened is not None:
         with suppress(CollectionError):
@@ -188,7 +188,7 @@ def end_between_steps(run_id: str, last_opened: ObjectStore | None, now: datetim
 
 
 def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
-    """Raises OrderViolation where a later step is asked for other windows than the plan has."""
+    """Raises OrderViolation if a later step requests other windows than the plan has."""
     if set(windows) != set(plan.windows):
         raise OrderViolation(
             f"run {plan.run_id} covers the windows {', '.join(plan.windows)}, the selection {', '.join(windows)}: "

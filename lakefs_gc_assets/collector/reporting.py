@@ -1,6 +1,6 @@
-"""The figures of a mark, the report of a finished run, and checks of its candidates, all from the stored frames.
+"""The figures of a mark, the report of a finished run, and checks of its candidates, all from stored frames.
 
-The checks look for what no mark may get wrong, by other means than the subtraction.
+The checks look for errors that no mark may contain, by other means than the subtraction.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,7 +54,7 @@ def mark_of(
     candidates: Manifest[CandidateFigures],
 ) -> Mark:
     """The figures of a mark."""
-    # What expired was listed by an earlier run, and is among the objects that are not listed now.
+    # Expired objects were listed by an earlier run, so they are among the objects that are not listed now.
     known = listed.rows + required(listed.figures.sealed_objects)
     if listed.figures.flow == Flow.COMMITTED:
         known = count_known(committed.rows, candidates.rows, candidates.figures.kept)
@@ -77,7 +77,7 @@ def mark_of(
 
 
 def stored_mark(step: Step[R]) -> Mark:
-    """The figures of the mark that this run has stored. Raises OrderViolation where a frame was not made."""
+    """The figures of the mark that this run has stored. Raises OrderViolation if a frame does not exist."""
     return mark_of(
         step.stored(STORE_DF).manifest,
         step.stored(UNCOMMITTED_DF).manifest,
@@ -106,18 +106,18 @@ def make_report(
     late_arrivals: int,
     failures: Verdict | None,
 ) -> Report:
-    """The report of a run that came to its end.
+    """The report of a finished run.
 
     Args:
-        checkpoint_or_reason: checkpoint for the next run, or why there is none.
-        late_arrivals: candidates that came into a slice after an earlier run had sealed it.
+        checkpoint_or_reason: checkpoint for the next run, or the reason why there is none.
+        late_arrivals: candidates that were written into a slice after an earlier run had sealed it.
         failures: judgement of failed deletions; None for a dry run.
     """
     listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
     committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
     mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
     plan, swept = step.plan, outcomes.figures.swept
-    # In the flow `committed`, ranges that no commit names are among the provisional ones.
+    # In the flow `committed`, the provisional ranges include those that no commit names.
     unnamed = required(mark.unnamed_ranges) if plan.flow is Flow.COMMITTED else 0
     objects = {outcome: amount.objects for outcome, amount in amounts.items()}
     statistics = replace(
@@ -171,7 +171,7 @@ def make_report(
 
 
 def seconds_by_step(spans: Iterable[Span]) -> dict[str, Any]:
-    """Entries of a report about how long its steps worked and waited."""
+    """Report entries for working and waiting time per step."""
     worked = {span.frame: span for span in spans}
     return {
         "worked_seconds": {name: span.worked_seconds for name, span in worked.items()},
@@ -180,24 +180,24 @@ def seconds_by_step(spans: Iterable[Span]) -> dict[str, Any]:
 
 
 def report_failure(store: ObjectStore, plan: Plan, now: datetime, error: str) -> Report:
-    """The report of a run that a step ended with an error, with the steps that had ended before."""
+    """The report of a run that failed, with the steps that had ended before."""
     spans = read_spans(store, plan.run_id, plan.attempt)
     return replace(failed(plan, now, error), approved_by=_approver(store, plan), **seconds_by_step(spans))
 
 
 def _approver(store: ObjectStore, plan: Plan) -> str:
-    """Who approved what a dry run found; empty for other runs, and where the approval cannot be read."""
+    """Name of the approver of a dry run's candidates; empty for other runs, and if the approval cannot be read."""
     if plan.sweep:
         return ""
     try:
         approval = plans.read_approval(store, plan.run_id)
     except CollectionError:
-        return ""  # A run that failed is reported in any case.
+        return ""  # The report of a failed run is stored in any case.
     return approval.approved_by if approval is not None and approval.attempt == plan.attempt else ""
 
 
 def by_class(manifest: Manifest[Any], total: Amount) -> dict[str, dict[str, int]]:
-    """Objects and bytes by storage class; those whose class is not known are under `UNKNOWN_CLASS`."""
+    """Objects and bytes by storage class; those without a known class are under `UNKNOWN_CLASS`."""
     amounts = manifest.classes
     rest = total - Amount.total(amounts.values())
     if amounts and rest.objects:
@@ -212,7 +212,7 @@ def list_warnings(
     settings: CollectionSettings,
     swept: bool,
 ) -> tuple[str, ...]:
-    """Warnings for a person to read first, in a dry run also the guards that a sweep would trip."""
+    """Warnings for a person to read first; in a dry run also the guards that a sweep would trip."""
     advice = describe_unasked(candidates, settings), describe_compacted(committed.figures, settings)
     return (
         *describe_gone(candidates.figures),
@@ -223,14 +223,14 @@ def list_warnings(
 
 
 def list_obstacles(mark: Mark, candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> list[str]:
-    """Each guard that would refuse a sweep of a mark, in a line, and what such a sweep could not move."""
+    """One line for each guard that would refuse a sweep of a mark, and for objects that such a sweep could not move."""
     foreseen = guards.from_stored(candidates.figures.sweep_guards)
     refusals = [f"{WOULD_BE_REFUSED}{guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
     return [*refusals, *filter(None, [foresee_archived(candidates.manifest.classes, settings)])]
 
 
 def describe_gone(figures: CandidateFigures) -> Iterator[str]:
-    """Lines about what is referenced although earlier runs deleted it: losses, and what had expired by rule."""
+    """Lines about deleted objects that are referenced: losses, and objects that had expired by rule."""
     if lost := describe_losses(figures):
         yield lost
     if figures.named_again:
@@ -243,7 +243,7 @@ def describe_gone(figures: CandidateFigures) -> Iterator[str]:
 
 
 def describe_losses(figures: CandidateFigures) -> str | None:
-    """Referenced objects that earlier runs deleted: the most important figure. None if there are none."""
+    """Line about referenced objects that earlier runs deleted, the most important figure; None if there are none."""
     if not figures.lost:
         return None
     return (
@@ -273,7 +273,8 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
 
 
 def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> str | None:
-    """Objects kept because too many paths had to be checked, and the setting for it. None if all were checked."""
+    """Line about objects kept because too many paths had to be checked, and the setting for it; None if all were
+    checked."""
     kept = sum(candidates.figures.kept.get(why.value, 0) for why in (Kept.UNCERTAIN, Kept.UNREADABLE))
     unasked = candidates.figures.paths_unasked
     if not kept or not unasked:
@@ -286,7 +287,7 @@ def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: Collec
 
 
 def describe_archived(kept: Amount) -> str | None:
-    """A warning about archived objects, which quarantine cannot copy and so kept; None if there were none."""
+    """Warning about archived objects that were kept because quarantine cannot copy them; None if there were none."""
     if not kept.objects:
         return None
     return (
@@ -296,9 +297,9 @@ def describe_archived(kept: Amount) -> str | None:
 
 
 def foresee_archived(classes: Mapping[str, Amount], settings: CollectionSettings) -> str | None:
-    """A warning about candidates that a sweep into quarantine could not copy, by their class; None if there are none.
+    """Warning about candidates, by storage class, that a sweep into quarantine could not copy; None if there are none.
 
-    An object that was brought back for some days keeps its class, and can be copied meanwhile.
+    An object restored from the archive for some days keeps its class, and can be copied meanwhile.
     """
     archived = sorted(classes.keys() & ARCHIVE_CLASSES)
     if not archived or not settings.quarantines:
@@ -316,7 +317,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that a frame gets wrong; `rows` where they were counted."""
+    """One violated rule of a frame; `rows` if they were counted."""
 
     rule: str
     detail: str
@@ -326,14 +327,14 @@ class Violation:
 def find_live_candidates(
     engine: Engine[R], candidates: StoredFrame[CandidateFigures], *live: StoredFrame[Any]
 ) -> list[Violation]:
-    """Finds candidates that are live after all; addresses compare as strings."""
+    """Finds candidates that are live; addresses are compared as strings."""
     violations = []
     for frame in live if candidates.count else ():
         if not frame.count:
             continue
         addresses = candidates.rows(engine, "address")
         both = engine.among_exactly(frame.rows(engine, "address"), addresses, frame.count + candidates.count)
-        # Rows of an address are brought together only where there are some.
+        # Grouping rows by address is skipped if there are none.
         if engine.count(both):
             live_addresses = engine.distinct(both)
             shown = ", ".join(sorted(engine.collect(live_addresses, limit=_SHOWN).column("address").to_pylist()))
@@ -363,7 +364,7 @@ def find_empty_live_set(
     committed: StoredFrame[CommittedFigures],
     candidates: StoredFrame[CandidateFigures],
 ) -> list[Violation]:
-    """Finds that nothing is committed, although live commits count entries and there are candidates."""
+    """Finds an empty live set although live commits count entries and there are candidates."""
     try:
         figures = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
         guards.require_live_set(figures)
@@ -373,6 +374,6 @@ def find_empty_live_set(
 
 
 def find_losses(candidates: StoredFrame[CandidateFigures]) -> list[Violation]:
-    """Finds that a branch head or staging holds objects that earlier runs deleted."""
+    """Finds objects of a branch head or of staging that earlier runs deleted."""
     losses = describe_losses(candidates.figures)
     return [Violation("nothing deleted is live", losses, candidates.figures.lost)] if losses else []

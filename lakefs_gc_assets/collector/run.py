@@ -1,13 +1,14 @@
-"""A run, from the first object that is listed to its report.
+"""The five steps of a run, from the listing to the report.
 
-Every kind of run is one subtraction, `candidates = universe - live`, in five steps; kinds differ in their plan alone.
-The order of the steps is what makes them safe. The listing is stored before uncommitted data is prepared, so whatever
-appears later is never a candidate. Uncommitted data is complete before commits are read, so an entry that moves from
-staging into a commit is seen at least once. And right before anything is deleted, everything live is asked for again.
+Every kind of run is one subtraction, `candidates = universe - live`. Kinds of run differ only in their plan.
 
     list_stored -> read_uncommitted -> read_committed -> mark -> sweep
 
-Each step stores one frame, which the next one reads: a run that is broken off goes on where it stopped.
+The order of the steps makes them safe. The listing is stored before uncommitted data is prepared, so an object that
+appears later is never a candidate. Uncommitted data is complete before commits are read, so an entry that moves from
+staging into a commit is seen at least once. Right before the deletion, a recheck reads everything live again.
+
+Each step stores one frame for the next step. An interrupted run continues after its last stored frame.
 """
 
 from collections.abc import Callable, Iterator
@@ -96,11 +97,12 @@ Outcomes = StoredFrame[DeletedFigures]
 
 
 def list_stored(step: Step[R]) -> Stored:
-    """The first step: finds the objects that may be garbage, and stores them as `store_df`.
+    """Step 1: find the objects that may be garbage and store them as `store_df`.
 
-    A run of the flow `committed` lists nothing: it takes what only expired commits hold. Where it builds on another
-    one, it reads the expired ranges that its base run had not looked at, and adds the pending objects of that run. A
-    run of another flow that builds on one lists the slices that are not sealed, and adds the pending objects too.
+    A run of the flow `committed` lists nothing: it reads the ranges that only expired commits have. If it builds on
+    another run, it reads the expired ranges that its base run did not, and adds that run's pending objects.
+
+    In the other flows, a run that builds on another lists the slices that are not sealed, and adds the pending objects.
     """
     plan, store = step.plan, step.repository.store
     warn_of_loosening(step)
@@ -121,7 +123,7 @@ def list_stored(step: Step[R]) -> Stored:
         pending = (before.pending_objects(step), before.checkpoint.pending) if before else None
         written += step.write(STORE_DF, read_expired(step, unread, pending))
     else:
-        # What an optimized run would leave out the next one would never look at.
+        # If an optimized run skipped slices here, no later run would list them.
         windows = None if before else frozenset(plan.windows)
         sealed = before.sealed if before else None
         parts = listing.listing(store, plan.cutoff, sealed, windows, plan.slice_window)
@@ -160,13 +162,13 @@ def list_stored(step: Step[R]) -> Stored:
 
 
 def warn_of_loosening(step: Step[R]) -> None:
-    """Warns of the settings that a launch changed for this run, where it changed any."""
+    """Warns of settings that the launch of this run changed, if any."""
     if step.repository.loosened:
         step.warn(f"loosened by its launch: {describe_loosened(step.repository.loosened)}")
 
 
 def find_other_repositories(step: Step[R]) -> OtherRepositories:
-    """Finds other repositories that may hold objects of this one, and logs those whose references are not checked."""
+    """Finds other repositories that may reference objects of this one. Logs those whose references are not checked."""
     repository = step.repository
     around = other_repositories.find(repository)
     if around.refusal:
@@ -180,13 +182,13 @@ def find_other_repositories(step: Step[R]) -> OtherRepositories:
 
 
 def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
-    """The second step: makes the server write its uncommitted data, and stores the addresses as `uncommitted_df`.
+    """Step 2: have the server write its uncommitted data, and store the addresses as `uncommitted_df`.
 
-    Whether the data is complete is checked by samples, see `live.uncommitted.prepare_checked`.
+    Samples check that the data is complete, see `live.uncommitted.prepare_checked`.
     """
     step.require_attempt(listed)
-    # The server omits an entry that equals the head's, and an entry staged after it was asked is in no answer. If the
-    # head, tag or rule that kept its object goes before the refs dump, only this keeps it live.
+    # The server omits an entry that equals the head's, and its answer lacks entries staged after the request. If the
+    # head, tag or rule that kept such an entry's object goes before the refs dump, only this record keeps it live.
     reasons = read_reasons(step)
     hooks = find_slowest_hooks(step.repository)
     samples = sample_staged(step)
@@ -207,21 +209,23 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
 
 
 def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData:
-    """The third step: finds the live commits, reads each of their ranges once, and stores `committed_df`.
+    """Step 3: find the live commits, read each of their ranges once, and store `committed_df`.
 
-    An optimized run reads only the ranges that its base run's checkpoint does not name, and takes over the committed
-    addresses of that checkpoint. A run by retention rules needs all live ranges. Where one of the flow `unified` builds
-    on another one, it first stores what expired since as the frame `expired`; then it reads only ranges without usable
-    facts, and looks up addresses in the facts about the others.
+    An optimized run reads only ranges that its base run's checkpoint does not name. It adds the committed addresses of
+    that checkpoint.
+
+    A run by retention rules needs all live ranges. If a run of the flow `unified` builds on another one, it first
+    stores the objects that expired since as the frame `expired`. Then it reads only ranges without usable facts, and
+    looks up addresses in the facts about the others.
 
     Raises:
-        OrderViolation: the commits come from another source than those of the base run.
-        LakeFSError, CorruptFile: the live commits, or what they hold, cannot be known.
+        OrderViolation: the commits come from another source than the base run's commits.
+        LakeFSError, CorruptFile: the live commits or their contents cannot be read.
     """
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
     ids_read_before = before.read_ids if before else IdSet()
-    # A dry run deletes nothing: what it names by mistake is found out when it is approved.
+    # A dry run deletes nothing: its approval finds wrong candidates.
     prepared_until, reasons = uncommitted.manifest.span.ended_at, uncommitted.figures.reasons_before
     committed = ask_committed(step, prepared_until, ids_read_before, reasons, at_once=not step.plan.sweep)
     step.waited += committed.waited
@@ -246,7 +250,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         count += known_live.count
     carried = before.committed(step) if before else None
     run_id, attempt = step.plan.run_id, step.plan.attempt
-    # Ids and addresses belong together: a recheck skips what these ids name.
+    # Ids and addresses belong together: a recheck skips the ranges and metaranges with these ids.
     if before and carried is not None:
         addresses.append(carried)
         count += before.checkpoint.committed
@@ -272,13 +276,14 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         expired_objects=expired.count if expired else 0,
         expired_bytes=expired.manifest.object_bytes if expired else 0,
     )
-    # What was asked before this step began would be too early, and is to be found out by the order of the frames.
+    # If commits were asked for before this step began, that was too early. The order of the frames must show it.
     began = min(step.started_at, committed.own.started_at)
     return step.complete(COMMITTED_DF, figures, written, inputs, began)
 
 
 def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[NoFigures], ...]:
-    """Stores what is live and not committed for good as the frame `provisional`; nothing where there is none."""
+    """Stores addresses that are live, but not in a permanent commit, as the frame `provisional`; nothing without
+    ranges."""
     ranges = sum(source.ranges for source in committed.provisional)
     if not ranges:
         return ()
@@ -293,10 +298,10 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
 
 
 def track(step: Step[R], committed: Committed) -> str | None:
-    """Stores which ranges are tracked, for the run by retention rules that builds on this one; returns the SHA-256.
+    """Stores the tracked ranges for the run by retention rules that builds on this one; returns the file's SHA-256.
 
-    These are the ranges that are live; in the flow `committed`, those that it looked at and that are not live. None in
-    other flows, and if the commits give no ranges, or ranges of other repositories.
+    These are the live ranges; in the flow `committed`, the ranges that this run examined and that are not live. Returns
+    None in other flows, and if the commits give no ranges, or ranges of other repositories.
     """
     if not step.plan.flow.by_retention or not committed.tells_ranges:
         return None
@@ -311,7 +316,7 @@ def track(step: Step[R], committed: Committed) -> str | None:
 
 
 def note_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: object) -> None:
-    """Stores facts for the pages of this run and later ones; without them the run is as good."""
+    """Stores facts for the pages of this run and later ones. If that fails, the run only warns."""
     try:
         write(step.repository.store, step.plan.run_id, step.plan.attempt, facts)
     except StorageError as error:
@@ -319,7 +324,7 @@ def note_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: 
 
 
 def note_expired(step: Step[R]) -> None:
-    """Notes what had expired, before it is deleted, so that later runs can say what is gone if rules become longer."""
+    """Records the expired commits before the deletion, so that later runs can name losses if rules become longer."""
     try:
         active_commits.add_expired_before(step.repository.store, step.plan.run_id, step.plan.attempt)
     except (CorruptFile, StorageError) as error:
@@ -327,7 +332,7 @@ def note_expired(step: Step[R]) -> None:
 
 
 def require_source_of_base_run(committed: Committed, before: BaseCheckpoint | None) -> None:
-    """Raises OrderViolation where the commits come from another source than those of the base run."""
+    """Raises OrderViolation if commits come from another source than the base run's commits."""
     if before and before.report.commit_source != committed.source:
         raise OrderViolation(
             f"commits come from the {committed.source}; in run {before.run_id}, which this one builds on, they came "
@@ -365,13 +370,13 @@ def describe_committed(committed: Committed, branches_before: int | None, read_s
 
 
 def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed: CommittedData) -> Candidates:
-    """The fourth step: subtracts what is live from what is stored, and stores what may be deleted as `candidates`.
+    """Step 4: subtract live objects from stored ones, and store the objects that may be deleted as `candidates`.
 
-    It also stores the frames `sightings`, which later runs read, and `unrecognised`, which a person may look at.
+    It also stores the frame `sightings` for later runs, and the frame `unrecognised` for a person to examine.
 
     Raises:
         OrderViolation: the frames were not made in the safe order, or are of another attempt.
-        GuardTripped: there are candidates, and nothing was found to be live although live commits count entries.
+        GuardTripped: there are candidates, and no address is live although live commits count entries.
     """
     files.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
     step.require_attempt(listed, uncommitted, committed)
@@ -399,7 +404,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             step.complete(UNRECOGNISED_DF, NoFigures(), written)
             gap = gap_result()
             written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
-            # A sweep asks for the present state itself.
+            # A sweep reads the present state itself.
             foresees = not step.plan.sweep and any(file.rows for file in written)
             if step.plan.only_addresses is not None:
                 going = sum(file.rows for file in written) + sum(cleared.kept.values())
@@ -425,7 +430,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
 
 
 def only_asked(step: Step[R], eligible: R) -> R:
-    """The objects that the plan limits the run to, of those that may go; all of them where it names none."""
+    """Restricts eligible objects to the plan's `only_addresses`, if set."""
     if step.plan.only_addresses is None:
         return eligible
     addresses = pa.table({"address": pa.array(step.plan.only_addresses, pa.string())})
@@ -433,10 +438,10 @@ def only_asked(step: Step[R], eligible: R) -> R:
 
 
 def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) -> tuple[tuple[str, str, str], ...]:
-    """Guards that refuse a sweep by more than the figures of its mark, as far as they would now.
+    """Guards that would now refuse a sweep, beside those that judge the figures of its mark.
 
-    Only time tells what else a recheck would refuse: branches or uncommitted data that are gone since the mark. What
-    a sweep reads anew in the same way as the mark - clocks, uncommitted data - has ended a dry run by now.
+    They cannot foresee branches or uncommitted data that disappear between mark and recheck. Other checks of a sweep,
+    of clocks and uncommitted data, also run at the mark: a failure has already ended the dry run.
     """
     repository, figures = step.repository, committed.figures
     own = repository.api, repository.store, repository.namespace
@@ -468,9 +473,9 @@ def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
-    """The last step: deletes the candidates after a recheck, and stores what became of each, and the run's report.
+    """Step 5: delete the candidates after a recheck, and store the outcome of each one and the run's report.
 
-    Candidates are deleted where the plan says so, or where these very candidates of a dry run were approved. A dry run
+    Candidates are deleted if the plan says so, or if these very candidates of a dry run were approved. Any other run
     only lists them.
     """
     step.require_attempt(candidates)
@@ -498,13 +503,13 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
 
 
 def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFile]:
-    """Deletes the candidates in passes, each after a recheck, as somebody iterates; yields files of receipts.
+    """Deletes the candidates lazily, in passes with a recheck before each; yields files of receipts.
 
     Raises:
         OrderViolation: objects were restored since this run was opened, or a newer run has swept or begun to.
-        GuardTripped: a guard refuses the mark by its age or its figures, the server's spelling of addresses, or what a
-            recheck found.
-        CollectionError: whatever else a recheck or a deletion raises, see `recheck.find_live_again`.
+        GuardTripped: a guard refuses the mark by its age or its figures, the server's spelling of addresses, or the
+            result of a recheck.
+        CollectionError: any other error of a recheck or a deletion, see `recheck.find_live_again`.
     """
     repository, settings = step.repository, step.repository.settings
     listed, figures_of_mark = step.stored(STORE_DF), stored_mark(step)

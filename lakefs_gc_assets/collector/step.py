@@ -1,4 +1,4 @@
-"""One step of a run, as the code that makes it sees it: the repository, the engine, the plan, the lock, and frames."""
+"""A step of a run: its repository, engine, plan, lock and frames."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Step(Generic[R]):
     Attributes:
         lock: None for work that only reads, like a step.
         started_at: when the step began, UTC.
-        waited: for how many seconds it has waited so far because that protects; it is no work.
+        waited: seconds spent so far on waits that protect; they do not count as work.
     """
 
     log: LogLine
@@ -47,8 +47,9 @@ class Step(Generic[R]):
     def lock_token(self) -> LockToken:
         """Proof for batches that the lock is held.
 
-        Raises LockLost where this step has none, or NotOffered where it has one that anybody can take unnoticed and
-        nobody said why that is enough: it deletes nothing.
+        Raises:
+            LockLost: this step has no lock.
+            NotOffered: another process could take the lock unnoticed, and the setting `no_lock_reason` is empty.
         """
         if self.lock is None:
             raise LockLost(f"{self.plan.run_id} has no lock, and may delete nothing")
@@ -57,19 +58,19 @@ class Step(Generic[R]):
         return self.lock.token
 
     def tasks(self, setting: int) -> int:
-        """Number of tasks by a setting; 0 stands for the engine's own number."""
+        """Number of tasks by a setting; 0 means the engine's own number."""
         return setting or self.engine.tasks
 
     def stored(self, frame: Frame[F]) -> StoredFrame[F]:
-        """A frame of this run. Raises OrderViolation where it was not made, or CorruptFile."""
+        """A frame of this run. Raises OrderViolation if it does not exist, or CorruptFile."""
         return self.stored_of(self.plan.run_id, frame)
 
     def stored_of(self, run_id: str, frame: Frame[F]) -> StoredFrame[F]:
-        """A frame of any run. Raises OrderViolation where it was not made, or CorruptFile."""
+        """A frame of any run. Raises OrderViolation if it does not exist, or CorruptFile."""
         return StoredFrame.from_run(self.repository.store, self.repository.opener, run_id, frame)
 
     def require_attempt(self, *inputs: StoredFrame[Any]) -> None:
-        """Raises OrderViolation where an input was made by another attempt than this one."""
+        """Raises OrderViolation if an input belongs to another attempt."""
         for stored in inputs:
             if stored.manifest.span.attempt != self.plan.attempt:
                 raise OrderViolation(
@@ -78,7 +79,7 @@ class Step(Generic[R]):
                 )
 
     def write(self, frame: Frame[Any], rows: R, add: files.Placed | None = None) -> tuple[FrameFile, ...]:
-        """Writes rows as files of a frame. The frame exists once `complete` has stored a manifest of these files.
+        """Writes rows as files of a frame. The frame exists once `complete` has stored a manifest that names them.
 
         Rows outside of this run's windows go to the window `other`.
 
@@ -89,14 +90,14 @@ class Step(Generic[R]):
         return self._write(frame, rows, (lambda batch: place(add(batch))) if add else place)
 
     def write_everywhere(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
-        """Writes rows as `write` does, but each to the window of its address, whichever windows this run collects."""
+        """Writes rows as `write` does, but keeps the window of each address even if this run does not collect it."""
         return self._write(frame, rows, partial(place_by_address, window_size=self.plan.slice_window))
 
     def write_distinct(self, frame: Frame[Any], rows: Sequence[R], count: int) -> tuple[FrameFile, ...]:
-        """Writes the rows of several tables as `write` does, one row for each address.
+        """Writes the rows of several tables as `write` does, one row per address.
 
         Args:
-            count: rows of the tables together, about.
+            count: approximate number of rows in all tables.
         """
         written = self.engine.map_distinct(rows, self._writer(frame, self._place), files.WRITTEN, count)
         return files.frame_files(self.engine.collect(written))
@@ -109,11 +110,11 @@ class Step(Generic[R]):
         inputs: Sequence[StoredFrame[Any]] = (),
         started_at: datetime | None = None,
     ) -> StoredFrame[F]:
-        """Writes the manifest of a frame, with which the frame exists.
+        """Writes the manifest of a frame. From then on the frame exists.
 
         Args:
             inputs: the frames that this one was made from.
-            started_at: when the making of the frame began, UTC; by default when the step began.
+            started_at: when work on the frame began, UTC; by default when the step began.
         Raises:
             OrderViolation: an input is of another attempt.
         """
@@ -149,7 +150,7 @@ class Step(Generic[R]):
         return StoredFrame(frame, Manifest(span, tuple(ordered), figures, digests), self.repository.opener)
 
     def unfinished(self, frame: Frame[F], figures: F, written: Sequence[FrameFile]) -> StoredFrame[F]:
-        """A frame of these files that can be read, although no manifest of it is stored yet."""
+        """A readable frame of files whose manifest is not stored yet."""
         return self._of_files(frame, figures, written, (), None)
 
     def _write(self, frame: Frame[Any], rows: R, place: files.Placed) -> tuple[FrameFile, ...]:
@@ -167,7 +168,7 @@ class Step(Generic[R]):
 
 @dataclass(frozen=True)
 class Universe(Generic[R]):
-    """The objects that a run decides about. No object is in two of the frames."""
+    """The objects that a run decides about. No object is in two frames."""
 
     engine: Engine[R]
     frames: tuple[StoredFrame[Any], ...]
@@ -189,10 +190,10 @@ class Universe(Generic[R]):
 
 
 def require_own_plan(plan: Plan, repository: OpenRepository) -> None:
-    """Raises OrderViolation where a run was planned for another repository, or for another storage namespace.
+    """Raises OrderViolation if a run was planned for another repository or another storage namespace.
 
-    Repositories can share a storage namespace, and a namespace can be copied with all that runs left there. What the
-    run found to be live is not what is live here.
+    Repositories can share a storage namespace, and a namespace can be copied with its runs. Objects that are live there
+    may not be live here, and the reverse.
     """
     if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
         raise OrderViolation(
@@ -206,7 +207,7 @@ def universe_of(
 ) -> Universe[R]:
     """The universe of this run.
 
-    Raises OrderViolation where a frame of it was stored again after `committed_df`, which may not cover the new rows.
+    Raises OrderViolation if a frame was stored again after `committed_df`, which may then miss addresses of new rows.
     """
     frames: tuple[StoredFrame[Any], ...] = (listed,)
     if step.plan.follows_expiry:
@@ -223,7 +224,7 @@ def universe_of(
 
 
 def place_by_address(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
-    """Puts each row into the window that its address belongs to, also where the run does not collect that window."""
+    """Sets each row's window to that of its address, even if the run does not collect that window."""
     position = batch.schema.get_field_index("slice_window")
     windows = layout.read_names(batch.column("address"), window_size).windows
     return batch.set_column(position, batch.schema.field(position), windows)
