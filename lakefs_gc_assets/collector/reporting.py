@@ -273,8 +273,7 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
 
 
 def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> str | None:
-    """Line about objects kept because too many paths had to be checked, and the setting for it; None if all were
-    checked."""
+    """Line about objects kept because too many paths needed a check, and the setting for it; None if there are none."""
     kept = sum(candidates.figures.kept.get(why.value, 0) for why in (Kept.UNCERTAIN, Kept.UNREADABLE))
     unasked = candidates.figures.paths_unasked
     if not kept or not unasked:

@@ -282,8 +282,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
 
 
 def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[NoFigures], ...]:
-    """Stores addresses that are live, but not in a permanent commit, as the frame `provisional`; nothing without
-    ranges."""
+    """Stores addresses that are live but not permanently committed as the frame `provisional`, if there are any."""
     ranges = sum(source.ranges for source in committed.provisional)
     if not ranges:
         return ()

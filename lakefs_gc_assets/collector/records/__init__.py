@@ -1,1 +1,1 @@
-"""Records that runs leave in the store, and what their columns can say: the ground floor of the run."""
+"""Records that runs leave in the store, and the values of their columns: the lowest layer of the collector."""

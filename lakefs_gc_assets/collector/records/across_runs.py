@@ -1,17 +1,9 @@
 """Records beside the lock that outlive runs: the last restoration, undeletable objects, and deleted branches.
 
-A restoration is stored before the first object is restored, and concerns every run that was opened before: such a run
-deletes nothing more, and no run builds on it, since its mark and its checkpoint lack those objects. Which runs these
-are is decided by run ids and not by a clock. The record of a later restoration replaces an earlier one and concerns
-more runs. A record that cannot be read may concern any run that was opened before. The next run that begins replaces it
-with one that concerns all of them. So it stops these runs for good, and no run after them.
-
-An object cannot be deleted for a lock or a missing permission, which no repetition overcomes. The
-first run that fails at such an object does not succeed, so that somebody looks. The object is put on a list beside the
-lock. Later runs try to delete it again, and succeed also where they fail at objects on the list alone.
-
-A branch that `collector.stale_branches` deletes has a record of its own, stored before the deletion. These records are
-the list by which branches are made again. The guard on the number of branches leaves out those that they name.
+A restoration is recorded before the first object is restored. It concerns every run that was opened before: such a run
+deletes nothing more, and no run builds on it, since its mark and its checkpoint lack the restored objects. Run ids
+decide which runs these are, not clocks. The record of a later restoration replaces an earlier one, because it concerns
+more runs.
 """
 
 import hashlib
@@ -38,7 +30,7 @@ class Restoration:
     """The last restoration of objects.
 
     Attributes:
-        run_id: the run whose deletions were undone; UNKNOWN where the record of that could not be read.
+        run_id: the run whose deletions were undone; UNKNOWN_RUN if that record could not be read.
         newest_run: the newest run of any kind at that time.
         began_at: UTC.
     """
@@ -55,31 +47,33 @@ class Restoration:
         return f"objects that run {self.run_id} had deleted were brought back at {self.began_at:%F %T}Z"
 
     def concerns(self, run_id: str) -> bool:
-        """True if this run existed already; ids of newer runs sort first."""
+        """True if this run existed at that time; ids of newer runs sort first."""
         return run_id >= self.newest_run
 
 
 def write_restoration(store: ObjectStore, run_id: str, now: datetime) -> None:
-    """Stores that objects of a run are about to be restored, under the repository's lock. `now`: UTC."""
+    """Records that objects of a run are about to be restored, under the repository's lock. `now`: UTC."""
     newest_run = next(run_folder.newest_runs(store), run_id)
     store.put(RESTORATION_KEY, records_json.encode(Restoration(run_id, newest_run, now)))
 
 
 def read_restoration(store: ObjectStore) -> Restoration | None:
-    """The last restoration; None where there was none. Raises CorruptFile."""
+    """The last restoration; None if there was none. Raises CorruptFile."""
     return records_json.read(store, Restoration, RESTORATION_KEY)
 
 
 def replace_unreadable_restoration(store: ObjectStore, now: datetime) -> str | None:
-    """Replaces a record that cannot be read with one that concerns every run stored so far.
+    """Replaces an unreadable record with one that concerns every run stored so far.
 
-    To be called under the repository's lock, before a run stores its first plan. A file of a newer version of the
-    program is replaced as well: the new record concerns at least the same runs.
+    An unreadable record may concern any earlier run. Its replacement stops these runs for good, and no later run.
+
+    Call it under the repository's lock, before a run stores its first plan. A file of a newer version of the program is
+    replaced too: the new record concerns at least the same runs.
 
     Args:
         now: UTC.
     Returns:
-        A warning; None where the record can be read or there is none.
+        A warning; None if the record can be read or there is none.
     """
     try:
         read_restoration(store)
@@ -94,9 +88,9 @@ def replace_unreadable_restoration(store: ObjectStore, now: datetime) -> str | N
 
 
 def require_not_restored_since(store: ObjectStore, run_id: str) -> None:
-    """Raises OrderViolation where a run began before the last restoration: its candidates no longer hold.
+    """Raises OrderViolation if a run began before the last restoration: its candidates no longer hold.
 
-    So it does where the record of that restoration cannot be read.
+    It also raises OrderViolation if the record of that restoration cannot be read.
     """
     try:
         restoration = read_restoration(store)
@@ -111,7 +105,7 @@ def require_not_restored_since(store: ObjectStore, run_id: str) -> None:
 
 UNDELETABLE_KEY = f"{layout.RUNS_PREFIX}undeletable.json"
 UNDELETABLE_LIMIT = 1000
-"""The list has at most so many objects. A sweep that fails at more of them does not succeed."""
+"""Maximum objects on the list. A sweep with more failures does not succeed."""
 _LASTING = re.compile(
     r"\b(AccessDenied|AllAccessDisabled|ObjectLocked"  # S3
     r"|403 forbidden|retentionPolicyNotMet|objectUnderActiveHold"  # Google Cloud Storage
@@ -125,8 +119,8 @@ class Undeletable:
     """An object that cannot be deleted.
 
     Attributes:
-        error: what the store said last.
-        since: when a run failed at it first, UTC.
+        error: the last error of the store.
+        since: time of the first failed deletion, UTC.
     """
 
     address: str
@@ -147,7 +141,7 @@ class Failures:
     """Failures of a sweep.
 
     Attributes:
-        rows: address and error of each failure; LIMIT + 1 of them are enough.
+        rows: address and error of each failure; LIMIT + 1 rows are enough.
         count: number of failures.
         gone: number of candidates deleted, or moved to quarantine.
     """
@@ -162,10 +156,10 @@ class Verdict:
     """Conclusions from the failures of a sweep.
 
     Attributes:
-        undeletable: the list from now on.
-        failing: the objects on the list that the sweep failed at.
-        new: number of these that were not on the list before.
-        success: True if nothing failed but objects that were on the list before.
+        undeletable: the new list.
+        failing: the objects on the new list that the sweep failed to delete.
+        new: number of failing objects that were not on the list before.
+        success: True if every failed object was on the list before.
         failed: number of all failures.
     """
 
@@ -177,7 +171,7 @@ class Verdict:
 
     @property
     def warning(self) -> str | None:
-        """The warning for the report of the run; None where the sweep failed at no object on the list."""
+        """Warning for the report of the run; None if the sweep failed at no object on the list."""
         if not self.failing:
             return None
         oldest = min(self.failing, key=lambda entry: entry.since)
@@ -194,20 +188,24 @@ class Verdict:
 
 
 def is_lasting(error: str | None) -> bool:
-    """True if a failure lasts until somebody lifts a lock or grants a permission, by its error's code."""
+    """True if a failure lasts until a person lifts a lock or grants a permission, by its error code."""
     return error is not None and _LASTING.search(error) is not None
 
 
 def judge_undeletable(
     known: Sequence[Undeletable], failures: Failures, settled: Collection[str], now: datetime
 ) -> Verdict:
-    """Decides what the failures of a sweep mean that came to its end.
+    """Judges the failures of a finished sweep.
 
-    Objects join the list only where the same sweep deleted something: otherwise its credentials may be at fault.
+    A retry cannot overcome a lock or a missing permission. The first run that fails to delete such an object does not
+    succeed, so that a person notices. The object joins the list beside the lock. Later runs retry it, and succeed if
+    they fail only at objects on the list.
+
+    Objects join the list only if the same sweep deleted something. Otherwise its credentials may be at fault.
 
     Args:
-        known: the list as it was.
-        settled: addresses on the list that the sweep decided about without failing; they leave it.
+        known: the list so far.
+        settled: addresses on the list that the sweep decided without a failure; they leave the list.
         now: UTC.
     """
     entries = {entry.address: entry for entry in known if entry.address not in settled}
@@ -226,9 +224,9 @@ def judge_undeletable(
 
 
 def read_undeletable(store: ObjectStore) -> tuple[Undeletable, ...]:
-    """The stored list; empty where there is none, or where it cannot be read: its objects then count as new again.
+    """The stored list; empty if there is none or it cannot be read. Its objects then count as new again.
 
-    Raises StorageError where the store cannot be asked.
+    Raises StorageError if the store cannot be reached.
     """
     try:
         stored = records_json.read(store, _Undeletables, UNDELETABLE_KEY)
@@ -238,18 +236,18 @@ def read_undeletable(store: ObjectStore) -> tuple[Undeletable, ...]:
 
 
 def write_undeletable(store: ObjectStore, entries: Sequence[Undeletable]) -> None:
-    """Stores the list in place of the one before, under the repository's lock. An empty first list is not stored."""
+    """Replaces the stored list, under the repository's lock. An empty first list is not stored."""
     if entries or head_if_there(store, UNDELETABLE_KEY) is not None:
         store.put(UNDELETABLE_KEY, records_json.encode(_Undeletables(tuple(entries))))
 
 
 BRANCHES = f"{layout.RUNS_PREFIX}branches/"
-"""Folder of what was shown of stale branches, and of the records of those that were deleted."""
+"""Folder of listings of stale branches, and of the records of deleted ones."""
 _DELETED = f"{BRANCHES}deleted/"
 
 
 class BranchState(StrEnum):
-    """State of a branch that was to be deleted. Records hold these texts."""
+    """State of a branch chosen for deletion. Records hold these texts."""
 
     DELETING = "deleting"
     DELETED = "deleted"
@@ -259,11 +257,14 @@ class BranchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeletedBranch:
-    """A branch that was deleted, or was about to be, and all that it takes to make it again.
+    """A branch that `collector.stale_branches` deleted or was about to delete, with all facts to recreate it.
+
+    The record is stored before the deletion. Branches are recreated from these records, and the guard on the number of
+    branches ignores the branches that they name.
 
     Attributes:
-        listing: what was approved.
-        at: when it came into this state, UTC.
+        listing: the listing that was approved.
+        at: time of the last change of state, UTC.
     """
 
     repository: str
@@ -283,12 +284,12 @@ class DeletedBranch:
 
 
 def write_deleted_branch(store: ObjectStore, record: DeletedBranch) -> None:
-    """Stores the record of a branch in place of an earlier one of the same listing, under the repository's lock."""
+    """Stores a branch's record, replacing an earlier one of the same listing, under the repository's lock."""
     store.put(record.key, records_json.encode(record))
 
 
 def read_deleted_branches(store: ObjectStore, repository: str, warn: LogLine) -> tuple[DeletedBranch, ...]:
-    """Records of one repository, the newest last. Warns of each that cannot be read, and leaves it out."""
+    """Records of one repository, oldest first. Warns of unreadable records and skips them."""
     records = []
     for key in keys_below(store, _DELETED):
         try:
@@ -300,7 +301,7 @@ def read_deleted_branches(store: ObjectStore, repository: str, warn: LogLine) ->
 
 
 def branches_we_deleted(store: ObjectStore, repository: str, since: datetime, warn: LogLine) -> frozenset[str]:
-    """Names of branches that were deleted as stale after a moment, UTC."""
+    """Names of branches that were deleted as stale after a given time, UTC."""
     return frozenset(
         record.branch
         for record in read_deleted_branches(store, repository, warn)

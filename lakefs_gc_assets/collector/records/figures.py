@@ -1,7 +1,7 @@
-"""Every figure of a run, declared once: its unit, its step, where it is shown, and the version that stated it first.
+"""Every figure of a run, declared once: its unit, its step, where it is shown, and the first version that states it.
 
-Manifests of frames, reports, metrics, pages, the UI and the page of reference take names, units and definitions from
-here. A figure that a run does not know is None and shown nowhere; 0 says that there is none.
+Manifests of frames, reports, metrics, pages, the UI and the reference page take names, units and definitions from here.
+A figure that a run does not know is None and shown nowhere; 0 means that there is none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ LISTING, STAGING, COMMITTED, MARK, SWEEP = "store_df", "uncommitted_df", "commit
 WHOLE_RUN = ""
 _ORDER = (LISTING, STAGING, COMMITTED, MARK, SWEEP, WHOLE_RUN)
 OLDEST = "0.2"
-"""The oldest version whose manifests and reports are read: they have all of its figures."""
+"""The oldest version whose manifests and reports are read: they have all figures of that version."""
 _BYTES = "_bytes"
 
 
@@ -25,13 +25,13 @@ class Figure:
 
     Attributes:
         step: the step that counts it, by the name of its frame, or WHOLE_RUN.
-        meaning: definition in a sentence or two.
+        meaning: definition in one or two sentences.
         reported: true if reports store it, under `counts` or `object_bytes`.
-        since: version that stated it first; manifests and reports of earlier ones lack it.
+        since: first version that states it; earlier manifests and reports lack it.
         optional: true if the step may not know it.
         event: its name in the history of runs; empty if it is not there.
         label: its name in the tables of pages and in the outcome of a sweep in the UI; empty if it is not there.
-        formerly: its name in manifests and reports of earlier versions, if that was another one.
+        formerly: its name in manifests and reports of earlier versions, if it was renamed.
     """
 
     unit: str
@@ -56,71 +56,113 @@ unreported = partial(figure, reported=False)
 
 @dataclass(frozen=True, kw_only=True)
 class StepFigures:
-    """Figures that steps state in the manifests of their frames; those of other steps are None there."""
+    """Figures in the manifests of frames. In each manifest, figures of other steps are None."""
 
-    # Unformatted, so that this stays a table of two or three lines for each figure.
-    # fmt: off
+    # Unformatted, to keep two or three lines per figure.
     slices_listed: int | None = figure("slices", LISTING, "slices that were listed.")
     slices_skipped: int | None = figure("slices", LISTING, "slices that were too young to be listed.")
-    slices_elsewhere: int | None = figure("slices", LISTING,
-        "slices of other windows than the run's, which were not listed.", since="0.3")
-    sealed_objects: int | None = unreported(OBJECTS, LISTING,
-        "objects that were known to be committed when the base run ended, and are not listed.")
-    pending_before: int | None = unreported(OBJECTS, LISTING,
-        "objects that the base run left for this one to look at again.", optional=True)
-    expired_ranges: int | None = unreported(RANGES, LISTING,
-        "ranges that only expired commits had, in flows that list nothing.", since="0.3")
-    expired_ranges_read: int | None = unreported(RANGES, LISTING,
-        "part of `expired_ranges` that was read: what the base run had not looked at.", since="0.3")
-    pages: int | None = unreported("pages", STAGING,
-        "pages of the server that count: those with a location, and empty ones that it repeated.")
-    hooks_seconds: float | None = unreported(SECONDS, STAGING,
-        "how long hooks can hold a commit that was under way, all tries together.", since="0.3")
+    slices_elsewhere: int | None = figure(
+        "slices", LISTING, "slices of other windows than the run's, which were not listed.", since="0.3"
+    )
+    sealed_objects: int | None = unreported(
+        OBJECTS, LISTING, "objects that were known to be committed when the base run ended, and are not listed."
+    )
+    pending_before: int | None = unreported(
+        OBJECTS, LISTING, "objects that the base run left for this one to look at again.", optional=True
+    )
+    expired_ranges: int | None = unreported(
+        RANGES, LISTING, "ranges that only expired commits had, in flows that list nothing.", since="0.3"
+    )
+    expired_ranges_read: int | None = unreported(
+        RANGES, LISTING, "part of `expired_ranges` that was read: what the base run had not looked at.", since="0.3"
+    )
+    pages: int | None = unreported(
+        "pages", STAGING, "pages of the server that count: those with a location, and empty ones that it repeated."
+    )
+    hooks_seconds: float | None = unreported(
+        SECONDS, STAGING, "how long hooks can hold a commit that was under way, all tries together.", since="0.3"
+    )
     commits: int | None = figure("commits", COMMITTED, "live commits.")
     commits_fetched: int | None = unreported("commits", COMMITTED, "live commits that were asked for one by one.")
     metaranges_read: int | None = unreported("metaranges", COMMITTED, "metaranges that the run read.")
     ranges_read: int | None = figure(RANGES, COMMITTED, "ranges of live commits that the run read.")
-    entries_promised: int | None = unreported("entries", COMMITTED,
-        "entries that metaranges count; unknown if commits come from a listing of files.", optional=True)
-    branches_before: int | None = unreported("branches", COMMITTED,
-        "branches by the count of the earlier run that this one is compared with.", optional=True)
-    unnamed_ranges: int | None = figure(RANGES, COMMITTED,
-        "ranges that were read although no commit names them: what they hold is kept.")
-    compacted_bases: int | None = figure("bases", COMMITTED,
-        "compacted bases of staging on which branches rest.", since="0.3")
-    provisional_ranges: int | None = figure(RANGES, COMMITTED,
+    entries_promised: int | None = unreported(
+        "entries",
+        COMMITTED,
+        "entries that metaranges count; unknown if commits come from a listing of files.",
+        optional=True,
+    )
+    branches_before: int | None = unreported(
+        "branches", COMMITTED, "branches by the count of the earlier run that this one is compared with.", optional=True
+    )
+    unnamed_ranges: int | None = figure(
+        RANGES, COMMITTED, "ranges that were read although no commit names them: what they hold is kept."
+    )
+    compacted_bases: int | None = figure(
+        "bases", COMMITTED, "compacted bases of staging on which branches rest.", since="0.3"
+    )
+    provisional_ranges: int | None = figure(
+        RANGES,
+        COMMITTED,
         "ranges of compacted staging, or young and named by nothing: what they hold is kept for now. Of a run of the "
-        "flow `committed`, the page of the asset counts `unnamed_ranges` too.", since="0.3")
-    expired_objects: int | None = figure(OBJECTS, COMMITTED,
-        "objects that the run looked at because they expired after its base run.", since="0.3", formerly="expired")
+        "flow `committed`, the page of the asset counts `unnamed_ranges` too.",
+        since="0.3",
+    )
+    expired_objects: int | None = figure(
+        OBJECTS,
+        COMMITTED,
+        "objects that the run looked at because they expired after its base run.",
+        since="0.3",
+        formerly="expired",
+    )
     expired_bytes: int | None = unreported(BYTES, COMMITTED, "total size of `expired_objects`.", since="0.3")
-    ranges_from_facts: int | None = figure(RANGES, COMMITTED,
+    ranges_from_facts: int | None = figure(
+        RANGES,
+        COMMITTED,
         "live ranges that were not read, since an earlier run recorded facts about them.",
-        since="0.3", formerly="ranges_noted")
-    addresses_from_facts: int | None = unreported(ADDRESSES, COMMITTED,
+        since="0.3",
+        formerly="ranges_noted",
+    )
+    addresses_from_facts: int | None = unreported(
+        ADDRESSES,
+        COMMITTED,
         "addresses of `ranges_from_facts`, each range for itself; the frame has only those that the run looked up.",
-        since="0.3", formerly="addresses_noted")
-    paths_asked: int | None = unreported("paths", MARK,
-        "paths that the server was asked for, since a candidate may be staged there; each branch counts.")
-    paths_unasked: int | None = unreported("paths", MARK,
-        "paths above collection.hidden_suspect_limit, not asked for: candidates that may be staged there stay.")
-    missing: int | None = figure(ADDRESSES, MARK,
-        "addresses that branch heads or staging hold in the listed slices, and that the listing lacks.")
-    expected: int | None = unreported(ADDRESSES, MARK,
-        "addresses that branch heads and staging hold in the listed slices: all should be listed.")
-    lost: int | None = figure(ADDRESSES, MARK,
-        "addresses that a branch head or staging holds although an earlier run deleted the object.")
-    named_again: int | None = figure(ADDRESSES, MARK,
-        "referenced addresses that had expired by rule when an earlier run deleted them.", since="0.3")
-    unreadable: int | None = figure(OBJECTS, MARK,
+        since="0.3",
+        formerly="addresses_noted",
+    )
+    paths_asked: int | None = unreported(
+        "paths", MARK, "paths that the server was asked for, since a candidate may be staged there; each branch counts."
+    )
+    paths_unasked: int | None = unreported(
+        "paths",
+        MARK,
+        "paths above collection.hidden_suspect_limit, not asked for: candidates that may be staged there stay.",
+    )
+    missing: int | None = figure(
+        ADDRESSES, MARK, "addresses that branch heads or staging hold in the listed slices, and that the listing lacks."
+    )
+    expected: int | None = unreported(
+        ADDRESSES, MARK, "addresses that branch heads and staging hold in the listed slices: all should be listed."
+    )
+    lost: int | None = figure(
+        ADDRESSES, MARK, "addresses that a branch head or staging holds although an earlier run deleted the object."
+    )
+    named_again: int | None = figure(
+        ADDRESSES, MARK, "referenced addresses that had expired by rule when an earlier run deleted them.", since="0.3"
+    )
+    unreadable: int | None = figure(
+        OBJECTS,
+        MARK,
         "unreferenced objects in an archive tier whose content could not be compared with that of committed ones; "
-        "`kept` of the report counts those that stay for it.", since="0.3")
+        "`kept` of the report counts those that stay for it.",
+        since="0.3",
+    )
     # fmt: on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(StepFigures):
-    """Figures of one run. Those that it does not know are None, in a failed run all but its duration."""
+    """Figures of one run. Unknown ones are None, in a failed run all but its duration."""
 
     # fmt: off
     stored: int | None = figure(OBJECTS, LISTING,
@@ -178,7 +220,7 @@ class Statistics(StepFigures):
 
     @classmethod
     def from_stored(cls, counts: Mapping[str, int], object_bytes: Mapping[str, int], **derived: Any) -> "Statistics":
-        """The figures of a report, which may lack some, and those that are derived from it."""
+        """The figures of a report, which may lack some, and those derived from it."""
         stored = _renamed({**counts, **{f"{name}{_BYTES}": amount for name, amount in object_bytes.items()}})
         return cls(**{name: stored.get(name) for name, each in FIGURES.items() if each.reported} | derived)
 
@@ -200,7 +242,7 @@ class Statistics(StepFigures):
         return {name.removesuffix(_BYTES): int(value) for name, value in sizes}
 
     def labelled(self, *steps: str) -> Iterator[tuple[str, Figure, int, int | None]]:
-        """Yields the known figures of steps that have a label: name, declaration, objects, and bytes if known."""
+        """Yields the known figures of steps with a label: name, declaration, objects, and bytes if known."""
         for name, each, value in self.items():
             if each.label and each.step in steps:
                 yield name, each, int(value), getattr(self, name + _BYTES, None)
@@ -248,7 +290,7 @@ def stated(*figures: StepFigures) -> dict[str, Any]:
 def manifest_entries(step: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a manifest's figures without figures of other steps.
 
-    Raises ValueError if an entry lacks that every version states: a guard would see 0 in place of it.
+    Raises ValueError if an entry is missing that every version states: a guard would read it as 0.
     """
     entries = _renamed(entries)
     lacking = [
@@ -262,7 +304,7 @@ def manifest_entries(step: str, entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries by the present names of figures."""
+    """Entries under the present names of figures."""
     present = {each.formerly: name for name, each in FIGURES.items() if each.formerly}
     return {present.get(name, name): value for name, value in entries.items()}
 

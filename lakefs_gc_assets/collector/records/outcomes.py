@@ -1,11 +1,11 @@
 """Reasons why an object is garbage or kept, and outcomes of a sweep.
 
-What is live decides why an object is garbage, and so the flow does: a run that keeps whatever any commit holds finds
-what no commit holds. Whether some commit held it that lakeFS has forgotten since, nobody knows. A run of the flow
-`unified` does not read what only expired commits hold, so it cannot tell that from what was never committed.
+The reason for garbage follows from the flow, since the flow defines the live commits. No run knows of commits that
+lakeFS has forgotten. A run of the flow `unified` does not read the objects of expired commits, so it cannot distinguish
+them from objects that were never committed.
 
-Listing and references only say that an object is not referenced. Whether it may go depends on its age by two measures,
-on its name and, for objects uploaded in parts, on having been seen before.
+Listing and references only show that an object is not referenced. Two measures of its age, its name and, for objects
+uploaded in parts, an earlier sighting decide if it may be deleted.
 """
 
 from collections import Counter
@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 
 
 class Amount(NamedTuple):
-    """Objects, and their bytes together."""
+    """Number of objects, and the sum of their bytes."""
 
     objects: int = 0
     bytes: int = 0
 
     @classmethod
     def total(cls, amounts: Iterable["Amount"]) -> "Amount":
-        """All of some amounts together."""
+        """Sum of some amounts."""
         return cls(*(sum(values) for values in zip(*amounts, strict=True)))
 
     def plus(self, objects: int, bytes_: int) -> "Amount":
-        """This amount and more objects, with their bytes."""
+        """This amount plus some objects and their bytes."""
         return Amount(self.objects + objects, self.bytes + bytes_)
 
     def __sub__(self, other: "Amount") -> "Amount":
@@ -40,7 +40,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(count: int) -> str:
-    """Bytes as a person reads them."""
+    """Bytes for a person to read."""
     amount = float(count)
     for unit in _UNITS:
         if amount < 1024 or unit == _UNITS[-1]:
@@ -50,20 +50,20 @@ def size(count: int) -> str:
 
 
 MULTIPART_ETAG = r"^[0-9a-f]{32}-[0-9]+$"
-"""ETag of an S3 object uploaded in parts: its LastModified may be the moment the upload began."""
+"""ETag of an S3 object uploaded in parts. Its LastModified may be the time when the upload began."""
 
 PLAIN_ETAG = r"^[0-9a-f]{32}$"
 """ETag that is the MD5 of the content."""
 
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
-"""MD5 of the content of an object of size 0, whatever its ETag says."""
+"""MD5 of the content of an object of size 0, regardless of its ETag."""
 
 MULTIPART_SIGHTING_SECONDS = 3600
-"""An object uploaded in parts must have been listed this long ago by an earlier run."""
+"""Seconds since an earlier run listed an object uploaded in parts, at least, before it can be a candidate."""
 
 
 class Why(StrEnum):
-    """Reasons for which candidates are garbage. Frames hold these texts: one may be added, none changed."""
+    """Reasons why candidates are garbage. Frames hold these texts: one may be added, none changed."""
 
     NO_COMMIT = "no commit holds it"
     EXPIRED = "only expired commits hold it"
@@ -75,8 +75,8 @@ def add_why(batch: pa.RecordBatch, why: Why, restored: pa.Array) -> pa.RecordBat
     """Rows with the column `why`.
 
     Args:
-        why: of all but those that were brought back.
-        restored: addresses that were brought back.
+        why: reason for all rows except restored objects.
+        restored: addresses of restored objects.
     """
     back = pc.is_in(batch.column("address"), value_set=restored)
     return batch.append_column("why", pc.if_else(back, Why.RESTORED.value, why.value))
@@ -99,13 +99,14 @@ class Kept(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Outcome of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
+    """Outcome of a candidate. `ACCEPTED` does not yet prove that the object is gone: the next listing does.
 
-    `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
-    is a later receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED` is a later receipt too:
-    the copy was deleted, for good. `DELETED_BY_ANOTHER_RUN` says that another run deleted or moved the object since
-    this one listed it. It stands in `deleted_report` alone: the receipt is the other run's. `KEPT_ARCHIVED` says that
-    the object is in an archive tier, and quarantine cannot copy it before it is brought back.
+    - `COPIED`: there is a copy in quarantine. `QUARANTINED`: the object was deleted after that.
+    - `RESTORED`: a later receipt of the same address and attempt, after one of GONE or `COPIED`.
+    - `PURGED`: a later receipt too: the copy was deleted for good.
+    - `DELETED_BY_ANOTHER_RUN`: another run deleted or moved the object after this one listed it. Only `deleted_report`
+    holds it, because the receipt belongs to the other run.
+    - `KEPT_ARCHIVED`: the object is in an archive tier, and quarantine cannot copy it before it is restored from there.
     """
 
     DRY_RUN = "dry_run"
@@ -125,12 +126,12 @@ class BaseFate(StrEnum):
 
     @property
     def is_well(self) -> bool:
-        """True if nothing is left to be done."""
+        """True if nothing is left to do."""
         return self.name not in ("KEPT", "FAILED", "INCOMPLETE")
 
 
 class Result(Protocol):
-    """The result for one object, file or branch; `why` says what is not as asked for, if anything is."""
+    """The result for one object, file or branch; `why` explains a result other than requested."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -141,7 +142,7 @@ class Result(Protocol):
 
     @property
     def why(self) -> str | None:
-        """The reason, if there is anything to say."""
+        """The reason, if there is one."""
         ...
 
 
@@ -149,7 +150,7 @@ SomeResult = TypeVar("SomeResult", bound=Result)
 
 
 def describe_result(name: str, result: Result) -> str:
-    """A line about one result."""
+    """One line about one result."""
     return f"{name}: {result.fate}{f': {result.why}' if result.why else ''}"
 
 
@@ -163,13 +164,13 @@ class Tally:
     """
 
     def __init__(self, usual: BaseFate) -> None:
-        """For work that asks for this fate."""
+        """Starts a tally; `usual` is the requested fate."""
         self.usual = usual
         self.counts: Counter[BaseFate] = Counter({usual: 0})
         self.freed = self.failed = 0
 
     def counted(self, results: Iterable[SomeResult]) -> Iterator[SomeResult]:
-        """Yields results, and counts each before."""
+        """Counts each result, then yields it."""
         for result in results:
             self.counts[result.fate] += 1
             self.failed += not result.fate.is_well
@@ -189,13 +190,14 @@ class Tally:
 
 
 def count_known(committed: int, candidates: int, kept: Mapping[str, int]) -> int:
-    """Objects that a run knows which lists nothing, each once: held by live commits, or unreferenced and looked at.
+    """Number of objects known to a run that lists nothing, each counted once.
 
-    What it reads of expired commits is no number to add: live commits hold most of that, too.
+    These are held by live commits, or unreferenced and examined. Objects of expired commits cannot be added: live
+    commits hold most of these too.
     """
     return committed + candidates + sum(kept.values())
 
 
 def share(count: int, whole: int) -> float:
-    """The part that a number is of a whole; nothing as a whole counts as one."""
+    """Share of a number in a whole; a whole of 0 counts as 1."""
     return count / max(whole, 1)

@@ -1,7 +1,7 @@
-"""The plan: everything that a run decided before it read the first object, written first and never changed.
+"""The plan: everything that a run decided before it read the first object. It is written first and never changed.
 
-Runs of every kind go through the same five steps; they differ in their plan alone. Of a dry run, a person's approval
-may stand beside the plan: the candidates are to be deleted after all.
+Runs of every kind take the same five steps; they differ only in their plan. A person's approval can stand beside the
+plan of a dry run. Its candidates are then deleted.
 """
 
 import re
@@ -22,21 +22,22 @@ FORMAT_VERSION = 3
 _WINDOWS_NAMED = 3
 MAX_NAME = 64
 _NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9 ._:@+-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
-"""Dagster splits cells at `|`, ranges at `...`, and lists of them at commas and brackets."""
+"""Pattern of run names. Dagster splits cells at `|`, ranges at `...`, and lists at commas and brackets."""
 
 
 class Flow(StrEnum):
     """Kinds of run.
 
-    | flow | what may be garbage | commits that are live |
+    | flow | possible garbage | live commits |
     |---|---|---|
     | `clean` | every listed object | all |
-    | `optimized` | objects of slices where something may be new, and those that waited | all |
-    | `committed` | what expired commits hold; nothing is listed | active ones |
+    | `optimized` | objects of slices that may have new objects, and pending objects | all |
+    | `committed` | objects of expired commits; nothing is listed | active ones |
     | `unified` | every listed object | active ones |
 
-    A run of the flow `unified` that builds on another one by retention rules looks at what an optimized one does, and
-    at what expired since. One of the flow `committed` looks at what expired since, and at what its base run left.
+    If a run of the flow `unified` builds on another run by retention rules, it examines the objects of an optimized
+    run, and those that expired since. If a run of the flow `committed` builds on another, it examines the objects that
+    expired since and the pending objects of its base run.
     """
 
     CLEAN = "clean"
@@ -46,7 +47,7 @@ class Flow(StrEnum):
 
     @property
     def by_retention(self) -> bool:
-        """True if only active commits are live, not all commits."""
+        """True if only active commits are live."""
         return self in (Flow.COMMITTED, Flow.UNIFIED)
 
 
@@ -59,15 +60,15 @@ _BY_FLOW = {
 
 
 def by_flow(flow: Flow) -> Why:
-    """Why everything is garbage that a run of this flow finds, unless an earlier run deleted it and it came back."""
+    """Reason why garbage found in this flow is garbage, except for objects that were restored after a deletion."""
     return _BY_FLOW[flow]
 
 
 ALL_COMMITS = "all commits"
-"""The live definition of flows that keep whatever any commit holds."""
+"""The live definition of flows that keep the objects of every commit."""
 
 ACTIVE_COMMITS = "active commits"
-"""The live definition of flows that apply retention rules; the rules are read at each step that needs them."""
+"""The live definition of flows that apply retention rules; each step that needs the rules reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +76,28 @@ class Plan:
     """Plan of one run. Times UTC, durations in seconds.
 
     Attributes:
-        flow: which universe is collected against which live set.
+        flow: kind of run: the universe and the live set.
         run_id: a descending xid, also the name of the run's folder.
-        attempt: names one pass over the graph; frames of different attempts are never combined.
+        attempt: id of one pass over the graph; frames of different attempts are never combined.
         owner: the first Dagster run of this collection; re-executions keep it.
-        cutoff: nothing named or written at or after this moment is a candidate.
-        earliest_clock: what the earliest of the clocks said: the moment that ages of commits count back from.
-        windows: the slice windows that are collected. A run that builds on no other lists no other windows; elsewhere
-            they are stored and subtracted, never collected.
-        sweep: whether candidates are deleted; otherwise it is a dry run.
+        cutoff: an object named or written at or after this moment is no candidate.
+        earliest_clock: time of the earliest clock; ages of commits count back from it.
+        windows: the slice windows that are collected. A run without a base run lists only these. Other runs store and
+            subtract other windows, but never collect them.
+        sweep: True if candidates are deleted, False for a dry run.
         previous_run: the newest run before this one, however it ended; None for the first.
-        live_definition: what counts as live, in words or as a digest; runs that differ in it cannot build on others.
-        base_run: the run that this one builds on; None where it looks at everything.
-        base_run_attempt: the attempt of that run whose checkpoint is meant; one made again left another.
-        why_clean: why a run that was to build on another one looks at everything: an optimized one is a clean one then.
-            None where it does not, or where it was not to.
-        inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
-        loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
-        opened: whether the run was opened, so that nobody chose its id; plans of earlier versions do not say.
-        no_lock: why the run began without a lock that holds; None where it had one.
-        name: the name under which somebody opened the run, see `RunName`; None where it has only its id.
-        only_addresses: no other object is a candidate; None for all.
+        live_definition: definition of the live set, in words or as a digest. A run builds only on runs with the same
+            one.
+        base_run: the run that this one builds on; None if it examines everything.
+        base_run_attempt: attempt of the base run whose checkpoint is used; another attempt leaves another checkpoint.
+        why_clean: reason why a run that was to build on another one examines everything; an optimized run is then a
+            clean one. None for other runs.
+        inventory: manifest of the S3 Inventory that replaces a listing; None if the store is listed.
+        loosened: settings that the launch changed for this run, including `sweep` if requested.
+        opened: True if the run was opened, so that its id was generated; plans of earlier versions lack it.
+        no_lock: reason why the run began without an enforced lock, or None.
+        name: the name under which the run was opened, see `RunName`; None if it has only its id.
+        only_addresses: the only addresses that can be candidates; None for all.
     """
 
     flow: Flow
@@ -129,19 +131,19 @@ class Plan:
 
     @property
     def scope(self) -> str:
-        """Its windows in words."""
+        """The windows in words."""
         return describe_windows(self.windows)
 
     @property
     def follows_expiry(self) -> bool:
-        """True if it lists little, and looks at objects that expired since its base run besides."""
+        """True if the run lists only unsealed slices, and also examines objects that expired since its base run."""
         return self.flow is Flow.UNIFIED and self.base_run is not None
 
     @property
     def believes_facts(self) -> bool:
-        """True if it believes facts that other runs recorded about what is live.
+        """True if the run trusts facts that other runs recorded about live ranges.
 
-        A run of the flow `committed` reads all that is live. It only believes facts about expired commits.
+        A run of the flow `committed` reads all live ranges. It only trusts facts about expired commits.
         """
         return self.flow is not Flow.COMMITTED and self.base_run is not None
 
@@ -156,7 +158,7 @@ class Plan:
 
 
 def describe_windows(windows: Sequence[str]) -> str:
-    """Windows in words, of many the first and the last."""
+    """Windows in words; the first and the last if there are many."""
     if len(windows) == 1:
         return f"the window {windows[0]}"
     if len(windows) <= _WINDOWS_NAMED:
@@ -165,7 +167,7 @@ def describe_windows(windows: Sequence[str]) -> str:
 
 
 def read(store: ObjectStore, run_id: str) -> Plan:
-    """The stored plan of a run. Raises CollectionError where there is none, CorruptFile where it is of another run."""
+    """The stored plan of a run. Raises CollectionError if there is none, CorruptFile if it names another run."""
     plan = _stored(store, run_id)
     if plan is None:
         raise CollectionError(
@@ -176,9 +178,9 @@ def read(store: ObjectStore, run_id: str) -> Plan:
 
 
 def write_first(store: ObjectStore, plan: Plan) -> None:
-    """Writes the plan of a new run; a run that another Dagster run began is refused, its own next attempt is not.
+    """Writes the plan of a new run, or of its next attempt.
 
-    Raises OrderViolation.
+    Raises OrderViolation if another Dagster run began this run.
     """
     key = run_folder.plan(plan.run_id)
     earlier: Plan | None
@@ -199,9 +201,9 @@ def write_first(store: ObjectStore, plan: Plan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """Record that a name, which somebody chose, means a run over some windows.
+    """Record of the run that a user's name stands for, over some windows.
 
-    A name has a run for each selection of windows. The run has an id that nobody chose.
+    A name has one run for each selection of windows. The id of that run is generated.
     """
 
     name: str
@@ -225,7 +227,7 @@ def require_name(name: str) -> None:
 
 
 def write_name(store: ObjectStore, plan: Plan) -> None:
-    """Records the name of a run whose plan is stored. Raises OrderViolation if the name means another run already."""
+    """Records the name of a run whose plan is stored. Raises OrderViolation if another run has that name already."""
     assert plan.name is not None
     key = run_folder.name(plan.name, plan.windows)
     data = records_json.encode(RunName(plan.name, plan.windows, plan.run_id))
@@ -244,7 +246,7 @@ def write_name(store: ObjectStore, plan: Plan) -> None:
 
 
 def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str | None:
-    """The id of the run that a name means over some windows, in any order; None if nobody opened one.
+    """The id of the run with a name over some windows, in any order; None if there is none.
 
     Raises CorruptFile unless the run's own plan has that name and these windows.
     """
@@ -259,7 +261,7 @@ def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str |
 
 
 def runs_named(store: ObjectStore, name: str) -> list[str]:
-    """The ids of all runs that were opened under a name, over any windows. Raises CorruptFile."""
+    """Ids of all runs that were opened under a name, over any windows. Raises CorruptFile."""
     keys = keys_below(store, run_folder.names(name))
     return [record.run_id for key in keys if (record := records_json.read(store, RunName, key)) is not None]
 
@@ -269,14 +271,14 @@ def _stored(store: ObjectStore, run_id: str) -> Plan | None:
 
 
 KNOWN_BY = ", as the "
-"""Separates the name of an approver from who says it, such as `Ada, as the launch says`."""
+"""Separates the name of an approver from its source, such as `Ada, as the launch says`."""
 
 
 def person(approver: str) -> str:
     """The name of an approver for comparison: names that look alike are equal.
 
-    Case, blanks, forms of one letter (NFKC) and invisible characters make no other person. Letters of other alphabets
-    that look alike do.
+    Names that differ only in case, blanks, forms of a letter (NFKC) or invisible characters are the same person.
+    Letters of other alphabets that look alike make another person.
     """
     name = unicodedata.normalize("NFKC", approver.partition(KNOWN_BY)[0])
     visible = (letter for letter in name if unicodedata.category(letter) != "Cf" and letter not in _VARIANTS)
@@ -284,7 +286,7 @@ def person(approver: str) -> str:
 
 
 _VARIANTS = frozenset(map(chr, (0x034F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
-"""Marks that show nothing: the grapheme joiner and variation selectors."""
+"""Marks without an appearance of their own: the grapheme joiner and variation selectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +294,10 @@ class Approval:
     """Approval to delete the candidates of one dry run.
 
     Attributes:
-        attempt, candidates_digest: name the very frame of candidates; one that was made again needs a new approval.
+        attempt, candidates_digest: identify the exact frame of candidates. A frame that is made again needs a new
+            approval.
         approved_at: UTC.
-        approved_by: who approved, and how that is known; empty in approvals of earlier versions.
+        approved_by: name of the approver and its source; empty in approvals of earlier versions.
     """
 
     run_id: str
@@ -307,20 +310,20 @@ class Approval:
 
 
 def write_approval(store: ObjectStore, approval: Approval) -> None:
-    """Stores an approval, in place of an earlier one of the run."""
+    """Stores an approval, replacing an earlier one of the run."""
     store.put(run_folder.approval(approval.run_id), records_json.encode(approval))
 
 
 def write_first_approval(store: ObjectStore, approval: Approval) -> None:
-    """Stores the first of two approvals, on the strength of which nothing is deleted."""
+    """Stores the first of two approvals. It alone permits no deletion."""
     store.put(run_folder.first_approval(approval.run_id), records_json.encode(approval))
 
 
 def read_approval(store: ObjectStore, run_id: str) -> Approval | None:
-    """The approval of a run; None where there is none. Raises CorruptFile."""
+    """The approval of a run; None if there is none. Raises CorruptFile."""
     return records_json.read(store, Approval, run_folder.approval(run_id), run_id)
 
 
 def read_first_approval(store: ObjectStore, run_id: str) -> Approval | None:
-    """The first of two approvals of a run; None where there is none. Raises CorruptFile."""
+    """The first of two approvals of a run; None if there is none. Raises CorruptFile."""
     return records_json.read(store, Approval, run_folder.first_approval(run_id), run_id)

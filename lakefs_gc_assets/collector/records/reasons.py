@@ -1,4 +1,4 @@
-"""All that keeps commits by retention rules, as it was at one moment: runs store it with what they read then."""
+"""Everything that keeps commits by retention rules at one moment. Runs store it with the data they read then."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ class ReasonsToStay:
     """Branches, tags, rules and policy at one moment. Without rules every commit stays.
 
     Attributes:
-        branches, tags: the commit of each by its name, hidden branches included; empty if every commit stays.
-        rules: the server's; None if it has none.
+        branches, tags: commit id by name, hidden branches included; empty if every commit stays.
+        rules: the server's rules; None if it has none.
         policy: the text of the policy file; empty without one.
     """
 

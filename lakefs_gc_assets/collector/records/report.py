@@ -1,7 +1,7 @@
-"""The report of a run: what it looked at, what it found, what it deleted, and whether it can be relied on.
+"""The report of a run: the objects it examined, found and deleted, and whether it can be relied on.
 
-Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds. `describe` gives the lines that show
-a finished run to a person.
+Every run writes one, failed runs too. Times UTC, sizes in bytes, durations in seconds. `describe` formats a finished
+run for a person.
 """
 
 import json
@@ -20,7 +20,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 2
 INTERRUPTED = "interrupted"
-"""The error of a run that a person or the machine ended."""
+"""The error of a run that a person or the machine interrupted."""
 WOULD_BE_REFUSED = "a sweep would be refused: "
 """Prefix of a dry run's warning about a guard that its sweep would trip."""
 _FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
@@ -28,7 +28,7 @@ _USUAL_CLASS = "STANDARD"
 
 
 class Ending(StrEnum):
-    """How a run ended. Reports hold these texts: one may be added, none changed or taken away."""
+    """How a run ended. Reports hold these texts: one may be added, none changed or removed."""
 
     NOTHING_TO_DELETE = "nothing to delete"
     MARKED = "marked, nothing deleted"
@@ -52,16 +52,16 @@ class Checkpoint:
     """State that a sweep leaves for the next run; it exists once the report that contains it does.
 
     Attributes:
-        attempt: of the run whose files these are.
-        sealed, read, pending, committed: how many there are of each.
+        attempt: attempt of the run that wrote these files.
+        sealed, read, pending, committed: number of sealed slices, ids read, pending objects and committed addresses.
         sealed_objects: objects in sealed slices, or in no slice, that commits hold.
         sealed_sha256, read_sha256: SHA-256 of the files with the sealed slices and with the ids read.
         pending_digest, committed_digest: SHA-256 of the manifests of the two frames.
         pending_windows: windows of pending objects.
-        other_folders: names directly below `data/` that are no slices; only runs that list everything list them.
-        tracked, tracked_sha256: how many ranges are tracked, and SHA-256 of the file that names them. Only runs by
-            retention rules track any; what is read and what is committed is empty there, and so are its digests.
-        full_run: the run by retention rules that looked at everything last, of those that build on each other.
+        other_folders: names directly below `data/` that are not slices; only runs that list everything list them.
+        tracked, tracked_sha256: number of tracked ranges, and SHA-256 of the file that names them. Only runs by
+            retention rules track ranges; their `read` and `committed` are empty, and so are these digests.
+        full_run: the last run by retention rules in the chain of base runs that examined everything.
     """
 
     attempt: str
@@ -176,8 +176,8 @@ class Report:
 
     @property
     def statistics(self) -> Statistics:
-        """The figures of the run; those that it does not know are None."""
-        # Earlier versions counted committed addresses that a run looked up, where it builds on another one.
+        """The figures of the run; unknown ones are None."""
+        # Earlier versions stored the number of committed addresses that a run looked up if it builds on another one.
         is_known = self.base_run is None or self.flow == Flow.COMMITTED
         counts = {name: count for name, count in self.counts.items() if name != "committed" or is_known}
         kept, waited = sum(self.kept.values()), sum(self.waited_seconds.values())
@@ -193,7 +193,7 @@ class Report:
 
     @property
     def known(self) -> int:
-        """Objects that the run knows, as `guards.Mark` counts them."""
+        """Number of objects that the run knows, as `guards.Mark` counts them."""
         statistics = self.statistics
         if self.flow == Flow.COMMITTED:
             return count_known(statistics.committed or 0, statistics.candidates or 0, self.kept)
@@ -201,7 +201,7 @@ class Report:
 
     @property
     def candidate_share(self) -> float:
-        """The share of candidates, which `collection.max_candidate_share` limits."""
+        """Share of candidates, which `collection.max_candidate_share` limits."""
         return share(self.statistics.candidates or 0, self.known)
 
     @property
@@ -211,12 +211,12 @@ class Report:
 
     @property
     def is_partial(self) -> bool:
-        """True if the run was limited to addresses or windows, so that its figures say little of the repository."""
+        """True if the run was limited to addresses or windows: its figures do not describe the whole repository."""
         return self.address_limit is not None or bool(self.limited_to)
 
     @property
     def was_broken_off(self) -> bool:
-        """True for a dry run that somebody interrupted, so that nothing is wrong with it."""
+        """True for a dry run that a person or the machine interrupted; nothing is wrong with it."""
         return self.dry_run and self.error == INTERRUPTED
 
     @property
@@ -226,7 +226,7 @@ class Report:
 
     @property
     def only_undeletable(self) -> bool:
-        """True if the run ended and every failure is listed as undeletable, so that another run would do no better."""
+        """True if the run ended and every failure is listed as undeletable, so that a retry would not help."""
         statistics = self.statistics
         return self.ending is not Ending.FAILED and 0 < (statistics.failed or 0) == statistics.undeletable
 
@@ -243,14 +243,14 @@ class Report:
 
 
 def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> Ending:
-    """How a run ended that came to its end.
+    """Ending of a run that finished all steps.
 
-    A sweep may have been resumed in the other mode, so the outcomes say what it did.
+    A sweep may have been resumed in the other mode, so its outcomes decide.
 
     Args:
-        sweep: whether candidates were to be deleted; otherwise it was a dry run.
-        quarantine: whether the sweep was to move them to quarantine; matters only where it neither moved nor deleted.
-        outcomes: how many candidates had each outcome; those that are not named had none.
+        sweep: True if candidates were to be deleted, False for a dry run.
+        quarantine: True if the sweep was to move them to quarantine; matters only if it neither moved nor deleted any.
+        outcomes: number of candidates by outcome; missing outcomes count as 0.
     """
     if not any(count for outcome, count in outcomes.items() if outcome is not Outcome.DELETED_BY_ANOTHER_RUN):
         return Ending.NOTHING_TO_DELETE
@@ -271,7 +271,7 @@ def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> En
 
 
 def from_plan(plan: Plan, ending: Ending, now: datetime, **figures: Any) -> Report:
-    """The report of a run by its plan, and by figures that the plan does not know."""
+    """The report of a run from its plan, and figures that the plan does not know."""
     planned = Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -300,17 +300,17 @@ def failed(plan: Plan, now: datetime, error: str) -> Report:
 
 
 def write(store: ObjectStore, report: Report) -> None:
-    """Stores the report, in place of one of an earlier attempt."""
+    """Stores the report, replacing one of an earlier attempt."""
     store.put(run_folder.report(report.run_id), report.to_json())
 
 
 def read(store: ObjectStore, run_id: str) -> Report | None:
-    """The stored report of a run; None while there is none. Raises CorruptFile."""
+    """The stored report of a run; None if there is none yet. Raises CorruptFile."""
     return records_json.read(store, Report, run_folder.report(run_id), run_id)
 
 
 def require_not_ended(store: ObjectStore, run_id: str, windows: Collection[str]) -> None:
-    """Raises RunEnded if a run has ended well already, or OrderViolation if it did so without some of the windows."""
+    """Raises RunEnded if a run has already ended well, or OrderViolation if it did so without some of the windows."""
     stored = read(store, run_id)
     if stored is None or not stored.is_complete:
         return
@@ -325,7 +325,7 @@ def require_not_ended(store: ObjectStore, run_id: str, windows: Collection[str])
 
 
 def describe(report: Report) -> list[str]:
-    """The report of a run, in lines; of one that failed, why."""
+    """The report of a run as lines; the reason if it failed."""
     first = f"run {report.run_id} of {report.repository}, {report.flow}: {report.ending.value}"
     approver = [f"approved by {report.approved_by}"] if report.approved_by else []
     if not report.counts:
@@ -347,7 +347,7 @@ def _figure(name: str, count: int | None, unit: str, more: str = "") -> str:
 
 
 def _describe_mark(report: Report) -> Iterator[str]:
-    """Figures up to what stays; those that earlier versions did not know are left out."""
+    """Lines of figures up to the kept objects; figures that earlier versions did not store are skipped."""
     figures = report.statistics
     slices, listed_bytes = counted(figures.slices_listed or 0, "slices"), size(figures.listed_bytes or 0)
     ranges, bases = (
@@ -424,7 +424,7 @@ def describe_loosened(loosened: Mapping[str, bool | int | float]) -> str:
 
 
 def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Objects and bytes by storage class, where any class but the usual one is among them."""
+    """Objects and bytes by storage class; empty if all have the usual class."""
     if classes.keys() <= {_USUAL_CLASS}:
         return []
     return [
@@ -434,7 +434,7 @@ def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def _explain(why: str) -> str:
-    """A reason to keep objects, and what a person can do about it where that is not plain."""
+    """Reason why objects are kept, with a next step for a person if that is not obvious."""
     if why == Kept.MULTIPART:
         return f"{why}: the first run to list them an hour or more after this one can collect them, a dry run counts"
     if why == Kept.UNCERTAIN:

@@ -1,7 +1,7 @@
-"""Forecasts as they are stored: their keys, the table of figures, and the newest one.
+"""Stored forecasts: their keys, the table of figures, and the newest one.
 
-A forecast lies in a folder beside those of runs that has no plan. The extension that makes forecasts may be absent, and
-its files still expire as frames of old runs do.
+A forecast has a folder beside those of runs, without a plan. If the extension that makes forecasts is absent, its files
+still expire like frames of old runs.
 """
 
 from contextlib import suppress
@@ -36,7 +36,7 @@ FORECAST = pa.schema(
         pa.field("stale", pa.bool_()),
     ]
 )
-"""A forecast as it is stored: a row for each set of rules, branch and tag. What is not asked of one is null."""
+"""A stored forecast: a row for each set of rules, branch and tag. Columns that do not apply to a row are null."""
 
 
 class ScenarioKind(StrEnum):
@@ -50,12 +50,12 @@ class ScenarioKind(StrEnum):
 
     @property
     def by_rules(self) -> bool:
-        """True if it changes the rules, while all branches and tags stay."""
+        """True if the scenario changes the rules, while all branches and tags stay."""
         return self in (ScenarioKind.IN_FORCE, ScenarioKind.AGE, ScenarioKind.POLICY)
 
 
 def read_newest(store: ObjectStore) -> tuple[str, pa.Table] | None:
-    """Id and rows (FORECAST) of the newest forecast that came to its end and can be read; None without one."""
+    """Id and rows (FORECAST) of the newest finished, readable forecast; None if there is none."""
     for forecast_id in islice(run_folder.folders(store), _RUNS_LOOKED_AT):
         key = forecast_key(forecast_id)
         if (data := get_if_there(store, key)) is not None:
@@ -65,7 +65,7 @@ def read_newest(store: ObjectStore) -> tuple[str, pa.Table] | None:
 
 
 def begun_key(forecast_id: str) -> str:
-    """Key of the empty object that a forecast begins with."""
+    """Key of the empty object that marks the start of a forecast."""
     return f"{_folder(forecast_id)}begun"
 
 
@@ -75,17 +75,17 @@ def forecast_key(forecast_id: str) -> str:
 
 
 def folders_key(forecast_id: str) -> str:
-    """Key of what it says of folders."""
+    """Key of the forecast's figures by folder."""
     return f"{_folder(forecast_id)}folders.parquet"
 
 
 def page_key(forecast_id: str) -> str:
-    """Key of the page that shows it."""
+    """Key of the forecast's page."""
     return f"{_folder(forecast_id)}forecast.html"
 
 
 def keys_of(forecast_id: str) -> tuple[str, ...]:
-    """Keys of everything that it stores there, what it begins with last."""
+    """Keys of everything that a forecast stores there; the start marker is last."""
     return page_key(forecast_id), folders_key(forecast_id), forecast_key(forecast_id), begun_key(forecast_id)
 
 
