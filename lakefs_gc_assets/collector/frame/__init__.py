@@ -1,1 +1,1 @@
-"""Frames: their names, columns and figures, how they are written, and how they are read again."""
+"""Frames: their names, columns and figures, and how they are written and read."""

@@ -1,15 +1,10 @@
 """A stored frame: its parquet files, on any object store, and its manifest.
 
-The manifest says which files a frame consists of, when it was made, and what it must look like. A frame exists once its
-manifest does. Files that no manifest names (of failed or repeated tasks) are never read.
+The manifest names the files of a frame, the time when it was made, and its expected content. A frame exists once its
+manifest does. Files that no manifest names, left by failed or repeated tasks, are never read. A run writes each frame
+once, and every later step reads the stored frame.
 
-The times and attempts of manifests also prove the safe order of the steps. An object that is uploaded, staged or
-committed while a collection runs must be seen by a later step at the latest. That holds when the listing ended before
-the preparation of uncommitted data began, and that ended before commits were read.
-
-The tasks of an engine write and read files through our own interface of the store, so no connector jar is needed. A
-file is read only if it has the size and the SHA-256 that its manifest says. A run writes each frame once, and every
-later step reads what was stored.
+The engine's tasks write and read files through our own interface of the store, so no connector jar is needed.
 """
 
 import hashlib
@@ -47,7 +42,7 @@ class Span:
     """Time span in which a frame was made, UTC, with its run and attempt.
 
     Attributes:
-        waited_seconds: for how long of that time its step waited because that protects; 0 in manifests from before.
+        waited_seconds: part of that time spent on waits that protect; 0 in manifests of earlier versions.
     """
 
     frame: str
@@ -59,12 +54,12 @@ class Span:
 
     @property
     def worked_seconds(self) -> float:
-        """Seconds that it took, without waits."""
+        """Seconds of work, without waits."""
         return max((self.ended_at - self.started_at).total_seconds() - self.waited_seconds, 0.0)
 
 
 def require_same_attempt(*spans: Span) -> None:
-    """Raises OrderViolation where frames belong to different runs or attempts."""
+    """Raises OrderViolation if frames belong to different runs or attempts."""
     first = spans[0]
     for other in spans[1:]:
         if (other.run_id, other.attempt) != (first.run_id, first.attempt):
@@ -75,20 +70,25 @@ def require_same_attempt(*spans: Span) -> None:
 
 
 def require_same_source(source: str, marked: str) -> None:
-    """Raises OrderViolation where the commits of a recheck come from another source than those of the mark.
+    """Raises OrderViolation if the commits of a recheck come from another source than those at the mark.
 
     A recheck skips the ranges and metaranges whose ids the mark has read. A listing of metadata files may show a
-    metarange and lack a range that was written before it; only another listing is sure to find that range.
+    metarange and lack a range that was written before it. Only another listing is sure to find that range.
 
     Args:
-        source, marked: where commits come from, at the recheck and at the mark.
+        source, marked: source of commits at the recheck and at the mark.
     """
     if source != marked:
         raise OrderViolation(f"commits come from the {source}, at the mark from the {marked}: open a new run")
 
 
 def require_safe_order(listing: Span, uncommitted: Span, committed: Span) -> None:
-    """Raises OrderViolation unless listing, preparation and reading of commits followed each other in one attempt."""
+    """Raises OrderViolation unless listing, preparation and reading of commits followed each other in one attempt.
+
+    An object that is uploaded, staged or committed while a collection runs must be seen by a later step at the latest.
+    That holds if the listing ended before the preparation of uncommitted data began, and if the preparation ended
+    before commits were read.
+    """
     require_same_attempt(listing, uncommitted, committed)
     for earlier, later in ((listing, uncommitted), (uncommitted, committed)):
         if not earlier.started_at <= earlier.ended_at <= later.started_at <= later.ended_at:
@@ -107,8 +107,8 @@ class FrameFile:
     """One parquet file.
 
     Attributes:
-        object_bytes: sum of the column `size` where the frame has one.
-        classes: objects and bytes by storage class, as far as its rows name one.
+        object_bytes: sum of the column `size`, if the frame has one.
+        classes: objects and bytes by storage class, for rows that name one.
     """
 
     key: str
@@ -125,10 +125,10 @@ class Manifest(Generic[F]):
     """One stored frame.
 
     Attributes:
-        span: when it was made, in which attempt of which run.
-        inputs: digest of the manifest of each frame it was made from, by name.
-        figures: what the step that made it counted.
-        stored_as: the very bytes it was read from; None for one that was not stored yet, or was changed since.
+        span: the time, attempt and run in which it was made.
+        inputs: manifest digest of each frame it was made from, by name.
+        figures: figures that its step counted.
+        stored_as: the exact bytes it was read from; None if it is not stored yet, or was changed since.
     """
 
     span: Span
@@ -149,12 +149,12 @@ class Manifest(Generic[F]):
 
     @property
     def object_bytes(self) -> int:
-        """Bytes of all objects that the rows stand for."""
+        """Bytes of all objects in the rows."""
         return sum(file.object_bytes for file in self.files)
 
     @property
     def classes(self) -> dict[str, Amount]:
-        """Objects and bytes by storage class, as far as the rows name one."""
+        """Objects and bytes by storage class, for rows that name one."""
         sums: dict[str, Amount] = {}
         for file in self.files:
             for name, amount in file.classes.items():
@@ -162,7 +162,7 @@ class Manifest(Generic[F]):
         return sums
 
     def rows_by_window(self) -> dict[str, int]:
-        """Rows of each window that has any."""
+        """Rows by window; windows without rows are absent."""
         rows: dict[str, int] = {}
         for file in self.files:
             rows[file.slice_window] = rows.get(file.slice_window, 0) + file.rows
@@ -170,7 +170,7 @@ class Manifest(Generic[F]):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the manifest as stored: names this very content of the frame."""
+        """SHA-256 of the stored manifest, which identifies this exact content of the frame."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def to_json(self) -> bytes:
@@ -188,7 +188,7 @@ class Manifest(Generic[F]):
 
     @classmethod
     def from_json(cls, data: bytes, key: str, frame: Frame[F]) -> "Manifest[F]":
-        """Reads a stored manifest. Raises CorruptFile where it cannot be read, or is that of another frame."""
+        """Reads a stored manifest. Raises CorruptFile if it is unreadable or belongs to another frame."""
         try:
             content = json.loads(data)
             if content["format_version"] != FORMAT_VERSION:
@@ -204,7 +204,7 @@ class Manifest(Generic[F]):
             stated = declared.manifest_entries(frame.name, content["figures"])
             figures = _reader(frame.name).validate_json(json.dumps(stated), strict=True)
             manifest = cls(Span(**{**span, **times}), files, figures, content["inputs"])
-            # No argument of the constructor, so that `dataclasses.replace` does not keep the bytes of what it changes.
+            # Not an argument of the constructor: `dataclasses.replace` must not keep the bytes of the old content.
             object.__setattr__(manifest, "stored_as", data)
             return manifest
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
@@ -217,7 +217,7 @@ def _reader(name: str) -> TypeAdapter[Any]:
 
 
 def read_spans(store: ObjectStore, run_id: str, attempt: str) -> tuple[Span, ...]:
-    """Time spans of the steps of an attempt that ended, in order; manifests that cannot be read are left out."""
+    """Time spans of the finished steps of an attempt, in order; unreadable manifests are skipped."""
     spans = []
     for step in STEPS:
         with suppress(OrderViolation, CorruptFile):
@@ -226,12 +226,12 @@ def read_spans(store: ObjectStore, run_id: str, attempt: str) -> tuple[Span, ...
 
 
 def write_manifest(store: ObjectStore, manifest: Manifest[Any]) -> None:
-    """Makes a frame exist, in place of one of an earlier attempt."""
+    """Stores a manifest, which makes its frame exist. Replaces one of an earlier attempt."""
     store.put(run_folder.manifest(manifest.span.run_id, manifest.span.frame), manifest.to_json())
 
 
 def read_manifest(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[F]:
-    """The stored manifest. Raises OrderViolation where the frame was not made yet, CorruptFile."""
+    """The stored manifest. Raises OrderViolation if the frame does not exist yet, CorruptFile."""
     key = run_folder.manifest(run_id, frame.name)
     data = get_if_there(store, key)
     if data is None:
@@ -241,19 +241,20 @@ def read_manifest(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[
 
 T = TypeVar("T")
 _SAMPLED_FILES = 5
-"""Maximum number of files that a sample is taken from, if these have enough rows."""
+"""Maximum files that a sample is taken from, if these have enough rows."""
 _FILE_BYTES = 32 * 1024 * 1024
 _ROWS_WAITING = 1 << 17
-"""A task keeps so many rows in memory before it writes them: of thousands of windows each would get groups of a few
-rows, which take several times the bytes and the seconds."""
+"""Rows that a task buffers before it writes them. Without a buffer, thousands of windows would each get row groups
+of a few rows, which take several times the bytes and the time."""
 _PUT_AT_ONCE = 8
-"""With thousands of windows a task puts as many files, and one after the other each waits for the store's answer."""
+"""Files that a task uploads at once. With thousands of windows a task writes thousands of files; one after another,
+each would wait for the store's answer."""
 WRITTEN = pa.schema([pa.field("file", pa.string(), nullable=False)])
-"""A task's report of each file it wrote: a FrameFile as JSON."""
+"""Rows in which a task reports each file it wrote: a FrameFile as JSON."""
 
 
 class FileWriter:
-    """Collects the rows of one task, a file for each window, and puts a file whenever one is large enough."""
+    """Collects the rows of one task by window, and uploads a window's file when it is large enough."""
 
     def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
         self._store, self._folder, self._schema = store, folder, schema
@@ -262,8 +263,8 @@ class FileWriter:
         self.written: list[FrameFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows of any windows."""
-        # The cast refuses nulls where the frame has none.
+        """Adds rows of any windows."""
+        # The cast rejects nulls in columns that are not nullable.
         table = pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
         for window, rows in _by_window(table):
             self._open.setdefault(window, _OpenFile(self._schema)).add(rows)
@@ -275,12 +276,12 @@ class FileWriter:
             self._put([window for window, file in self._open.items() if file.size >= _FILE_BYTES])
 
     def close(self) -> list[FrameFile]:
-        """Puts what is left; returns every file written."""
+        """Uploads the remaining rows; returns every file written."""
         self._put([*self._open])
         return self.written
 
     def _put(self, windows: Sequence[str]) -> None:
-        # Threads put only: each that writes rows as parquet keeps some megabytes.
+        # Threads only upload: each thread that encodes parquet keeps some megabytes.
         self.written += work_ahead(self._put_file, map(self._finish, windows), _PUT_AT_ONCE)
 
     def _finish(self, window: str) -> tuple[FrameFile, bytes]:
@@ -297,11 +298,11 @@ class FileWriter:
 
 
 def _by_window(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each window, in their order."""
+    """Yields the rows of each window, in their order."""
     windows = table.column("slice_window").combine_chunks().dictionary_encode()
     names, numbers = windows.dictionary.to_pylist(), windows.indices.to_numpy()
     if len(names) > 1:
-        # Sorted once: to choose the rows of each window by itself takes as many passes as there are windows.
+        # Sorted once: filtering the rows of each window would take one pass per window.
         order = np.argsort(numbers, kind="stable")
         table, numbers = table.take(order), numbers[order]
     bounds = np.searchsorted(numbers, np.arange(len(names) + 1)).tolist()
@@ -351,7 +352,7 @@ Placed = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def in_windows(batch: pa.RecordBatch, windows: Sequence[str]) -> pa.RecordBatch:
-    """Rows outside of a run's windows go to the window `other`."""
+    """Moves rows outside of a run's windows to the window `other`."""
     position = batch.schema.get_field_index("slice_window")
     own = batch.column(position)
     chosen = pc.if_else(pc.is_in(own, value_set=pa.array(windows, pa.string())), own, OTHER_WINDOW)
@@ -376,12 +377,12 @@ def write_task(
 
 
 def frame_files(written: pa.Table) -> tuple[FrameFile, ...]:
-    """The files that tasks report (WRITTEN)."""
+    """The files that tasks reported (WRITTEN)."""
     return tuple(FrameFile(**json.loads(file)) for file in written.column("file").to_pylist())
 
 
 def read_unchanged(store: GivesObjects, file: FrameFile) -> bytes:
-    """The bytes of one file of a frame. Raises CorruptFile where it is missing, or is not what was written."""
+    """The bytes of one file of a frame. Raises CorruptFile if it is missing, or its size or SHA-256 differs."""
     data = fetch(store, file.key)
     if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
@@ -395,17 +396,17 @@ def read_file(
     columns: Sequence[str] | None = None,
     added: Sequence[str] = (),
 ) -> pa.Table:
-    """One file of a frame, its columns nullable; all of them, or some.
+    """One file of a frame, with all columns or some, all nullable.
 
     Args:
         added: columns that a file of an earlier version may lack: null there.
     Raises:
-        CorruptFile: it is missing, is not what was written, or has other columns than the schema.
+        CorruptFile: it is missing, was changed, or has other columns than the schema.
     """
     data = read_unchanged(store, file)
     try:
-        # Tasks are as many as cores, and a command that ends at once must not meet Arrow's threads as they begin: it
-        # would abort. Of a Python file Arrow reads ahead in a thread, whatever `use_threads` says.
+        # There are as many tasks as cores. A command that exits while Arrow starts its threads would abort. Arrow reads
+        # a Python file ahead in a thread regardless of `use_threads`.
         parquet = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         stored = nullable(parquet.schema_arrow)
         there = frozenset(stored.names)
@@ -434,12 +435,11 @@ def reader(
     added: Sequence[str] = (),
     damaged: Callable[[CorruptFile], None] | None = None,
 ) -> Callable[[Sequence[FrameFile]], Iterator[pa.RecordBatch]]:
-    """A function that reads a task's share of files, and fetches the next ones ahead.
+    """A function that reads a task's share of files and fetches the next ones ahead.
 
     Args:
         columns, added: as for `read_file`.
-        damaged: called for each file that cannot be read, whose rows are then left out; by default such a file is an
-            error.
+        damaged: called for each unreadable file, whose rows are then skipped; by default such a file is an error.
     """
 
     def read(group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
@@ -458,7 +458,7 @@ def reader(
 def rows_of_files(
     engine: Engine[R], files: Sequence[FrameFile], read: ReadItem[Sequence[FrameFile]], schema: pa.Schema
 ) -> R:
-    """The rows that a function reads from files, in this process where they are few; else tasks share the files."""
+    """The rows that a function reads from files: in this process if they are few, otherwise in tasks."""
     if sum(file.rows for file in files) <= LOCAL_ROWS:
         return engine.table(pa.Table.from_batches(read(files), nullable(schema)))
     groups = spread_by_weight(files, engine.tasks, lambda file: file.bytes)
@@ -468,7 +468,7 @@ def rows_of_files(
 def sample(
     store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int, added: Sequence[str] = ()
 ) -> pa.Table:
-    """Rows of a frame from many slices, from a few of its files.
+    """Rows of a frame from many slices, read from a few of its files.
 
     Args:
         added: columns that files of an earlier version lack.
@@ -486,7 +486,7 @@ def sample(
 
 
 def _spread_rows(table: pa.Table, rows: int) -> pa.Table:
-    """Up to so many rows of a table: one of each slice first, then others at equal distances."""
+    """Up to `rows` rows of a table: first one from each slice, then others at equal distances."""
     count = table.num_rows
     by = "slice" if "slice" in table.column_names else "slice_window"
     numbered = pa.table({"by": table.column(by), "at": np.arange(count)})
@@ -496,7 +496,7 @@ def _spread_rows(table: pa.Table, rows: int) -> pa.Table:
 
 
 def _spread(values: Sequence[T], most: int) -> list[T]:
-    """Up to so many of the values, at equal distances, with the first and the last one."""
+    """Up to `most` values at equal distances, including the first and the last."""
     if len(values) <= most or most < 2:
         return [*values[:most]]
     return [values[place * (len(values) - 1) // (most - 1)] for place in range(most)]
@@ -504,7 +504,7 @@ def _spread(values: Sequence[T], most: int) -> list[T]:
 
 @dataclass(frozen=True)
 class StoredFrame(Generic[F]):
-    """A frame as stored. Reading it costs nothing until its rows are used."""
+    """A stored frame. Its rows are read only when they are used."""
 
     frame: Frame[F]
     manifest: Manifest[F]
@@ -512,12 +512,12 @@ class StoredFrame(Generic[F]):
 
     @classmethod
     def from_run(cls, store: ObjectStore, opener: OpensStore, run_id: str, frame: Frame[F]) -> "StoredFrame[F]":
-        """The frame of a run. Raises OrderViolation where it was not made, CorruptFile."""
+        """The frame of a run. Raises OrderViolation if it does not exist, CorruptFile."""
         return cls(frame, read_manifest(store, run_id, frame), opener)
 
     @property
     def name(self) -> str:
-        """Name of the frame, which is that of its asset where it has one."""
+        """Name of the frame, and of its asset if it has one."""
         return self.frame.name
 
     @property
@@ -536,11 +536,11 @@ class StoredFrame(Generic[F]):
         return self.opener.namespace_uri + run_folder.frame(self.manifest.span.run_id, self.name)
 
     def rows(self, engine: Engine[R], *columns: str, damaged_files: Callable[[CorruptFile], None] | None = None) -> R:
-        """The rows with all columns or some; files are dealt out to tasks by their size.
+        """The rows with all columns or some; files are distributed to tasks by size.
 
         Args:
-            damaged_files: called for each file that cannot be read, whose rows are then left out; by default such a
-                file ends the run. It may be called in a worker.
+            damaged_files: called for each unreadable file, whose rows are then skipped; by default such a file ends the
+                run. It may be called in a worker.
         """
         chosen = columns or tuple(self.frame.schema.names)
         read = reader(self.opener, self.frame.schema, chosen, self.frame.added, damaged_files)
@@ -548,7 +548,7 @@ class StoredFrame(Generic[F]):
         return rows_of_files(engine, self.manifest.files, read, schema)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows of each file, one after another in this process. Raises CorruptFile, StorageError."""
+        """The rows of each file, one file after another in this process. Raises CorruptFile, StorageError."""
         store = self.opener.open()
         for file in self.manifest.files:
             yield read_file(store, file, self.frame.schema, added=self.frame.added)

@@ -1,10 +1,10 @@
 """Frames of a run and their columns, each declared once, and the schemas of other tables that the run makes.
 
-A frame is a table that a run stores beside its plan. Its figures are what the step that made it counted or learnt;
-later steps, the report, the checks and the UI read them. They are stored in its manifest under these very names.
+A frame is a table that a run stores beside its plan. Its figures are facts that its step counted or found; later steps,
+the report, the checks and the UI read them. Its manifest stores them under these names.
 
-The Arrow schemas by which frames are stored, the pandera models by which they are checked, and what the UI says of
-them follow from the columns. Addresses are relative to the storage namespace, times UTC, sizes bytes.
+The Arrow schemas of stored frames, the pandera models that check them, and their descriptions in the UI follow from the
+columns. Addresses are relative to the storage namespace, times UTC, sizes bytes.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class Column:
     """A column of a frame.
 
     Attributes:
-        description: a sentence that says what it means.
-        allowed: the only values that it may have; none for any.
+        description: its meaning in a sentence.
+        allowed: the only values that it may have; empty for any.
         least: the smallest value that it may have; None for any.
         added: true if files of earlier versions lack it; it is null there.
     """
@@ -138,7 +138,7 @@ SIGHTING_COLUMNS: Columns = (
 
 
 LISTED = arrow_schema(LISTED_COLUMNS)
-"""Objects of the store. `slice` and `issued_at` are null where the name has none."""
+"""Objects of the store. `slice` and `issued_at` are null if the name has none."""
 
 LIVE = arrow_schema(LIVE_COLUMNS)
 """Addresses that are referenced."""
@@ -165,12 +165,12 @@ HEAD_ENTRIES = pa.schema(
 )
 """Entries of branch heads that may hide a staged entry of the same content.
 
-`etag` is the entry's checksum; `key` is where the committed object lies, null where that is not below the storage
-namespace or not certain.
+`etag` is the entry's checksum. `key` is the key of the committed object; it is null if that lies outside of the storage
+namespace or is uncertain.
 """
 
 RECEIPTS = arrow_schema(RECEIPT_COLUMNS)
-"""Outcome of each candidate. `version_id` is that of the delete marker that a bucket with versions made."""
+"""Outcome of each candidate. `version_id` is that of the delete marker in a bucket with versions."""
 
 COPIES = pa.schema(
     [
@@ -182,7 +182,7 @@ COPIES = pa.schema(
         pa.field("key", pa.string(), nullable=False),
     ]
 )
-"""Copies in quarantine: `address` is where each was, `key` where it is; the ETag is the copy's."""
+"""Copies in quarantine: `address` is the original address, `key` the key of the copy, `etag` the copy's ETag."""
 
 UNRECOGNISED = arrow_schema(UNRECOGNISED_COLUMNS)
 """Unreferenced objects whose names lakeFS never makes."""
@@ -199,8 +199,8 @@ class Frame(Generic[F]):
     """One kind of frame.
 
     Attributes:
-        name: of the asset, of the frame's folder in the store, and in its manifest.
-        description: a sentence that says what its rows are.
+        name: name of the asset and of the frame's folder in the store; the manifest has it too.
+        description: a sentence that describes its rows.
         figures: facts in its manifest beside files and times.
     """
 
@@ -211,7 +211,7 @@ class Frame(Generic[F]):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as they are stored."""
+        """The Arrow schema of the stored columns."""
         return arrow_schema(self.columns)
 
     @property
@@ -231,16 +231,16 @@ class StoredFigures(StepFigures):
 
     Attributes:
         flow: kind of run, a value of Flow.
-        last_read_slice: the newest slice that was listed; empty where none was.
-        other_folders: names directly below `data/` that are no slices.
+        last_read_slice: the newest slice that was listed; empty if none was.
+        other_folders: names directly below `data/` that are not slices.
         nested_namespaces: repositories whose namespace lies inside of this one, or around it.
-        repositories_not_checked: repositories on the same bucket whose references were not looked at.
-        repositories_unknown: what the server said where it does not list repositories.
-        inventory: manifest of the S3 Inventory that was read in place of a listing.
-        why_clean: why a run that was to build on another one looks at everything.
-        base_run: the run that was built on.
-        limited_to: the windows that were listed alone, in words; empty where none were left out.
-        expired_sha256: SHA-256 of the file that names those ranges; None where objects are listed.
+        repositories_not_checked: repositories on the same bucket whose references were not checked.
+        repositories_unknown: answer of the server if it does not list repositories.
+        inventory: manifest of the S3 Inventory that replaced a listing.
+        why_clean: reason why a run that was to build on another one examines everything.
+        base_run: the run that this one builds on.
+        limited_to: the only windows that were listed, in words; empty if all were.
+        expired_sha256: SHA-256 of the file that names `expired_ranges`; None if objects are listed.
     """
 
     flow: str
@@ -261,10 +261,10 @@ class UncommittedFigures(StepFigures):
     """Figures of the uncommitted data that the server wrote.
 
     Attributes:
-        server_run_ids: ids under which the server wrote, of this repository alone.
+        server_run_ids: ids under which the server wrote, for this repository alone.
         files: keys of the files, relative to the storage namespace.
-        reasons_before: what kept commits right before; None in flows that keep all commits.
-        slowest_hooks: the action file and branch of these hooks; empty without hooks.
+        reasons_before: branches, tags and rules right before the preparation; None in flows that keep all commits.
+        slowest_hooks: action file and branch of the hooks in `hooks_seconds`; empty without hooks.
         hooks_without_limit: a file and branch whose hooks have no known time limit, and why; empty if there is none.
     """
 
@@ -277,20 +277,20 @@ class UncommittedFigures(StepFigures):
 
 @dataclass(frozen=True)
 class CommittedFigures(StepFigures):
-    """Live commits, and the files of them that were read.
+    """Live commits, and facts about their files that were read.
 
     Attributes:
-        commit_source: where commits were learnt from.
+        commit_source: source of the commits.
         heads: metarange of each branch's head, by the branch's name.
-        read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and those it builds
-            on have read.
+        read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and its base runs have
+            read.
         retention: commits by the reason why they stay, in flows by retention.
         retention_rules: digest of the rules.
-        retention_warnings: what a person must know.
-        retention_guards: guards that retention tripped: name, figures, and what lifts it.
-        retention_differences: where our definition and the server's list differ, a line each.
-        tracked_sha256: SHA-256 of the file with all ranges that are live, in the flow `unified`, or with all ranges
-            that expired and were looked at, in the flow `committed`; None where these are not known.
+        retention_warnings: warnings about retention for a person.
+        retention_guards: guards that retention tripped: name, figures, and remedy.
+        retention_differences: differences between our definition and the server's list, one per line.
+        tracked_sha256: SHA-256 of the file with the tracked ranges: all live ones in the flow `unified`, all expired
+            and examined ones in the flow `committed`. None if these are not known.
     """
 
     commit_source: str
@@ -310,11 +310,9 @@ class CandidateFigures(StepFigures):
 
     Attributes:
         kept: unreferenced objects that stay, by reason (values of Kept).
-        missing_examples: a few of the missing ones.
-        lost_examples: a few of them.
-        named_again_examples: a few of them.
-        sweep_guards: guards beside those that figures trip and by which a dry run foresees that its sweep would be
-            refused: name, figures, and what lifts it.
+        missing_examples, lost_examples, named_again_examples: a few addresses of each.
+        sweep_guards: guards that would refuse the sweep of this dry run, beside those that figures trip: name, figures,
+            and remedy.
     """
 
     kept: Mapping[str, int]
@@ -329,7 +327,7 @@ class DeletedFigures:
     """Outcomes of the candidates.
 
     Attributes:
-        swept: true if they were to be deleted; otherwise it was a dry run.
+        swept: true if they were to be deleted, false for a dry run.
     """
 
     swept: bool
@@ -419,4 +417,4 @@ FRAMES: Mapping[str, Frame[Any]] = {
         LOST_DF,
     )
 }
-"""All kinds of frames by name: the five assets, and what a run keeps beside them."""
+"""All kinds of frames by name: the five assets, and the frames that a run keeps beside them."""

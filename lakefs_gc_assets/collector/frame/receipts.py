@@ -1,7 +1,7 @@
-"""Receipts: one row for each candidate that a sweep decided about, stored as it happens.
+"""Receipts: one row for each candidate that a sweep decided, stored during the sweep.
 
-A batch's receipts are written after its deletion was answered, so a receipt never claims what did not happen. A sweep
-that was killed is resumed with the candidates that have none.
+A batch's receipts are written after the store answered its deletion, so a receipt never claims a deletion that did not
+happen. A killed sweep is resumed with the candidates that have no receipt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +22,17 @@ ADDED = ("attempt", "version_id", "copy_etag")
 """Columns that files of earlier versions lack."""
 _COPY = "copy_etag"
 _AT_ONCE = 16
-"""Files that a process reads at once: it waits for the store, not for them."""
+"""Files that a process reads at once, to hide the latency of the store."""
 _READ_HERE = 100
 """Maximum files that the driver reads itself: starting tasks would take longer."""
 
 DamagedFile = Callable[[CorruptFile], None]
-"""Handles a file that cannot be read and is left out. It may be called in a thread or a worker."""
+"""Handles an unreadable file, which is then skipped. It may be called in a thread or a worker."""
 
 GONE = (Outcome.ACCEPTED.value, Outcome.QUARANTINED.value)
 """Outcomes of objects that the run deleted from their address."""
 NOT_THERE = (*GONE, Outcome.DELETED_BY_ANOTHER_RUN.value)
-"""Outcomes of objects that are no longer at their address, whichever run deleted them."""
+"""Outcomes of objects that are no longer at their address, regardless of the run that deleted them."""
 
 
 def table(
@@ -48,7 +48,7 @@ def table(
     Args:
         candidates: with the column `copy_etag` if they have copies in quarantine.
         attempt: the attempt of the run that decided.
-        version_ids: of the delete markers that were made; None where the store keeps no versions.
+        version_ids: versions of the delete markers that were made; None if the store keeps no versions.
     """
     count = candidates.num_rows
     columns = [candidates.column(name) for name in ("address", "size", "slice", "slice_window")]
@@ -76,7 +76,7 @@ def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) ->
 
 
 def keys(store: ObjectStore, run_id: str, beginning: str = "") -> list[str]:
-    """The files that hold the receipts of a run, or those whose names have a beginning."""
+    """Keys of the files with a run's receipts, or only those whose names have a prefix."""
     folder = run_folder.receipts(run_id)
     return [listed.key for listed in store.list_level(folder).objects if listed.key.startswith(folder + beginning)]
 
@@ -84,7 +84,7 @@ def keys(store: ObjectStore, run_id: str, beginning: str = "") -> list[str]:
 def read_file(store: ObjectStore, key: str) -> pa.Table:
     """The receipts of one file (RECEIPTS). Raises CorruptFile.
 
-    Columns that files of earlier versions lack are null, so delete markers of that time are not known and stay.
+    Columns that files of earlier versions lack are null, so delete markers of that time are unknown and stay.
     """
     receipts = tables.decode(RECEIPTS, store.get(key), key, "receipts", ADDED)
     unknown = set(receipts.column("outcome").unique().to_pylist()).difference(Outcome)
@@ -97,7 +97,7 @@ def read_files(store: ObjectStore, keys: Sequence[str], damaged: DamagedFile | N
     """The receipts of each file (RECEIPTS), in the order of the files; several are read at once.
 
     Args:
-        damaged: handles each file that cannot be read, which then counts as empty; by default it is an error.
+        damaged: handles each unreadable file, which then counts as empty; by default it is an error.
     Raises:
         CorruptFile: a file cannot be read.
     """
@@ -115,14 +115,14 @@ def _read_or_exclude(store: ObjectStore, damaged: DamagedFile | None, key: str) 
 
 
 def read(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None, beginning: str = "") -> pa.Table:
-    """The receipts of a run (RECEIPTS): all, or as for `keys`. `damaged` and errors are those of `read_files`."""
+    """The receipts of a run (RECEIPTS): all, or as for `keys`. For `damaged` and errors see `read_files`."""
     return _read_together(store, keys(store, run_id, beginning), damaged)
 
 
 def rows(engine: Engine[R], opener: OpensStore, keys: Sequence[str], damaged: DamagedFile | None = None) -> R:
-    """The receipts of files (RECEIPTS), which tasks read where the files are many.
+    """The receipts of files (RECEIPTS), read by tasks if there are many files.
 
-    `damaged` and errors are those of `read_files`.
+    For `damaged` and errors see `read_files`.
     """
     if len(keys) <= _READ_HERE:
         return engine.table(_read_together(opener.open(), keys, damaged))

@@ -1,7 +1,7 @@
-"""The slices of a store: which there are, the windows that they fall into, and which rows lie in sealed ones.
+"""The slices of a store, their windows, and the rows in sealed slices.
 
-A slice of the sharded layout has a folder in each shard that an object of it lies in. Its name is the same in all of
-them, and it is sealed in all of them at once.
+A slice of the sharded layout has a folder in each shard with one of its objects. Its name is the same in all shards,
+and it is sealed in all shards at once.
 """
 
 import re
@@ -35,12 +35,12 @@ class Folders:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Those of the others that belong to the sharded layout, whose slices lie deeper and are not seen here."""
+        """The other folders that are shards of the sharded layout. Their slices lie deeper and are not listed here."""
         return tuple(name for name in self.others if _SHARD.fullmatch(name))
 
 
 def folders(store: ObjectStore) -> Folders:
-    """Finds what lies directly below `data/`, with one listing by delimiter."""
+    """Lists the folders directly below `data/`, with one listing by delimiter."""
     names = sorted(prefix.removeprefix(DATA_PREFIX).rstrip("/") for prefix in store.list_level(DATA_PREFIX).prefixes)
     slices = tuple(name for name in names if layout.is_xid(name))
     return Folders(slices, tuple(name for name in names if not layout.is_xid(name)))
@@ -53,15 +53,15 @@ def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:
 
 
 def select_windows(windows: Sequence[str], choice: str, size: WindowSize) -> tuple[str, ...]:
-    """The windows that a person chose: `FIRST..LAST`, both included, or a single one.
+    """The windows of a user's choice: `FIRST..LAST`, both included, or a single one.
 
-    Months, days and hours choose smaller windows, too. `legacy` comes before all others.
+    A month, day or hour also selects the smaller windows in it. `legacy` comes before all others.
 
     Args:
         windows: all windows, in order.
-        size: of the windows.
+        size: size of the windows.
     Raises:
-        ConfigurationError: the choice is no window, part of a window, or has no slice.
+        ConfigurationError: the choice is no window, is only a part of a window, or has no slice.
     """
     first, _, last = choice.partition("..") if ".." in choice else (choice, "", choice)
     for bound in (first, last):
@@ -85,7 +85,7 @@ def select_windows(windows: Sequence[str], choice: str, size: WindowSize) -> tup
 
 
 def _place_in_time(window: str, like: str) -> str:
-    """Text by which windows sort in time, as exact as another one is."""
+    """Text by which windows sort in time, with the precision of `like`."""
     if window == LEGACY_WINDOW:
         return ""
     if not layout.is_xid(window):
@@ -97,7 +97,7 @@ def _place_in_time(window: str, like: str) -> str:
 def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
     """Rows whose address lies in a sealed slice or in no slice at all.
 
-    The folder decides and not the column `slice`, which is null for odd names inside of a slice.
+    The folder decides, not the column `slice`, which is null for odd names in a slice.
     """
     folders = sealed_folders(sealed)
     return engine.where(rows, lambda batch: pc.invert(outside_of_folders(folders, batch.column("address"))))
@@ -121,23 +121,23 @@ def outside_of_folders(folders: pa.StringArray, addresses: pa.StringArray) -> pa
 
 
 def folder_of(address: str) -> tuple[str, str] | None:
-    """The folder of the slice that an address lies in, with a trailing slash, and the slice; None outside of slices."""
+    """The folder of an address's slice, with a trailing slash, and the slice; None outside of slices."""
     found = re.match(_SLICE_FOLDER, address)
     return None if found is None else (found[0], found["folder"])
 
 
 def slices_in_shards(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The slices (SLICES) of addresses that have the sharded layout, each once in a batch."""
+    """The slices (SLICES) of addresses of the sharded layout, each once per batch."""
     for batch in batches:
         matches = pc.extract_regex(batch.column("address"), _SLICE_FOLDER_IN_SHARD)
         yield pa.record_batch([pc.drop_null(pc.struct_field(matches, "folder").unique())], schema=SLICES)
 
 
 def slices_of(rows: pa.Table) -> pa.StringArray:
-    """The slices in which some addresses lie, each once; an address may lie in none.
+    """The slices of some addresses, each once. Addresses outside of slices add none.
 
     Args:
-        rows: with the columns `address` and `slice`, which is null for odd names inside of a slice.
+        rows: with the columns `address` and `slice`, which is null for odd names in a slice.
     """
     odd = pc.extract_regex(rows.filter(pc.is_null(rows.column("slice"))).column("address"), _SLICE_FOLDER)
     folders = [pc.struct_field(chunk, "folder").unique() for chunk in odd.chunks]
@@ -146,7 +146,7 @@ def slices_of(rows: pa.Table) -> pa.StringArray:
 
 
 def are_sealed(slices: pa.ListArray, sealed: pa.StringArray) -> pa.BooleanArray:
-    """True for each list of slices whose slices are all sealed."""
+    """True for each list of slices that are all sealed."""
     unsealed = pc.invert(pc.is_in(pc.list_flatten(slices), value_set=sealed))
     whole = np.ones(len(slices), np.bool_)
     whole[pc.list_parent_indices(slices).filter(unsealed).to_numpy()] = False
