@@ -1,8 +1,8 @@
-"""Plans and reports as JSON in the store, read back only as they were written.
+"""Plans and reports as JSON in the store, read only if unchanged.
 
-What was changed by accident must end a run and not steer it: every value has the type that the record declares (the
-text "false" would count as true), and the entry `sha256` is the digest of all others. Times are ISO 8601 in UTC with
-microseconds.
+A file that was changed by accident must end a run and not steer it. Every value has the type that the record declares
+(the text "false" would count as true), and the entry `sha256` is the digest of all others. Times are ISO 8601 in UTC
+with microseconds.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="DataclassInstance")
 _DIGEST = "sha256"
 VERSION_CHECK = "format version"
-"""The check of CorruptFile that a record of another version of the program fails."""
+"""Name of the check in CorruptFile if another version of the program wrote the record."""
 
 
 def encode(record: "DataclassInstance") -> bytes:
-    """A dataclass of plain values, `format_version` among them, as JSON.
+    """A dataclass of plain values, including `format_version`, as JSON.
 
     Raises ValueError for times without a zone and for numbers that are not finite.
     """
@@ -37,7 +37,7 @@ def encode(record: "DataclassInstance") -> bytes:
 
 
 def entries(record: "DataclassInstance") -> dict[str, Any]:
-    """The fields of a dataclass by name; unlike `asdict`, this copies nothing below them."""
+    """The fields of a dataclass by name. Unlike `asdict`, it copies no nested values."""
     return {name: getattr(record, name) for name in _names(type(record))}
 
 
@@ -47,13 +47,13 @@ def _names(kind: "type[DataclassInstance]") -> tuple[str, ...]:
 
 
 def with_digest(content: dict[str, Any]) -> bytes:
-    """JSON of plain values, times and dataclasses of them, with the digest of its other entries among them."""
+    """JSON of plain values, times and dataclasses, with the entry `sha256` for all others."""
     plain = json.loads(json.dumps(content, default=_plain))
     return json.dumps(plain | {_DIGEST: _digest(plain)}, indent=2, sort_keys=True).encode()
 
 
 def require_digest(content: dict[str, Any]) -> None:
-    """Raises ValueError where the digest in a JSON object is not that of its other entries, or it is still signed."""
+    """Raises ValueError if the digest in a JSON object does not match its other entries, or if it is still signed."""
     _require_no_signature(content)
     if content.get(_DIGEST) != _digest(content):
         raise ValueError(f"it was changed after it was written: {_DIGEST} is not the digest of its other entries")
@@ -70,12 +70,12 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def read(store: ObjectStore, kind: type[Kind], key: str, run_id: str | None = None) -> Kind | None:
-    """The record of a file; None where there is none.
+    """The record of a file; None if there is none.
 
     Args:
-        run_id: the run that the record is to be of; None for a record that is of none.
+        run_id: the run that the record must belong to; None for a record without a run.
     Raises:
-        CorruptFile: as `decode` does, or the record is of another run.
+        CorruptFile: as in `decode`, or the record belongs to another run.
     """
     data = get_if_there(store, key)
     if data is None:
@@ -88,11 +88,11 @@ def read(store: ObjectStore, kind: type[Kind], key: str, run_id: str | None = No
 
 
 def decode(kind: type[Kind], data: bytes, file: str) -> Kind:
-    """Reads what `encode` wrote. Raises CorruptFile where an entry is missing, unknown, of another type, or changed.
+    """Decodes the output of `encode`. Raises CorruptFile if an entry is missing, unknown, of another type, or changed.
 
     Args:
-        kind: its field `format_version` has the version that is read as its default. `ADDED`, where it has that, names
-            the entries that have a default, and that files of earlier versions lack.
+        kind: the default of its field `format_version` is the version that is read. `ADDED`, if set, names entries with
+            a default, which files of earlier versions lack.
     """
     what, format_version = kind.__name__.lower(), kind.__dataclass_fields__["format_version"].default
     try:

@@ -1,7 +1,7 @@
 """Keys of a run's plan, frames, receipts and report, beside the files of lakeFS's own collections.
 
-Keys are relative to the storage namespace. The root is the one lakeFS uses for uncommitted data, so a run of ours and
-the server's own files of a preparation are siblings; only folders that hold our plan are ours.
+Keys are relative to the storage namespace. lakeFS uses the same root for uncommitted data, so our runs and the server's
+prepared files are siblings. Only folders with our plan are ours.
 """
 
 import hashlib
@@ -19,9 +19,10 @@ _ONE_NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 def folder(run_id: str) -> str:
     """The run's folder, with a trailing slash.
 
-    Every key of a run is made here, and an id may come from a command line, a launch or a file: it must be one name.
+    Every key of a run is built here. Since an id may come from a command line, a launch or a file, it must be a single
+    path component.
 
-    Raises CollectionError where the text is no such name.
+    Raises CollectionError if it is not.
     """
     if not _ONE_NAME.fullmatch(run_id):
         raise CollectionError(f"{run_id[:100]!r} is no run id: `lakefs-gc status` lists the ids of all runs")
@@ -29,7 +30,7 @@ def folder(run_id: str) -> str:
 
 
 def run_of(key: str) -> str:
-    """The id of the run in whose folder an object lies; empty for an object beside these folders."""
+    """The id of the run whose folder holds an object; empty for an object beside these folders."""
     name, slash, _ = key.removeprefix(layout.RUNS_PREFIX).partition("/")
     return name if slash and key.startswith(layout.RUNS_PREFIX) else ""
 
@@ -75,12 +76,12 @@ def receipts(run_id: str) -> str:
 
 
 def names(run_name: str) -> str:
-    """Folder of the files that say which runs a name means, one for each selection of windows."""
+    """Folder of the records of a run name, one for each selection of windows."""
     return f"{layout.RUNS_PREFIX}names/{_digest(run_name)}/"
 
 
 def name(run_name: str, windows: Collection[str]) -> str:
-    """Key of the file that says which run a name means over some windows, in any order."""
+    """Key of the record of a run name over some windows, in any order."""
     return f"{names(run_name)}{_digest(*sorted(windows))}.json"
 
 
@@ -89,7 +90,7 @@ def _digest(*texts: str) -> str:
 
 
 def folders(store: ObjectStore) -> list[str]:
-    """The ids of all folders beside those of our runs, newest first."""
+    """The ids of all folders in the root of runs, ours and the server's, newest first."""
     names = (
         prefix.removeprefix(layout.RUNS_PREFIX).rstrip("/") for prefix in store.list_level(layout.RUNS_PREFIX).prefixes
     )
@@ -97,10 +98,10 @@ def folders(store: ObjectStore) -> list[str]:
 
 
 def has_plan(store: ObjectStore, run_id: str) -> bool:
-    """True if a folder holds our plan, and so is a run of ours."""
+    """True if a folder holds our plan, so that it is one of our runs."""
     return head_if_there(store, plan(run_id)) is not None
 
 
 def newest_runs(store: ObjectStore) -> Iterator[str]:
-    """The ids of our runs in this namespace, newest first; each is looked for when it is asked for."""
+    """Yields the ids of our runs in this namespace, newest first; each lookup is lazy."""
     return (name for name in folders(store) if has_plan(store, name))

@@ -1,17 +1,6 @@
-"""Small tables as parquet files in the store, and sets of ids: in little memory, and as such tables.
+"""Small tables as parquet files in the store, and sets of ids that need little memory.
 
-The pages of the files have checksums, and only what was written is read back.
-
-The id of a range or metarange is a digest in 64 hexadecimal digits: 32 bytes here, 160 and more in a set of Python's.
-Other ids are kept as they are. A file holds ids of ranges, metaranges or slices, sorted; its SHA-256 identifies its
-content.
-
-A run's files have the ids of the ranges and metaranges that it and those before it have read. An id is a hash of the
-content, so no run needs to read a range again. Ids are in one file, or where they are many in two. The run's own file
-has the ids that were read since all of them were written together, and names the SHA-256 of an earlier file with all
-others. A run copies the earlier file from the run that it builds on, and writes its own; all are written together again
-when those since are no longer few. So each run's folder has all that the run knows, and the folders of earlier runs may
-go.
+The pages of the files have checksums, which every reader verifies.
 """
 
 import hashlib
@@ -35,16 +24,17 @@ from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _ROWS_OF_A_PART = 65_536
 _MAX_MEMORY = 2 << 30
-"""Bytes of rows that are read into memory."""
+"""Maximum bytes of rows that are read into memory."""
 _ROWS_AT_ONCE = 2_048
-"""Rows that are read before their memory is counted. Writers repeat texts of up to 1 MiB, so that these need 2 GiB."""
+"""Rows that are read before their memory is counted. Writers repeat texts of up to 1 MiB, so these rows can need 2
+GiB."""
 
 
 def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
     """A table as a file.
 
     Args:
-        ascending: paths of columns of integers that hardly ever go down, which are stored as differences.
+        ascending: paths of integer columns that hardly ever decrease, which are stored as differences.
     """
     buffer = io.BytesIO()
     differences = {"use_dictionary": False, "column_encoding": dict.fromkeys(ascending, "DELTA_BINARY_PACKED")}
@@ -53,14 +43,14 @@ def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
 
 
 def put(store: ObjectStore, key: str, table: pa.Table) -> str:
-    """Stores a table as one file; returns its SHA-256, which names this very content."""
+    """Stores a table as one file; returns its SHA-256, which identifies this exact content."""
     data = encode(table)
     store.put(key, data)
     return hashlib.sha256(data).hexdigest()
 
 
 def get(store: ObjectStore, key: str, sha256: str | None = None) -> bytes:
-    """The file of a table. Raises CorruptFile where it is missing or, given its SHA-256, another one."""
+    """The file of a table. Raises CorruptFile if it is missing or does not have the given SHA-256."""
     data = fetch(store, key)
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise CorruptFile(key, "checksum", "the file was changed after it was written")
@@ -70,12 +60,12 @@ def get(store: ObjectStore, key: str, sha256: str | None = None) -> bytes:
 def decode_parts(
     schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Reads a table that `encode` wrote, some rows at a time, so that they need not all be in memory.
+    """Reads a table written by `encode`, some rows at a time, so that they need not all fit in memory.
 
-    Args and errors are those of `decode`; damage is found at the latest with the last rows.
+    Args and errors are those of `decode`. Damage is found with the last rows at the latest.
     """
     with opened(data, file, what) as stored:
-        # A file without rows has no batch that could be compared with the schema.
+        # A file without rows has no batch to compare with the schema.
         if stored.schema_arrow.names not in (schema.names, [name for name in schema.names if name not in added]):
             raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
         rows = 0
@@ -94,10 +84,10 @@ def decode(
     added: Sequence[str] = (),
     groups: Sequence[int] | None = None,
 ) -> pa.Table:
-    """Reads a table that `encode` wrote, with exactly the columns of the schema. Raises CorruptFile(file, what, …).
+    """Reads a table written by `encode`, with exactly the columns of the schema. Raises CorruptFile(file, what, …).
 
     Args:
-        added: the last columns, of which files of earlier versions lack all or the last ones: null there.
+        added: the last columns. Files of earlier versions lack all of these or the last ones, which are then null.
         groups: the row groups that are read; None for all.
     """
     with opened(data, file, what) as stored:
@@ -108,14 +98,14 @@ def decode(
 
 
 def count(data: bytes, file: str, what: str) -> int:
-    """The number of rows that `encode` wrote, by the footer. Raises CorruptFile(file, what, …) without one."""
+    """Number of rows by the footer of a file from `encode`. Raises CorruptFile(file, what, …) without a footer."""
     with opened(data, file, what) as stored:
         return int(stored.metadata.num_rows)
 
 
 @contextmanager
 def opened(data: bytes | bytearray, file: str, what: str) -> Iterator[pq.ParquetFile]:
-    """A file as parquet. Raises CorruptFile(file, what, …) for whatever is found wrong with it until the exit."""
+    """A file as parquet. Raises CorruptFile(file, what, …) for any damage found before the exit."""
     try:
         yield pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -125,7 +115,7 @@ def opened(data: bytes | bytearray, file: str, what: str) -> Iterator[pq.Parquet
 def read_rows(
     stored: pq.ParquetFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
 ) -> pa.Table:
-    """Reads rows into memory, and stops beyond 2 GiB: a file of some kilobytes can hold that many.
+    """Reads rows into memory, and stops beyond 2 GiB, which a file of some kilobytes can hold.
 
     Args:
         columns: names of the columns; None for all.
@@ -135,7 +125,7 @@ def read_rows(
         ValueError: the rows need more memory.
         pa.ArrowException, OSError: the file cannot be read.
     """
-    # No footer says how many rows are one part: one that says too few would lose the others.
+    # The footer's row count is not used as the part size: if it were too small, rows would be lost.
     parts = list(_read_parts(stored, sys.maxsize, columns, groups))
     return parts[0] if parts else stored.read_row_groups([], columns, use_threads=False)
 
@@ -143,12 +133,12 @@ def read_rows(
 def _read_parts(
     stored: pq.ParquetFile, rows: int, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
 ) -> Iterator[pa.Table]:
-    """Reads rows in parts of so many, and a rest; nothing where there are none. See `read_rows`."""
+    """Reads rows in parts of `rows` rows, the last one smaller; nothing if there are no rows. See `read_rows`."""
     batches: list[pa.RecordBatch] = []
     count = needed = 0
     chosen = range(stored.num_row_groups) if groups is None else groups
     at_once = max(1, min(rows, _ROWS_AT_ONCE))
-    # Threads that read other columns outlive a failed read, and can crash the process.
+    # Threads that read other columns outlive a failed read and can crash the process.
     for batch in stored.iter_batches(at_once, row_groups=list(chosen), columns=columns, use_threads=False):
         count += batch.num_rows
         needed += sum(map(_memory_of, batch.columns))
@@ -165,27 +155,27 @@ def _read_parts(
 
 
 def _whole(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Batches as a table in one piece: whoever works batch by batch would pay for each small one."""
+    """Batches as a table in one piece, since work per batch would cost more for many small batches."""
     return pa.Table.from_batches(batches).combine_chunks()
 
 
 def _memory_of(array: pa.Array) -> int:
-    """Bytes of an array; of one that stores repeated texts once, of the texts without that."""
+    """Bytes of an array; for a dictionary, bytes of the expanded texts."""
     if pa.types.is_dictionary(array.type):
         return int(pc.sum(pc.binary_length(array.dictionary).take(array.indices), min_count=0).as_py())
     return int(array.nbytes)
 
 
 def _compare_with_footer(rows: int, stored: pq.ParquetFile) -> None:
-    """Raises ValueError where a file gives other than the rows that its footer says."""
+    """Raises ValueError if a file has other rows than its footer says."""
     if rows != stored.metadata.num_rows:
         raise ValueError(f"{rows} rows, its footer says {stored.metadata.num_rows}")
 
 
 def _declared(rows: pa.Table, schema: pa.Schema, added: Sequence[str]) -> pa.Table:
-    """The rows as a table of the schema. Raises ArrowException or ValueError where they are none."""
+    """The rows as a table of the schema. Raises ArrowException or ValueError if they do not fit it."""
     lacking = [name for name in added if name not in rows.column_names]
-    # Each version adds columns behind those of the version before.
+    # Each version appends its columns to those of the version before.
     if lacking == [*added][len(added) - len(lacking) :]:
         for name in lacking:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
@@ -200,14 +190,18 @@ def _declared(rows: pa.Table, schema: pa.Schema, added: Sequence[str]) -> pa.Tab
 _DIGEST = "^[0-9a-f]{64}$"
 _DIGITS = 64
 _AT_ONCE = 65_536
-"""Ids that there are as Python's strings at one time."""
+"""Maximum ids that exist as Python strings at a time."""
 Digests = npt.NDArray[np.bytes_]
 _BYTES = np.dtype(f"S{_DIGITS // 2}")
 _NONE: Digests = np.empty(0, _BYTES)
 
 
 class IdSet(Set[str]):
-    """Ids, each once. Its iteration is in order, digests first."""
+    """A set of ids. It iterates in order, digests first.
+
+    The id of a range or metarange is a digest of 64 hexadecimal digits. It takes 32 bytes here, and at least 160 in a
+    Python set. Other ids are kept as they are.
+    """
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._digests, self._others = _NONE, frozenset[str]()
@@ -215,24 +209,24 @@ class IdSet(Set[str]):
 
     @classmethod
     def from_ids(cls, ids: Iterable[str]) -> "IdSet":
-        """These ids, which may be in such a set already."""
+        """A set of these ids; an IdSet is returned as it is."""
         return ids if isinstance(ids, IdSet) else cls(ids)
 
     @classmethod
     def of_columns(cls, columns: Iterable[pa.StringArray]) -> "IdSet":
-        """The ids of columns without nulls, each at most some 100,000 long."""
+        """The ids of columns without nulls, each column at most about 100,000 ids long."""
         id_set = cls()
         id_set._take(columns)
         return id_set
 
     def _take(self, columns: Iterable[pa.StringArray]) -> None:
-        """For a new set only: makes it one of the ids of columns."""
+        """Fills a new set with the ids of columns."""
         digests, others = [self._digests], set[str]()
         for column in columns:
             are_digests = pc.match_substring_regex(column, _DIGEST)
             digests.append(_as_digests(column.filter(are_digests)))
             others.update(column.filter(pc.invert(are_digests)).to_pylist())
-        # `np.unique` puts values into a table of hashes, which takes eight times as long.
+        # `np.unique` hashes the values, which takes eight times as long.
         ordered = np.sort(np.concatenate(digests), kind="stable")
         is_first = np.ones(len(ordered), np.bool_)
         is_first[1:] = ordered[1:] != ordered[:-1]
@@ -264,7 +258,7 @@ class IdSet(Set[str]):
         return left
 
     def lacking(self, ids: Iterable[str]) -> list[str]:
-        """Those of some ids that are not in this set, in their order."""
+        """The given ids that are not in this set, in their order."""
         return [name for some in _parts(ids) for name in compress(some, self.lacks(pa.array(some, pa.string())))]
 
     def lacks(self, ids: pa.StringArray) -> npt.NDArray[np.bool_]:
@@ -291,7 +285,7 @@ class IdSet(Set[str]):
 
 
 def lacking(known: Set[str], ids: Sequence[str]) -> list[str]:
-    """Those of some ids that are not known, in their order."""
+    """The given ids that are not known, in their order."""
     return known.lacking(ids) if isinstance(known, IdSet) else [name for name in ids if name not in known]
 
 
@@ -302,7 +296,7 @@ def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _as_digests(names: pa.StringArray) -> Digests:
-    """Names as digests; each name must be one."""
+    """Names as digests; each name must be a digest."""
     if not len(names):
         return _NONE
     _, ends, text = names.buffers()
@@ -326,34 +320,43 @@ def write_ids(store: ObjectStore, key: str, ids: Iterable[str]) -> str:
 
 
 def read_ids(store: ObjectStore, key: str, sha256: str | None = None) -> frozenset[str]:
-    """The ids of a file. Raises CorruptFile where it is missing, unreadable or, given its SHA-256, another one."""
+    """The ids of a file. Raises CorruptFile if it is missing, unreadable or does not have the given SHA-256."""
     return frozenset(name for part in read_id_parts(store, key, sha256) for name in part.to_pylist())
 
 
 def read_id_parts(store: ObjectStore, key: str, sha256: str | None = None) -> Iterator[pa.StringArray]:
-    """The ids of a file, a few at a time as they are asked for. Raises CorruptFile as `read` does."""
+    """Yields the ids of a file, a few at a time. Raises CorruptFile as `read_ids` does."""
     data = get(store, key, sha256)
     for batch in decode_parts(_SCHEMA, data, key, "ids"):
         yield batch.column("id")
 
 
 def count_ids(store: ObjectStore, key: str, sha256: str | None = None) -> int:
-    """The number of ids in a file, by its footer. Raises CorruptFile as `read` does, but for damage within the file."""
+    """Number of ids in a file, by its footer. Raises CorruptFile as `read_ids` does, except for damaged pages."""
     return count(get(store, key, sha256), key, "ids")
 
 
 _SMALL = 65_536
-"""Ids (2 MB) that a run may write beside an earlier file, which has the others; for a large file, its 32nd part."""
+"""Ids (2 MB) that a run may write beside an earlier file with the others; for a large file, 1/32 of its ids."""
 _SMALL_PART = 32
 _IDS_OF_FILE = pa.field("ids_of_file", pa.int64())
 _OWN_FILE = pa.schema([pa.field("id", pa.string(), nullable=False), _IDS_OF_FILE])
-"""Ids that were read; in the row that names the earlier file, `id` is its SHA-256, and the other column tells how many
-ids it has. That column is null for ids, and files of earlier versions, which have all ids, lack it."""
+"""Ids that were read. In the row that names the earlier file, `id` is its SHA-256 and `ids_of_file` its number of
+ids. That column is null for ids. Files of earlier versions hold all ids and lack it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredIds:
-    """The ids that an attempt of a run stored, by the SHA-256 of its file; where that is None, whatever is there."""
+    """Reference to the ids of ranges and metaranges that a run's attempt and its base runs have read.
+
+    An id is a hash of the content, so no run needs to read a range again. Many ids are in two files. The run's own file
+    has the ids read since the last compaction, and the SHA-256 of an earlier file with all others. A run copies the
+    earlier file from its base run and writes its own. When the newer ids are no longer few, it compacts both into one.
+    So each run's folder holds all its ids, and the folders of earlier runs can be deleted.
+
+    Attributes:
+        sha256: SHA-256 of the run's own file; None accepts any content.
+    """
 
     run_id: str
     attempt: str
@@ -377,7 +380,7 @@ class _EarlierFile:
 
 
 def write_run_ids(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str]) -> str:
-    """Stores the ids that an attempt's commits step and the runs before it have read; returns the file's SHA-256."""
+    """Stores the ids that an attempt's commits step and its base runs have read; returns the file's SHA-256."""
     whole, stored = IdSet.from_ids(ids), StoredIds(run_id, attempt)
     if len(whole) <= _SMALL:
         return _put_run_ids(store, stored, whole)
@@ -388,12 +391,12 @@ def write_run_ids(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[s
 def add_run_ids(
     store: ObjectStore, run_id: str, attempt: str, new: Iterable[str], known: Set[str], known_from: StoredIds
 ) -> str:
-    """Stores ids that an attempt's commits step has read beside those of the run it builds on; as `write_run_ids` does.
+    """Stores ids that an attempt's commits step has read, beside those of its base run; returns the file's SHA-256.
 
     Args:
-        known: what `read_run_ids` gave of `known_from`.
+        known: result of `read_run_ids` for `known_from`.
     Raises:
-        CorruptFile: the file of that run is no longer what was read.
+        CorruptFile: the file of that run has changed since it was read.
     """
     since, earlier = _read_own(store, known_from)
     since |= IdSet.from_ids(new) - known
@@ -405,7 +408,7 @@ def add_run_ids(
 
 
 def _copied(store: ObjectStore, source: str, target: str) -> bool:
-    """Copies a file where the store can: it may be a file system without hard links."""
+    """True if the store could copy the file. A file system may lack hard links."""
     try:
         store.copy(source, target)
     except StorageError:
@@ -414,7 +417,7 @@ def _copied(store: ObjectStore, source: str, target: str) -> bool:
 
 
 def read_run_ids(store: ObjectStore, run_id: str, attempt: str, sha256: str | None = None) -> Set[str]:
-    """The ids that an attempt's commits step and the runs before it have read. Raises CorruptFile."""
+    """The ids that an attempt's commits step and its base runs have read. Raises CorruptFile."""
     stored = StoredIds(run_id, attempt, sha256)
     since, earlier = _read_own(store, stored)
     if earlier is None:
@@ -424,7 +427,7 @@ def read_run_ids(store: ObjectStore, run_id: str, attempt: str, sha256: str | No
 
 
 def count_run_ids(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> int:
-    """How many ids `read_run_ids` gives, for less. Raises CorruptFile where a file is missing, or another one."""
+    """Number of ids in `read_run_ids`, counted by the footer. Raises CorruptFile if a file is missing or changed."""
     stored = StoredIds(run_id, attempt, sha256)
     since, earlier = _read_own(store, stored)
     return len(since) + (count_ids(store, stored.earlier_key, earlier.sha256) if earlier else 0)
