@@ -1,1 +1,1 @@
-"""The page of a run: one self-contained file with its garbage, what became of it, and what to do next."""
+"""The page of a run: one self-contained file with its garbage, the outcome, and the next step for its reader."""

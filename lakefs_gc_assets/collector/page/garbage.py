@@ -1,16 +1,14 @@
-"""Counts of garbage: by age, size, reason and month, its largest objects, and by what held it last.
+"""Counts of garbage: by age, size, reason and month, its largest objects, and by last holder.
 
-Tasks count their own candidates, and one process adds up the counts: each has a few dozen rows for any number of
-objects. The sums are stored beside the candidates, so that every page and chart uses the same ones.
+Tasks count their own candidates, and one process adds up the counts: a few dozen rows per task for any number of
+objects. The sums are stored beside the candidates, so that all pages and charts share them.
 
 Garbage of a run by retention rules is also counted by branch, rule and folder of the newest expired commit that holds
 the object. Its branch and rule are those by which it would have stayed longest. The folder is the first one of the
-object's path there; of several paths, the first path counts. All of this is read from the run's facts about expired
-commits, and from their files. No commit that stays holds garbage, so ranges that the run has read as live are not read
-again.
+object's path in that commit; if there are several paths, the first counts.
 
-Garbage that no commit held is counted by the newest earlier run that saw it staged. Uncommitted data names addresses
-alone, so branch and path are known only of the few entries of each branch that a run looks for anyway.
+Garbage that no commit held is counted by the newest earlier run that saw it staged. Uncommitted data names only
+addresses, so branch and path are known only for the few entries of each branch that runs look up.
 """
 
 import json
@@ -68,8 +66,9 @@ LAST_HELD = pa.schema(
 )
 """Candidates with the position of their holder in LAST_HOLDERS and the first folder of their path there.
 
-The folder includes its slash, and is empty for a path without a folder; for some candidates alone it is the whole path.
-Both are null if no expired commit holds it."""
+The folder includes its slash, and is empty for a path without a folder. If only some candidates were passed in, it is
+the whole path. Both are null if no expired commit holds the candidate.
+"""
 
 _READERS = 8
 _ENTRIES_AT_ONCE = 1_000_000
@@ -94,7 +93,7 @@ class LastHolder:
 
 @dataclass(frozen=True, slots=True)
 class LastHeld:
-    """Garbage by the commit that held it last, kinds with the most bytes first.
+    """Garbage by the commit that held it last, groups with the most bytes first.
 
     Attributes:
         not_committed_objects, not_committed_bytes: garbage that no expired commit holds.
@@ -114,8 +113,11 @@ def find_last_held(
 ) -> pa.Table | None:
     """Finds the commit that held each candidate last (LAST_HELD); this process holds all candidates in memory.
 
+    It reads the run's facts about expired commits, and the files of these commits. Live commits hold no garbage, so it
+    skips the ranges that the run has read as live.
+
     Args:
-        candidates: all of them; or some (at least address and size), for which whole paths are found.
+        candidates: all candidates, or a table of some (at least address and size), for which it finds whole paths.
         holders: the newest commit of each metarange that only expired commits have (LAST_HOLDERS), in order.
         live: ids of ranges of live commits, which hold no candidate; some may be missing.
         most: maximum entries and candidates to read; None for no limit.
@@ -165,7 +167,7 @@ def _attribute(
     chosen = [pa.table({"at": pa.array([], pa.int64()), "folder": pa.array([], pa.binary())})]
     parts = sum(record.count for _, record in reading) // max(_ENTRIES_AT_ONCE, rows.num_rows) + 1
     for group in runs_by_weight(reading, parts, lambda item: item[1].count):
-        # Ranges differ in size: nobody waits for a large one before the next are asked for.
+        # Ranges differ in size: threads do not wait for a large one before they request the next.
         with ThreadPoolExecutor(_READERS) as pool:
             tables = [*pool.map(folders, [record for _, record in group])]
         by = np.repeat([place for place, _ in group], [table.num_rows for table in tables])
@@ -186,7 +188,7 @@ def _attribute(
 
 
 def count_last_held(rows: pa.Table, holders: pa.Table) -> LastHeld:
-    """Counts candidates by the commit that held them last, as `find_last_held` found it."""
+    """Counts candidates by last holder, from the result of `find_last_held`."""
     held = rows.filter(pc.is_valid(rows.column("holder")))
     not_committed = rows.column("size").filter(pc.is_null(rows.column("holder")))
     at = held.column("holder")
@@ -211,10 +213,10 @@ def count_last_held(rows: pa.Table, holders: pa.Table) -> LastHeld:
 
 @dataclass(frozen=True, slots=True)
 class StagedEntry:
-    """A candidate at a place where an earlier run saw it staged.
+    """A candidate with the place where an earlier run saw it staged.
 
     Attributes:
-        seen_at: when that run began.
+        seen_at: start of that run.
     """
 
     branch: str
@@ -228,10 +230,10 @@ class LastStaged:
     """Garbage by the newest earlier run that saw it staged.
 
     Attributes:
-        until: objects and bytes by the time at which that run began, newest first.
-        unseen: garbage that none of the runs saw staged.
-        since: when the oldest of the runs began.
-        entries: candidates whose branch and path the runs noted.
+        until: objects and bytes by the start of that run, newest first.
+        unseen: garbage that no run saw staged.
+        since: start of the oldest run.
+        entries: candidates whose branch and path the runs recorded.
     """
 
     until: Mapping[datetime, Amount]
@@ -242,7 +244,7 @@ class LastStaged:
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """What an earlier run saw staged."""
+    """Uncommitted data of an earlier run."""
 
     began: datetime
     staged: Manifest[UncommittedFigures]
@@ -256,7 +258,7 @@ class FrameReader(Generic[R]):
     opener: OpensStore
 
     def rows(self, frame: Frame[F], manifest: Manifest[F], *columns: str) -> R:
-        """Some columns of a frame. Files that cannot be read are left out, and named in the log."""
+        """Some columns of a frame. Unreadable files are skipped and logged."""
         stored = StoredFrame(frame, manifest, self.opener)
         return stored.rows(self.engine, *columns, damaged_files=_warn_of_damage)
 
@@ -272,11 +274,11 @@ def count_last_staged(
 
     Args:
         rows: the candidates (`address`, `size`).
-        total: all of them.
-        past: earlier runs, newest first. Each is compared with what no newer one saw.
-        most: maximum rows to read; None for no limit. Runs beyond it are not looked at.
+        total: objects and bytes of all candidates.
+        past: earlier runs, newest first. Each is compared with the candidates that no newer run saw.
+        most: maximum rows to read; None for no limit. Runs beyond it are skipped.
     Returns:
-        None if no run was looked at.
+        None if every run was skipped.
     """
     unseen = total
     until: dict[datetime, Amount] = {}
@@ -299,7 +301,7 @@ LAST_STAGED = pa.schema(
         pa.field("path", pa.string()),
     ]
 )
-"""Candidates with the start of the newest earlier run that saw them staged, and the place if that run noted it."""
+"""Candidates with the start of the newest earlier run that saw them staged, and the place if that run recorded it."""
 
 
 def find_last_staged(
@@ -322,8 +324,8 @@ class _StagedRows(Generic[R]):
     """Candidates that an earlier run saw staged, and no newer one did.
 
     Attributes:
-        rows: any rows if the amount is zero.
-        noted: the few entries whose place the run noted (STAGED).
+        rows: undefined if the amount is zero.
+        noted: the few entries whose place the run recorded (STAGED).
     """
 
     began: datetime
@@ -335,7 +337,7 @@ class _StagedRows(Generic[R]):
 def _staged_rows(
     reader: FrameReader[R], rows: R, total: Amount, past: Sequence[PastRun], most: int | None
 ) -> Iterator[_StagedRows[R]]:
-    """Yields the candidates that each run saw staged, for every run that is looked at, newest first."""
+    """Yields the candidates that each run saw staged, newest run first, until the limit is reached."""
     engine, unseen, read = reader.engine, total, total.objects
     for run in past:
         read += run.staged.rows
@@ -345,7 +347,7 @@ def _staged_rows(
             yield _StagedRows(run.began, rows, Amount(), uncommitted.STAGED.empty_table())
             continue
         noted, count = _noted(reader, run), unseen.objects + run.staged.rows
-        # A few that were reset while the server wrote its uncommitted data may be in the note alone.
+        # A few entries that were reset while the server wrote its uncommitted data may only be in this record.
         addresses = engine.union(
             reader.rows(UNCOMMITTED_DF, run.staged, "address"), engine.table(noted.select(["address"]))
         )
@@ -372,7 +374,7 @@ _AMOUNT = pa.schema([("objects", pa.int64()), ("bytes", pa.int64())])
 
 
 def _noted(reader: FrameReader[Any], run: PastRun) -> pa.Table:
-    """The few entries of each branch that a run noted (STAGED); none if they cannot be read."""
+    """The few entries of each branch that a run recorded (STAGED); none if they cannot be read."""
     span = run.staged.span
     try:
         return uncommitted.read_samples(reader.opener.open(), span.run_id, span.attempt)
@@ -382,7 +384,7 @@ def _noted(reader: FrameReader[Any], run: PastRun) -> pa.Table:
 
 
 def _entries(engine: Engine[R], rows: R, noted: pa.Table, seen_at: datetime) -> Iterator[StagedEntry]:
-    """Candidates among the entries that a run noted."""
+    """Candidates among the entries that a run recorded."""
     if not noted.num_rows:
         return
     garbage = engine.collect(engine.among_exactly(rows, engine.table(noted.select(["address"]))))
@@ -396,11 +398,11 @@ _WRITERS = {
     r",[^/,]{43}$|:": "client, at an address that lakeFS issued",
     "": "upload or copy by lakeFS",
 }
-"""What wrote an object, by the first pattern that its address matches."""
+"""The writer of an object, by the first pattern that its address matches."""
 
 
 def written_by(rows: pa.Table) -> pa.Array:
-    """What wrote each of some candidates, as far as their addresses and ETags tell."""
+    """The writers of some candidates, as far as their addresses and ETags show."""
     addresses = rows.column("address").combine_chunks()
     in_parts = pc.fill_null(pc.match_substring_regex(rows.column("etag").combine_chunks(), MULTIPART_ETAG), False)
     known = [pc.match_substring_regex(addresses, pattern) for pattern in _WRITERS]
@@ -430,7 +432,7 @@ SIZES: Mapping[str, int] = {
 """Minimum size of each group, in bytes."""
 
 LARGEST = 20
-"""Maximum number of largest objects that are named."""
+"""Maximum number of largest objects that are listed."""
 
 _BATCH_ROWS = 100_000
 _COLUMNS = ("address", "last_modified", "size", "why")
@@ -446,7 +448,7 @@ _COUNTED = pa.schema(
         pa.field("oldest", pa.timestamp("us", "UTC")),
     ]
 )
-"""Objects and bytes of a group by age, size or reason; each of the largest objects is a group of its own address."""
+"""Objects and bytes of a group by age, size or reason; each of the largest objects is a group under its own address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,8 +466,8 @@ class Garbage:
 
     Attributes:
         by_age, by_size, by_why: objects and bytes of each non-empty group, by its name.
-        oldest: last modification of the oldest of them, UTC; None if there is none.
-        largest: the largest of them in descending order of size, then by address.
+        oldest: last modification of the oldest candidate, UTC; None if there is none.
+        largest: the largest candidates in descending order of size, then by address.
     """
 
     by_age: Mapping[str, Amount]
@@ -498,10 +500,10 @@ class Garbage:
 
 
 def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now: datetime) -> Garbage:
-    """Counts candidates by the tasks of an engine.
+    """Counts candidates in the tasks of an engine.
 
     Args:
-        now: the moment that ages count back from, UTC.
+        now: the time from which ages count back, UTC.
     """
     rows = engine.map_batches(frame.rows(engine, *_COLUMNS), partial(count_batches, now=now), _COUNTED)
     return Garbage.from_counts(engine.collect(rows).to_batches())
@@ -511,7 +513,7 @@ def count_here(store: ObjectStore, manifest: Manifest[CandidateFigures], now: da
     """Counts candidates in this process, one file of the frame (about 32 MiB as stored) at a time.
 
     Args:
-        now: the moment that ages count back from, UTC.
+        now: the time from which ages count back, UTC.
     Raises:
         CorruptFile: a file cannot be read, or was removed.
     """
@@ -555,16 +557,16 @@ def _largest(rows: pa.Table) -> pa.Table:
 
 
 def _grouped(names: Sequence[str], least: Sequence[int], values: pa.Array) -> pa.Array:
-    """The group of each value: it has values from its minimum up to that of the next group.
+    """The group of each value: a group reaches from its minimum up to the next group's minimum.
 
-    Values below every minimum belong to the first group: a clock may be behind.
+    Values below every minimum belong to the first group, since a clock may be behind.
     """
     places = np.searchsorted(least[1:], values.to_numpy(), side="right")
     return pa.DictionaryArray.from_arrays(pa.array(places), pa.array(names))
 
 
 def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize) -> dict[str, Amount]:
-    """Candidates by the month of their slice, such as 2026-11, oldest first; those in no slice come last.
+    """Candidates by the month of their slice, such as 2026-11, oldest first; those outside of slices come last.
 
     Args:
         window_size: grouping of slices into windows in this run.
@@ -592,7 +594,7 @@ def keep_counts(store: ObjectStore, candidates: Manifest[CandidateFigures], garb
 
 
 def find_counts(store: ObjectStore, candidates: Manifest[CandidateFigures]) -> Garbage | None:
-    """The stored counts of these very candidates; None if there are none, or they cannot be read."""
+    """The stored counts of exactly these candidates; None if there are none, or they cannot be read."""
     data = get_if_there(store, _key(candidates))
     if data is None:
         return None

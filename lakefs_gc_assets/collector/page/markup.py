@@ -1,7 +1,7 @@
-"""Pages, made from templates: those of this folder, and those that extensions have beside their code.
+"""Pages, made from templates: those in this folder, and those that extensions keep beside their code.
 
 Headings, sentences, tables and their order are in the templates; `macros.html` has tables with bars. A value never
-becomes markup: other people choose the names of objects and branches. Each one is made visible and escaped.
+becomes markup, since other people choose the names of objects and branches. Each value is made printable and escaped.
 """
 
 import base64
@@ -16,7 +16,7 @@ from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import counted, printable
 from lakefs_gc_assets.settings import ReportSettings
 
-# Most commands make no page, and need not wait for this import.
+# Most commands make no page and skip this import.
 if TYPE_CHECKING:
     import jinja2
 else:
@@ -35,8 +35,8 @@ def render(template: Path, digest: str, **values: Any) -> bytes:
     """A page as a file that loads nothing.
 
     Args:
-        digest: of the report that the page shows, for programs.
-        values: facts that the template names.
+        digest: digest of the report that the page shows, for programs.
+        values: facts that the template uses.
     """
     return _environment(template.parent).get_template(template.name).render(values, digest=digest).encode()
 
@@ -55,24 +55,24 @@ def _environment(folder: Path) -> "jinja2.Environment":
     made.filters |= {name: _blank_if_none(write) for name, write in _FORMATS.items()}
     made.filters |= {"counted": counted, "kind": _kind, "bars": bars}
     style = made.get_template("style.css").render()
-    # By this policy injected content could still load, run and send nothing.
+    # Under this policy, even injected content could load, run or send nothing.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     made.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     return made
 
 
 def _visible(value: object) -> object:
-    """The text of a value; the values of what a macro made have been here before."""
+    """The text of a value. Output of macros is returned as it is: its values have passed through here before."""
     return value if hasattr(value, "__html__") else shown(str(value))
 
 
 def shown(text: str, limit: int = 2000) -> str:
-    """A text from outside made visible: no line breaks, no invisible characters, and cut at the limit."""
+    """A text from outside made printable: without line breaks or invisible characters, cut at the limit."""
     return printable(text if len(text) <= limit else f"{text[:limit]}…")
 
 
 def _signed_size(count: int) -> str:
-    """Bytes as a person reads them, which may be fewer than none."""
+    """Bytes for a person to read; may be negative."""
     return f"-{size(-count)}" if count < 0 else size(count)
 
 
@@ -110,12 +110,11 @@ def _kind(cell: str) -> str:
 
 
 def bars(lengths: Sequence[Length], whole: float = 0) -> list[list[tuple[str, str, str]]]:
-    """The bar of each row of a table, as the CSS class, start and width of its parts; a single row needs none.
+    """The bar of each row of a table, as the CSS class, start and width of its parts; empty for a single row.
 
     Args:
-        lengths: of each row's bar in any unit, or of its two parts, one behind the other.
-        whole: length that fills the column, and from which on a bar is drawn as exceeded; 0 for that of the longest
-            bar.
+        lengths: length of each row's bar in any unit, or the lengths of its two consecutive parts.
+        whole: length that fills the column; a longer bar is drawn as exceeded. 0 stands for the longest bar.
     """
     rows = [length if isinstance(length, tuple) else (length,) for length in lengths]
     full = whole or (max(map(sum, rows)) if len(rows) > 1 else 0)
@@ -134,15 +133,15 @@ def _bar(shares: Sequence[float]) -> list[tuple[str, str, str]]:
 
 
 def cost(prices: ReportSettings, total: int, by_class: Mapping[str, int], share: float = 1) -> str:
-    """The cost of bytes for a month in words; empty where there are no prices.
+    """The monthly cost of bytes in words; empty without prices.
 
     Args:
         by_class: bytes of all by storage class.
-        share: of all bytes, whose classes are taken for those of all.
+        share: share of all bytes; its mix of storage classes is assumed to be that of all.
     """
     if not prices.price_per_gb_month:
         return ""
     amount, unpriced = (each * share for each in prices.monthly_cost(total, by_class))
     lacking = f" ({size(round(unpriced))} have no price for their storage class)" if unpriced else ""
-    # Cents matter for small costs only.
+    # Cents matter only for small costs.
     return f"{amount:,.{2 if amount < 1000 else 0}f} {prices.currency} a month{lacking}"

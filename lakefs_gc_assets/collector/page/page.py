@@ -1,7 +1,7 @@
 """The page of a run: one self-contained HTML file, made from the files of the run and stored beside its report.
 
-The page is made when the run has ended; a run does not fail if its page cannot be made. It begins with what its reader
-has to decide: what would go, what it costs, whether guards object, until when it can be approved, how it is undone.
+The page is made after the run has ended; a run does not fail if its page cannot be made. It begins with the facts for a
+decision: the garbage, its cost, tripped guards, the deadline for an approval, and the way to undo a deletion.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ def make_page(
     now: datetime,
     counting: Counting,
 ) -> bytes:
-    """The page of a run that left a report: one HTML file, well below 1 MB however large the run was.
+    """The page of a run that left a report: one HTML file, well below 1 MB for a run of any size.
 
     Args:
         settings: limits for its figures.
         now: UTC.
     Raises:
-        CollectionError: there is no such run, it left no report, or plan or report are damaged.
+        CollectionError: there is no such run, it left no report, or its plan or report is damaged.
     """
     return render(gather(store, run_id, settings, prices, now, counting))
 
@@ -71,7 +71,7 @@ def render(facts: RunFacts) -> bytes:
 
 
 def write(store: ObjectStore, run_id: str, page: bytes) -> None:
-    """Stores the page of a run, in place of an earlier one."""
+    """Stores the page of a run, replacing an earlier one."""
     store.put(run_folder.page(run_id), page)
 
 
@@ -86,14 +86,15 @@ def _mark(report: Report) -> str:
 
 
 def _storage_classes(report: Report) -> list[tuple[str, Amount, Amount]]:
-    """Each storage class with what of it was listed, and what is garbage."""
+    """Each storage class with its listed objects and its garbage."""
     listed, garbage = (report.storage_classes.get(kind, {}) for kind in ("listed", "candidates"))
     names = sorted({*listed, *garbage})
     return [(name, Amount(**listed.get(name, {})), Amount(**garbage.get(name, {}))) for name in names]
 
 
 def _cost(facts: RunFacts, count: int) -> str:
-    """The cost of bytes of garbage, or of some of it: what class each of some is of is not known."""
+    """The cost of bytes of garbage, or of a part. The storage classes of a part are unknown and assumed to be those
+    of all."""
     garbage = facts.report.object_bytes.get("candidates", 0)
     classes = facts.report.storage_classes.get("candidates", {})
     by_class = {name: amount["bytes"] for name, amount in classes.items()}

@@ -1,6 +1,7 @@
-"""Facts about a run that ended, for its page, for histories and for monitoring, read from the run's files in the store.
+"""Facts about a finished run, read from its files in the store, for its page, histories and monitoring.
 
-No server is asked. Missing facts are left out: a failed run has fewer frames, and an old run has lost most of them.
+The server is not asked. Missing facts are left out: a failed run has fewer frames, and most frames of an old run have
+expired.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -57,13 +58,13 @@ Count = Callable[[Manifest[CandidateFigures]], Garbage | None]
 
 @dataclass(frozen=True)
 class Counting:
-    """How garbage is counted for a page.
+    """Settings for counting garbage on a page.
 
     Attributes:
         count: counts the run's candidates, if there are any.
-        most_read: maximum entries and candidates to read for the commits that held the candidates last, and again for
-            the runs that saw them staged; None for no limit.
-        frames: reads the frames of earlier runs; None to leave out what they saw staged.
+        most_read: maximum entries and candidates to read for the last holders, and again for the runs that saw
+            candidates staged; None for no limit.
+        frames: reads the frames of earlier runs; None to leave out staged entries.
     """
 
     count: Count
@@ -82,11 +83,11 @@ _EARLIER = 6
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about a run that ended.
+    """Facts about a finished run.
 
     Attributes:
-        settings: limits for its figures: those of the run itself at its end, or today's.
-        made_at: when these facts were read, UTC.
+        settings: limits for its figures: the run's own at its end, or the present ones.
+        made_at: time when these facts were read, UTC.
         mark: None if the run ended before its mark, or its frames are gone.
         gauges: figures of the mark and the guards' limits.
         listed_at: start of its listing; None if it has none.
@@ -98,7 +99,7 @@ class RunFacts:
         last_staged: garbage that no commit held, by the newest earlier run that saw it staged; None if no earlier run
             has its frames.
         gone_branches: branches that these earlier runs saw and this run does not.
-        earlier: reports of the runs before, newest first, as far as they follow one another.
+        earlier: reports of the runs before, newest first, up to the first gap.
     """
 
     report: Report
@@ -133,7 +134,7 @@ def gather(
     Args:
         now: UTC.
     Raises:
-        CollectionError: there is no such run, it left no report, or plan or report are damaged.
+        CollectionError: there is no such run, it left no report, or its plan or report is damaged.
     """
     plan, report = plans.read(store, run_id), reports.read(store, run_id)
     if report is None:
@@ -167,7 +168,7 @@ def gather(
 
 
 def _before(store: ObjectStore, previous_run: str | None) -> tuple[Report, ...]:
-    """Reports of the runs before one, newest first, up to one that left none."""
+    """Reports of the runs before one, newest first, up to the first run without a report."""
     found: list[Report] = []
     while previous_run is not None and len(found) < _EARLIER:
         try:
@@ -261,9 +262,9 @@ def _stored(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[F] | N
 def _expired_commits(
     store: ObjectStore, plan: Plan, committed: Manifest[CommittedFigures]
 ) -> tuple[LiveFiles, pa.Table, Collection[str]] | None:
-    """The files of commits, what the run noted of expired ones (LAST_HOLDERS), and the ids of live ranges.
+    """The files of commits, the run's facts about expired commits (LAST_HOLDERS), and the ids of live ranges.
 
-    None if the run noted nothing of expired commits. Raises CorruptFile.
+    None if the run recorded nothing about expired commits. Raises CorruptFile.
     """
     attempt = committed.span.attempt
     holders = active_commits.read_last_holders(store, plan.run_id, attempt)
@@ -285,7 +286,8 @@ LAST_SEEN = pa.schema(
 """Places of candidates: branch, path, the newest expired commit that holds them, and the rule that let it expire.
 
 Garbage that no commit held has the start of the newest earlier run that saw it staged (UTC), and branch and path if
-that run noted them. Null is unknown."""
+that run recorded them. Null is unknown.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,7 @@ class LastSeen:
     Attributes:
         rows: a row for each candidate, in their order (LAST_SEEN).
         unknown: the reason why nothing was read; None if it was.
-        runs: earlier runs whose staged entries were compared.
+        runs: number of earlier runs whose staged entries were compared.
     """
 
     rows: pa.Table
@@ -304,11 +306,11 @@ class LastSeen:
 
     @classmethod
     def nowhere(cls, count: int, unknown: str) -> "LastSeen":
-        """No known place for so many candidates, for a reason."""
+        """Unknown places for `count` candidates, with the reason."""
         return cls(pa.table([pa.nulls(count, field.type) for field in LAST_SEEN], schema=LAST_SEEN), unknown)
 
     def describe_unknown(self) -> Iterator[str]:
-        """A line if some paths are not known."""
+        """A line if some paths are unknown."""
         if self.unknown is not None:
             yield f"branches, paths and commits are not known: {self.unknown}"
         elif without := self.rows.column("path").null_count:
@@ -320,7 +322,7 @@ class LastSeen:
 
 
 def find_last_seen(store: ObjectStore, run_id: str, some: pa.Table, reader: FrameReader[Any], most: int) -> LastSeen:
-    """Finds where candidates of a run were, in expired commits and in what earlier runs saw staged.
+    """Finds the places of a run's candidates in expired commits and in the uncommitted data of earlier runs.
 
     Args:
         some: candidates of the run (at least address and size), all of which this process holds in memory.
@@ -354,7 +356,7 @@ def find_last_seen(store: ObjectStore, run_id: str, some: pa.Table, reader: Fram
 
 
 def _decoded(paths: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Paths as text, with a replacement for what is no UTF-8."""
+    """Paths as text; bytes that are not UTF-8 are replaced."""
     try:
         return paths.cast(pa.string())
     except pa.ArrowInvalid:
@@ -363,10 +365,10 @@ def _decoded(paths: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def trace(store: ObjectStore, run_id: str, some: pa.Table, reader: FrameReader[Any]) -> list[tuple[str, str]] | str:
-    """The path and the last holder of each of some candidates, in words; or why that is not known.
+    """The path and the last holder of each of some candidates, in words; or the reason why they are unknown.
 
-    The holder is an expired commit, or a branch on which an earlier run saw the candidate staged. Reads little, so it
-    may be unknown although the page of the run shows it.
+    The holder is an expired commit, or a branch on which an earlier run saw the candidate staged. This reads little, so
+    a place may be unknown here although the page of the run shows it.
 
     Args:
         some: candidates of the run, at least address and size.
