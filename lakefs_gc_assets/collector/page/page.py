@@ -93,8 +93,7 @@ def _storage_classes(report: Report) -> list[tuple[str, Amount, Amount]]:
 
 
 def _cost(facts: RunFacts, count: int) -> str:
-    """The cost of bytes of garbage, or of a part. The storage classes of a part are unknown and assumed to be those
-    of all."""
+    """The cost of some bytes of garbage; a part is assumed to have the same mix of storage classes as the whole."""
     garbage = facts.report.object_bytes.get("candidates", 0)
     classes = facts.report.storage_classes.get("candidates", {})
     by_class = {name: amount["bytes"] for name, amount in classes.items()}

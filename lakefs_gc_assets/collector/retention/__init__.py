@@ -1,1 +1,1 @@
-"""Commits that retention keeps: rules, policies, active commits, and the server's own answer."""
+"""Commits that retention keeps: rules, policies, active commits, and the server's own list."""

@@ -1,27 +1,18 @@
-"""The definition of retention: which commits keep their objects, by the complete graph of commits.
+"""The definition of retention: the commits that keep their objects, computed from the complete commit graph.
 
-From each branch head, and from a hypothetical child of each dangling commit that has its date, the whole main ancestry
-is walked: wherever a commit is young by the rule of that walk, its main parent is active, because it was head inside
-the window or when the window opened. Heads are active whatever their age. Young is strict: a commit of exactly seven
-days is not young by seven days. A commit on several walks goes by the longest rule, so one pass over all commits,
-children before parents, computes what all the walks would. A second such pass follows all parents, for rules that
-say so.
+A walk follows the whole main ancestry from each branch head, and from a hypothetical child of each dangling commit,
+which has that commit's date. If a commit on a walk is young by the walk's rule, its main parent is active: it was head
+inside the window or when the window opened. Heads are active at any age. The limit is strict: a commit of exactly seven
+days is not young under a rule of seven days. A commit on several walks follows the longest rule. So one pass over all
+commits, children before parents, computes all walks. A second such pass follows all parents, for rules that require it.
 
-Rules that count keep commits of a branch's line of first parents, whatever their age: the newest ones, and the newest
-one of each of the last days, weeks, months or years (UTC, ISO weeks) that have any. The date of a commit is *in doubt*
-for a period where it may have been made in several: what it claims, when its metarange's file was written and what its
-parents prove lie in different ones, or a newer commit of the line claims an earlier period. Such a commit stays until
-as many periods as the rule counts are filled by others, and fills none.
+Counting rules keep commits of a branch's line of first parents at any age: the newest ones, and the newest one of each
+of the last days, weeks, months or years (UTC, ISO weeks) that have any. They handle dates in doubt, see `mark_counted`.
+If files or parents prove that a commit is younger than its claimed date, the later date counts (`dated_by_files`).
 
-What a commit says of its date is not believed where its file or its parents prove it to be younger (`dated_by_files`).
-
-Walks are compiled and visit each commit once, however long a history is. In them commits are positions, and the main
-parent of a commit without parents is -1. All compiled functions share this file because what numba keeps on disk counts
-as old only when this file changes (`lakefs.formats.compilation`).
-
-A run by retention rules also records, in one small file beside the committed addresses, the last holder of each
-metarange that only expired commits have: the newest of these commits. With it, a reader explains garbage from those
-metaranges and their ranges, without asking the server.
+Walks are compiled and visit each commit once. Inside a walk, commits are positions, and the main parent of a commit
+without parents is -1. All compiled functions share this file, because numba invalidates its disk cache only if this
+file changes (`lakefs.formats.compilation`).
 """
 
 from collections.abc import Mapping
@@ -49,11 +40,11 @@ Array = npt.NDArray[Any]
 
 @compiled
 def children_first(parents: Array, offsets: Array) -> Array:
-    """The commits, each before its parents; fewer than there are where parents go in a circle.
+    """The commits, each before its parents; fewer than the input if parents form a cycle.
 
     Args:
-        parents: positions of the parents to follow, those of each commit one after the other; -1 for none.
-        offsets: where those of a commit begin; one longer than there are commits.
+        parents: positions of the parents to follow, grouped by commit; -1 for none.
+        offsets: start of each commit's group; one longer than the number of commits.
     """
     count = len(offsets) - 1
     children = np.zeros(count, np.int64)
@@ -82,10 +73,10 @@ def children_first(parents: Array, offsets: Array) -> Array:
 
 @compiled
 def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array) -> int:
-    """Hands the longest retention of the walks through each commit on to its parents, children first.
+    """Passes the longest retention of the walks through each commit on to its parents, children first.
 
-    `longest` (seconds, -1 for none) and `start` (which walk it is) hold what begins at each commit, and in the end what
-    goes through it. Returns how many commits were visited: fewer than there are where parents go in a circle.
+    `longest` (seconds, -1 for none) and `start` (number of the walk) hold the walk that begins at each commit, and in
+    the end the longest walk through it. Returns the number of visited commits: fewer than all if parents form a cycle.
 
     Args:
         parents, offsets: as for `children_first`.
@@ -102,11 +93,15 @@ def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array)
 
 @compiled
 def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int, int, int, int], marks: Array) -> None:
-    """Marks in `marks` what a rule that counts keeps on the line of a branch; the first mark of a commit counts.
+    """Marks in `marks` the commits that a counting rule keeps on a branch's line; the first mark of a commit counts.
+
+    A commit's date is *in doubt* for a period if the commit may have been made in several. Either its claimed date, the
+    write time of its metarange's file and its parents point to different periods, or a newer commit of the line claims
+    an earlier period. Such a commit fills no period, and stays until others fill all periods that the rule counts.
 
     Args:
-        first, last: the earliest and the latest period that each commit may have been made in; empty to count commits.
-        rule: the head, how many commits or periods count, and `walk` and `count` of the mark.
+        first, last: the earliest and the latest period in which each commit may have been made; empty to count commits.
+        rule: the head, the number of commits or periods that count, and `walk` and `count` of the mark.
         marks: COUNTED. A mark without doubt replaces one in doubt.
     """
     commit, limit, walk, count = rule
@@ -128,9 +123,10 @@ def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int
 
 @compiled
 def mark_kept(main_parents: Array, seconds: Array, nanos: Array, head: int, after: tuple[int, int], kept: Array) -> int:
-    """Marks in `kept` what the walk from one branch head keeps: the head, and main parents of commits after a moment.
+    """Marks in `kept` the commits that the walk from a head keeps: the head, and main parents of commits after a
+    moment.
 
-    The moment is a second and a nanosecond. Returns how many they are; what was marked before stays marked.
+    The moment is a second and a nanosecond. Returns the number of commits kept. Earlier marks stay.
     """
     from_second, from_nano = after
     count = 1
@@ -146,17 +142,17 @@ def mark_kept(main_parents: Array, seconds: Array, nanos: Array, head: int, afte
 
 @compiled
 def raise_dates(parents: Array, offsets: Array, dates: Array, proved: Array, now: Array) -> int:
-    """Raises the date of each commit to what is proved of it and of its parents, parents first.
+    """Raises the date of each commit to the latest date that its file or its parents prove, parents first.
 
-    What a parent says of its own date counts for its children too, unless it lies in the future: nobody made it then.
+    The claimed date of a parent counts for its children too, unless it lies in the future: nothing was made then.
 
     Args:
-        parents, offsets: of all parents, as for `children_first`; -1 for one that is not known.
-        dates: second and nanosecond of each commit as it says itself, shape (commits, 2); raised in place.
-        proved: the same of what is known not to be later than the commit; used up.
+        parents, offsets: of all parents, as for `children_first`; -1 for an unknown one.
+        dates: claimed seconds and nanoseconds of commits, shape (commits, 2); raised in place.
+        proved: seconds and nanoseconds before which commits cannot have been made, by their files; overwritten.
         now: second and nanosecond of the present.
     Returns:
-        How many commits were visited: fewer than there are where parents go in a circle.
+        Number of visited commits: fewer than all if parents form a cycle.
     """
     order = children_first(parents, offsets)
     for commit in order[::-1]:
@@ -180,22 +176,22 @@ _SECOND = timedelta(seconds=1)
 _BEFORE_ALL = -(2**62)
 """A second before any commit."""
 _FAR = 2**40
-"""Seconds from 1970 to dates that no calendar needs to tell apart."""
+"""Seconds from 1970 to dates that no calendar needs to distinguish."""
 COUNTED = np.dtype([("walk", np.int32), ("count", np.int8), ("in_doubt", np.bool_)])
-"""By which count a rule keeps a commit: positions in `Active.walk_names` and in COUNTS, and True if it only stays
-because its date is in doubt. `walk` is -1 for a commit that no rule counts."""
+"""The count by which a rule keeps a commit: positions in `Active.walk_names` and in COUNTS, and True if the commit
+only stays because its date is in doubt. `walk` is -1 for a commit that no rule counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Commits with their main parents, heads and loose ends; commits are positions among the columns.
+    """Commits with their main parents, heads and loose ends; commits are positions in the columns.
 
     Attributes:
         main_parents: -1 for a commit without parents.
-        heads: by branch.
+        heads: position of the head by branch.
         branches_at: branches of each head.
-        leaves: commits that are nobody's main parent and no head (dangling), in order of their ids.
-        periods: those that commits may have been made in.
+        leaves: dangling commits, which are neither a main parent nor a head, in order of their ids.
+        periods: periods in which commits may have been made.
     """
 
     commits: CommitColumns
@@ -207,7 +203,7 @@ class Graph:
 
     @classmethod
     def from_commits(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
-        """Makes the graph. Raises LakeFSError where a head or a main parent is not among the commits."""
+        """Builds the graph. Raises LakeFSError if a head or a main parent is not among the commits."""
         heads = commits.positions(pa.array(branches.values(), pa.string()))
         branches_at: dict[int, tuple[str, ...]] = {}
         for branch, at in zip(branches, heads.tolist(), strict=True):
@@ -236,7 +232,7 @@ class Graph:
         return replace(self, commits=commits, periods=Periods(earliest, commits.seconds))
 
     def without(self, branch: str) -> "Graph":
-        """The graph as it were if this branch was deleted: its head may be dangling then."""
+        """The graph as if this branch was deleted; its head may then be dangling."""
         head = self.heads[branch]
         heads = {name: at for name, at in self.heads.items() if name != branch}
         branches_at = dict(self.branches_at)
@@ -250,7 +246,7 @@ class Graph:
 
 
 def _main_parents(commits: CommitColumns) -> Integers:
-    """Positions of first parents; of commits of version 0, of last ones."""
+    """Positions of first parents; for commits of version 0, of last parents."""
     offsets = commits.parent_offsets
     chosen = np.where(commits.versions == 0, offsets[1:] - 1, offsets[:-1])
     has_parents = np.diff(offsets) > 0
@@ -277,8 +273,8 @@ class Walks:
     """Walks along some parents, and the commits that they keep.
 
     Attributes:
-        kept_by: for each commit that is kept: the young commit whose parent it is; itself for a dangling one; -1 for
-            all others.
+        kept_by: for each kept commit the young commit whose parent it is; for a dangling commit itself; -1 for all
+            others.
         longest: for each commit the longest walk through it: a position in `Active.walk_names`; -1 for none.
     """
 
@@ -288,11 +284,11 @@ class Walks:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Commits that the definition keeps, and why; heads are kept in any case.
+    """Commits that the definition keeps, and the reasons; heads are kept in any case.
 
     Attributes:
         flags: True for each active commit.
-        walks: along main parents; where rules follow all parents, those along all of them, too.
+        walks: walks along main parents; if rules follow all parents, walks along all parents, too.
         walk_names: branch of each walk, None for dangling commits.
         counted: COUNTED for each commit.
     """
@@ -320,13 +316,13 @@ class Active:
         return only
 
     def rule(self, at: int) -> tuple[str | None, Rule]:
-        """The walk that keeps a commit which stays by its age: its branch, None for dangling commits, and the rule."""
+        """The branch (None for dangling commits) and the rule of the walk that keeps a commit by its age."""
         walks = next(walks for walks in self.walks if walks.kept_by[at] >= 0)
         branch = self.walk_names[walks.longest[walks.kept_by[at]]]
         return branch, self.rules.default if branch is None else self.rules.branches[branch]
 
     def why(self, at: int) -> str:
-        """Why an active commit is active, in words. Raises ValueError for one that is not."""
+        """The reason why an active commit is active, in words. Raises ValueError for a commit that is not."""
         if not self.flags[at]:
             raise ValueError(f"commit {self.graph.commits.ids[at]} is not active")
         if at in self.graph.branches_at:
@@ -351,9 +347,9 @@ def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active
 
     Args:
         rules: one for each branch of the graph.
-        now: aware; where clocks differ, the earliest one keeps most.
+        now: aware; if clocks differ, the earliest one keeps most.
     Raises:
-        LakeFSError: parents go in a circle.
+        LakeFSError: parents form a cycle.
     """
     names = (None, *graph.heads)
     of_branches = {branch: rules.branches[branch] for branch in graph.heads}
@@ -370,7 +366,7 @@ def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active
 
 
 def _walk(graph: Graph, retentions: Mapping[str, timedelta], dangling: timedelta | None, now: datetime) -> Walks:
-    """Walks from heads, and from loose ends along main parents; where these have no rule, along all parents."""
+    """Walks from heads, and from loose ends along main parents; along all parents if `dangling` is None."""
     longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
     if dangling is not None:
         longest[graph.leaves], walks[graph.leaves] = dangling // _SECOND, 0
@@ -382,9 +378,9 @@ def _walk(graph: Graph, retentions: Mapping[str, timedelta], dangling: timedelta
 
 
 def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime, every_parent: bool = False) -> Integers:
-    """Walks from everywhere at once; gives for each commit that is kept the young one it is kept by, else -1.
+    """Walks from all starts at once; returns the young commit by which each commit is kept, or -1.
 
-    `longest` and `walks` hold the walks that begin at each commit, and in the end the longest that goes through it.
+    `longest` and `walks` hold the walk that begins at each commit, and in the end the longest walk through it.
     """
     commits, parents, offsets = graph.commits, graph.main_parents, np.arange(len(graph.commits) + 1)
     if every_parent:
@@ -403,12 +399,12 @@ def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime, eve
 
 
 def none_counted(graph: Graph) -> npt.NDArray[np.void]:
-    """COUNTED by which no rule counts any commit."""
+    """COUNTED without any counted commit."""
     return np.full(len(graph.commits), np.array((-1, 0, False), COUNTED))
 
 
 def _mark_counted(graph: Graph, branch: str, rule: Rule, walk: int, marks: npt.NDArray[np.void]) -> None:
-    """Marks what a rule that counts keeps on the line of a branch: see `mark_counted`."""
+    """Marks the commits that a counting rule keeps on the line of a branch, see `mark_counted`."""
     for name, limit in rule.keeps:
         count, (first, last) = count_number(name), graph.periods.named(name)
         mark_counted(graph.main_parents, first, last, (graph.heads[branch], limit, walk, count), marks)
@@ -422,7 +418,7 @@ class Periods:
         self._known: dict[str, tuple[Integers, Integers]] = {LAST: (np.empty(0, np.int64), np.empty(0, np.int64))}
 
     def named(self, name: str) -> tuple[Integers, Integers]:
-        """Numbers of the earliest and latest periods of each commit; nothing for LAST, which counts commits."""
+        """Numbers of the earliest and latest periods of each commit; empty for LAST, which counts commits."""
         if name not in self._known:
             earliest, latest = self._seconds
             self._known[name] = _periods(earliest, name), _periods(latest, name)
@@ -430,27 +426,27 @@ class Periods:
 
 
 def _periods(seconds: Integers, name: str) -> Integers:
-    """Numbers of the periods (UTC) that seconds since 1970 lie in."""
+    """Numbers of the periods (UTC) of seconds since 1970."""
     return PERIODS[name](np.clip(seconds, -_FAR, _FAR))
 
 
 def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
-    """The number of commits that walks of dangling commits would keep without any branch."""
+    """Number of commits that walks of dangling commits would keep without any branch."""
     return int((_walk(graph, {}, rules.default.retention, now).kept_by >= 0).sum())
 
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
-    """The number of commits that the rule of each branch would keep without the others."""
+    """Number of commits that the rule of each branch would keep without the others."""
     marked = np.zeros(len(graph.commits), np.bool_)
     return {branch: mark_kept_by(graph, branch, rules.branches[branch], now, marked) for branch in graph.heads}
 
 
 def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, marked: Flags) -> int:
-    """Marks the commits that the rule of a branch keeps, were there no other; returns how many they are.
+    """Marks the commits that the rule of a branch alone would keep; returns their number.
 
     Args:
-        rule: None where nothing expires: the whole main ancestry stays.
-        marked: for each commit a flag; those that are set stay so.
+        rule: None if nothing expires: the whole main ancestry stays.
+        marked: a flag for each commit; set flags stay set.
     """
     second, nano = _moment(now)
     commits, head = graph.commits, graph.heads[branch]
@@ -470,10 +466,10 @@ def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, ma
 
 
 def earliest_seconds(commits: CommitColumns, written: Integers) -> Integers:
-    """The first second in which each commit may have been made: by its claim, or when its metarange's file was written.
+    """The first second in which each commit may have been made: its claimed date or the write time of its file.
 
-    A file that other commits have as well, or that was copied, may be older or newer than a commit. Of a commit
-    without a file, or whose file is missing, nothing is known.
+    The file is that of its metarange. A file that several commits share, or that was copied, may be older or newer than
+    a commit. Nothing is known about a commit without a file, or with a missing one.
 
     Args:
         written: as for `dated_by_files`.
@@ -484,17 +480,17 @@ def earliest_seconds(commits: CommitColumns, written: Integers) -> Integers:
 
 
 def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> CommitColumns:
-    """The commits with the latest date that is known of each, in place of the one that it claims.
+    """The commits with the latest known date of each, in place of the claimed one.
 
-    Anybody who commits may name any date (`date` of lakeFS's API). Yet a commit was made after its metarange's file was
-    written, and after its parents were made; so it is no older than these. A later date only keeps more.
+    Any client may claim any date for a commit (`date` of lakeFS's API). Yet a commit was made after its metarange's
+    file was written, and after its parents were made, so it is no older than these. A later date only keeps more.
 
     Args:
         written: LastModified of each commit's metarange, microseconds since 1970 by the store's clock; NOT_LISTED for a
-            file that is missing. Of a commit without a metarange it does not count.
-        now: what a commit claims to be later than this moment counts for itself, and not for its children.
+            missing file. Ignored for a commit without a metarange.
+        now: a date claimed after this moment counts for the commit itself, and not for its children.
     Raises:
-        LakeFSError: parents go in a circle.
+        LakeFSError: parents form a cycle.
     """
     dates = np.stack([commits.seconds, commits.nanos], axis=1)
     has_file = pc.not_equal(commits.metarange_ids, "").to_numpy(zero_copy_only=False)
@@ -505,7 +501,7 @@ def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> 
     parents = commits.positions(commits.parents)
     if raise_dates(parents, commits.parent_offsets, dates, proved, np.array(_moment(now), np.int64)) != len(commits):
         raise _circle("parents")
-    # What cannot be known may be as young as can be.
+    # A commit of unknown age is taken for the youngest possible.
     unknown = has_file & ~known & ~_is_after(dates[:, 0], dates[:, 1], *_moment(now))
     dates[unknown] = _moment(now)
     return replace(commits, seconds=dates[:, 0].copy(), nanos=dates[:, 1].copy())
@@ -516,13 +512,13 @@ def _circle(what: str) -> LakeFSError:
 
 
 def date(commits: CommitColumns, at: int) -> datetime:
-    """When a commit was made by these columns, as far as a datetime can say it."""
+    """The date of a commit in these columns, clamped to the range of datetime."""
     seconds = min(max(int(commits.seconds[at]), -(2**35)), 2**37)
     return _EPOCH + timedelta(seconds=seconds, microseconds=int(commits.nanos[at]) // 1000)
 
 
 def in_words(age: timedelta) -> str:
-    """How long ago something was, as a person says it."""
+    """An age in words for a person."""
     if age < timedelta():
         return "in the future"
     if age < timedelta(days=2):
@@ -555,15 +551,19 @@ LAST_HOLDERS = pa.schema(
         pa.field("rule", pa.string(), nullable=False),
     ]
 )
-"""Metaranges that only expired commits have, those of the newest commits first; each with the newest of its commits,
-the branch whose rule would have kept that commit longest (null where no branch leads to it), and the rule."""
+"""Last holders: metaranges that only expired commits have, each with the newest of these commits, newest commits first.
+A row also has the branch whose rule would have kept that commit longest (null if no branch leads to it), and the rule.
+
+A run by retention rules stores them in one small file beside the committed addresses. With it, a reader explains
+garbage from those metaranges and their ranges without asking the server.
+"""
 
 
 def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) -> pa.Table:
-    """The newest expired commit of each of these metaranges (LAST_HOLDERS); of one moment, that of the highest id.
+    """The newest expired commit of each metarange (LAST_HOLDERS); the highest id among equally new ones.
 
     Args:
-        stays: for each commit whether it stays for any reason.
+        stays: True for each commit that stays for any reason.
     """
     commits = active.graph.commits
     expired = np.flatnonzero(~stays)
@@ -596,12 +596,12 @@ def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) ->
 
 
 def write_last_holders(store: ObjectStore, run_id: str, attempt: str, holders: pa.Table) -> None:
-    """Stores what an attempt's commits step learnt of expired commits (LAST_HOLDERS)."""
+    """Stores an attempt's facts about expired commits (LAST_HOLDERS)."""
     store.put(_key(run_id, attempt), tables.encode(holders))
 
 
 def read_last_holders(store: ObjectStore, run_id: str, attempt: str) -> pa.Table | None:
-    """Reads what an attempt recorded about expired commits (LAST_HOLDERS); None if nothing is stored.
+    """An attempt's facts about expired commits (LAST_HOLDERS); None if nothing is stored.
 
     Raises CorruptFile.
     """
@@ -611,7 +611,7 @@ def read_last_holders(store: ObjectStore, run_id: str, attempt: str) -> pa.Table
 
 
 EXPIRED_BEFORE = pa.schema([pa.field("metarange_id", pa.string(), nullable=False)])
-"""Metaranges that only expired commits had when some sweep began to delete, of all sweeps so far."""
+"""Metaranges that only expired commits had when a sweep began to delete, from all sweeps so far."""
 EXPIRED_BEFORE_KEY = f"{layout.RUNS_PREFIX}expired.parquet"
 
 
@@ -625,9 +625,9 @@ def read_expired_before(store: ObjectStore) -> pa.ChunkedArray:
 
 
 def add_expired_before(store: ObjectStore, run_id: str, attempt: str) -> None:
-    """Adds what an attempt took to be expired (LAST_HOLDERS) to the one list of all sweeps, which outlasts its frames.
+    """Adds an attempt's expired metaranges (LAST_HOLDERS) to the shared list of all sweeps, which outlasts its frames.
 
-    A list that cannot be read is replaced. Raises StorageError; CorruptFile if the attempt's own list cannot be read.
+    An unreadable list is replaced. Raises StorageError; CorruptFile if the attempt's own list cannot be read.
     """
     holders = read_last_holders(store, run_id, attempt)
     if holders is None or not holders.num_rows:

@@ -1,11 +1,7 @@
-"""Live commits: all that the server's refs dump names, proved complete, or every range file as a fallback.
+"""Live commits: all commits in the server's refs dump, proved complete, or every range file as a fallback.
 
-A refs dump is no snapshot: branches are dumped after commits, so heads made in between are missing from its commits. It
-counts only when every branch head, tag and parent is known; what a busy server left out is fetched one by one.
-
-The server's own list of the commits that retention keeps is a CSV file with the columns commit_id, expired and, since
-v0.101, metarange_id. Old servers also list expired commits. It is not trusted alone (`active_commits` is the
-definition): it can lack commits that must stay.
+A refs dump is no snapshot: branches are dumped after commits, so its commits lack heads made in between. It counts only
+if every branch head, tag and parent is known; commits that a busy server omitted are fetched one by one.
 """
 
 import re
@@ -41,12 +37,12 @@ _DUMP_TRIES = 3
 _FIRST_POLL_SECONDS = 0.2
 _LONGEST_POLL_SECONDS = 10.0
 NOT_LISTED = np.iinfo(np.int64).min
-"""In place of the time of a file that the listing does not have."""
+"""Replaces the time of a file that the listing lacks."""
 _ID = r"^[0-9a-f]{64}$"
 _BEHIND_ALL_IDS = f"{METADATA_PREFIX}g"
 """End of the listing: every id sorts before this, and the folder `retention/` after it."""
 _AT_ONCE = 100_000
-"""Files that are looked up at one time."""
+"""Files per lookup."""
 
 
 class CommitSource(StrEnum):
@@ -61,15 +57,15 @@ class LiveCommits:
     """Everything that holds committed entries.
 
     Attributes:
-        metarange_ids: distinct metaranges of all commits, about by their dates; empty with the fallback.
-        files: names of all metadata files, of whatever kind, with the fallback; empty with a refs dump.
-        heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
-        commits: number of live commits; 0 with the fallback, which does not know.
-        fetched: number of those that the dump lacked and the API gave.
+        metarange_ids: distinct metaranges of all commits, roughly by date; empty with the fallback.
+        files: names of all metadata files of any kind, with the fallback; empty with a refs dump.
+        heads: metarange of each branch's head, by branch; branches with an empty head are left out.
+        commits: number of live commits; 0 with the fallback, which does not know it.
+        fetched: number of commits that the dump lacked and the API returned.
         dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
-        waited: seconds of waiting before them that protect and are no work.
-        compacted: the branch of each compacted base: a metarange that holds what is staged there, and no commit names.
-            Empty with the fallback, which counts every file.
+        waited: seconds spent on protective waits before reading commits; they do not count as work.
+        compacted: the branch of each compacted base, a metarange of staged entries that no commit names. Empty with the
+            fallback, which reads every file.
     """
 
     source: CommitSource
@@ -87,11 +83,11 @@ class LiveCommits:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Everything that a refs dump names, proved complete: heads, tags and parents are all among its commits.
+    """The contents of a refs dump, proved complete: heads, tags and parents are all among its commits.
 
     Attributes:
-        branches, tags: the commit of each, hidden branches included.
-        fetched: number of commits that the dump lacked and the API gave.
+        branches, tags: commit id by name, hidden branches included.
+        fetched: number of commits that the dump lacked and the API returned.
         tables: ids of its files.
         waited, compacted: as in LiveCommits.
     """
@@ -107,7 +103,7 @@ class Dump:
     compacted: Mapping[str, str] = field(default_factory=dict)
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
-        """All of its commits, or those that stay; branch heads are always among them."""
+        """All of its commits, or only those with a flag; branch heads are always included."""
         at = self.commits.positions(pa.array(self.branches.values(), pa.string()))
         metaranges = zip(self.branches, self.commits.metarange_ids.take(pa.array(at)).to_pylist(), strict=True)
         return LiveCommits(
@@ -128,7 +124,7 @@ class Dump:
 def distinct_metaranges(commits: CommitColumns, which: npt.NDArray[np.bool_] | None = None) -> pa.StringArray:
     """The metaranges of all commits, or some, each once; commits without objects have none.
 
-    They are in the order in which commits were made: those that follow each other name mostly the same ranges.
+    They are ordered by commit date, since consecutive ones name mostly the same ranges.
     """
     at = np.arange(len(commits)) if which is None else np.flatnonzero(which)
     by_date = at[np.argsort(commits.seconds[at], kind="stable")]
@@ -147,15 +143,15 @@ def live_commits(
     *,
     at_once: bool = False,
 ) -> LiveCommits:
-    """All commits, from the refs dump; every range file of the repository where dumping is refused or unknown.
+    """All commits from the refs dump; if dumping is refused or unsupported, every range file of the repository.
 
     Args:
         prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
-        note: is called with each line for the log.
+        note: writes a line to the log.
         at_once: as for `complete_dump`.
     Raises:
-        LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or where the dump stays incomplete.
-        CorruptFile: where one of its files cannot be read.
+        LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or if the dump stays incomplete.
+        CorruptFile: one of its files cannot be read.
     """
     began = repository.clock.now()
     try:
@@ -167,11 +163,11 @@ def live_commits(
 def without_dump(
     repository: OpenRepository, prepared_until: datetime, began: datetime, refusal: LakeFSError, note: LogLine
 ) -> LiveCommits:
-    """All commits, by the metadata folder, as long after uncommitted data as a refs dump would have been asked for.
+    """All commits by the metadata folder, with the same delay after uncommitted data as for a refs dump.
 
     Args:
-        began: when the dump was asked for, UTC.
-        refusal: why there is none.
+        began: when the dump was requested, UTC.
+        refusal: reason why there is none.
     """
     note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
     starts_at = _starts_at(repository, prepared_until)
@@ -187,20 +183,20 @@ def complete_dump(
     *,
     at_once: bool = False,
 ) -> Dump:
-    """A complete refs dump: commits that a busy server left out are fetched, or another dump is requested.
+    """A complete refs dump: commits that a busy server omitted are fetched, or another dump is requested.
 
-    It starts a set time after uncommitted data was prepared. By then most commits that were under way have ended, and a
-    server whose database answers scans with what it knew some seconds ago knows them. Longer commits are the reason
-    for the wait before the recheck, see `commits_under_way`.
+    It starts a set time after uncommitted data was prepared. By then most commits under way have ended. A server whose
+    database answers scans with data some seconds old knows them too. Longer commits are the reason for the wait before
+    the recheck, see `commits_under_way`.
 
     Args:
         prepared_until: as for `live_commits`.
-        at_once: do without that time. Only for marks that delete nothing: the recheck of an approval makes up for it.
-        named: ids of commits that must be among the dump's, and are fetched if they are not.
+        at_once: skips that wait. Only for marks that delete nothing: the recheck of an approval makes up for it.
+        named: ids of commits that must be in the result; missing ones are fetched.
     Raises:
-        AccessDenied, NotFound, NotSupported: the server refuses to dump, or does not know how.
-        LakeFSError: on any other failure, or where the dump stays incomplete.
-        CorruptFile: where one of its files cannot be read.
+        AccessDenied, NotFound, NotSupported: the server refuses to dump, or does not support it.
+        LakeFSError: on any other failure, or if the dump stays incomplete.
+        CorruptFile: one of its files cannot be read.
     """
     waited = 0.0
     if not at_once:
@@ -210,7 +206,7 @@ def complete_dump(
 
 
 def _starts_at(repository: OpenRepository, prepared_until: datetime) -> datetime:
-    """The set time after the preparation of uncommitted data."""
+    """Time at which a refs dump may start, after the preparation of uncommitted data."""
     return prepared_until + timedelta(seconds=repository.settings.wait_before_dump_seconds)
 
 
@@ -222,7 +218,7 @@ def dump_refs(
     note: LogLine = lambda message: None,
     named: Collection[str] = (),
 ) -> Dump:
-    """A refs dump that lacks nothing, as it is now: `complete_dump` is for runs. Raises as that does."""
+    """A complete refs dump without any wait. Runs use `complete_dump`, which raises the same errors."""
     started_at = clock.now()
     problem: IncompleteDump | None = None
     for _ in range(_DUMP_TRIES):
@@ -307,7 +303,7 @@ def table_parts(
     """The parts of one table of a dump, through its metarange; counts and bounds are checked.
 
     Args:
-        files: is given the id of each file that is read.
+        files: receives the id of each file that is read.
     """
     key = METADATA_PREFIX + metarange_id
     files.append(metarange_id)
@@ -320,7 +316,7 @@ def table_parts(
 def _fetch_missing(
     api: LakeFSApi, settings: CollectionSettings, commits: CommitColumns, named_ids: Iterable[str]
 ) -> list[Commit]:
-    """Commits that are named, by `named` or as parents, and not there, with their ancestors down to known ones."""
+    """Commits that `named_ids` or parents name and the dump lacks, with their ancestors down to known commits."""
     wanted = pc.unique(pa.concat_arrays([pa.array(named_ids, pa.string()), commits.parents]))
     missing = wanted.filter(pa.array(commits.positions(wanted) < 0)).to_pylist()
     if not missing:
@@ -346,9 +342,9 @@ def _fetch_missing(
 
 
 def every_metadata_file(repository: OpenRepository) -> LiveCommits:
-    """All files of the metadata folder, whether a commit names them or not: for servers that refuse to dump refs.
+    """All files of the metadata folder, named by a commit or not: for servers that refuse to dump refs.
 
-    Raises LakeFSError where branches cannot be read, CorruptFile where the metarange of a head is missing.
+    Raises LakeFSError if branches cannot be read, CorruptFile if the metarange of a head is missing.
     """
     api, clock = repository.api, repository.clock
     started_at = clock.now()
@@ -365,13 +361,13 @@ def every_metadata_file(repository: OpenRepository) -> LiveCommits:
 
 
 def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime | None = None) -> dict[str, int]:
-    """Names of 64 hexadecimal digits, sorted, and the bytes of each file: ranges, metaranges, tables of refs dumps.
+    """Names of 64 hexadecimal digits, sorted, and the size of each file: ranges, metaranges, tables of refs dumps.
 
-    Lists the folder once, with a request for about each thousand names, and reads no file. Raises StorageError.
+    Lists the folder once, with a request per thousand names or so, and reads no file. Raises StorageError.
 
     Args:
-        known: ids that are left out as they are listed, so that only the others take memory.
-        since: files that were last modified before this moment, UTC, are left out; None for none.
+        known: ids to skip during the listing, so that only the others take memory.
+        since: files last modified before this moment, UTC, are skipped; None for none.
     """
     ids: dict[str, int] = {}
     for listed in _batches(store):
@@ -383,7 +379,7 @@ def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime 
 
 
 def list_with_times(store: ObjectStore, known: Set[str]) -> dict[str, tuple[int, datetime]]:
-    """The files of `list_ids`: bytes of each, and its LastModified by the store's clock, UTC. Raises as that does."""
+    """The files of `list_ids`: size in bytes, and LastModified by the store's clock, UTC. Raises the same errors."""
     ids: dict[str, tuple[int, datetime]] = {}
     for listed in _batches(store):
         ids |= _unknown(listed, known, "size", "last_modified")
@@ -391,7 +387,7 @@ def list_with_times(store: ObjectStore, known: Set[str]) -> dict[str, tuple[int,
 
 
 def _unknown(listed: pa.RecordBatch, known: Set[str], *columns: str) -> dict[str, tuple[Any, ...]]:
-    """Values of some columns for each file that is named by an id, unless that is known."""
+    """Values of some columns for each file whose name is an id and not known."""
     names = _names(listed)
     is_id = pc.match_substring_regex(names, _ID)
     rows = zip(*(listed.column(column).filter(is_id).to_pylist() for column in columns), strict=True)
@@ -405,9 +401,9 @@ def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int
     Lists the folder once, as `list_ids` does. Raises StorageError.
 
     Args:
-        ids: of metadata files, each once.
+        ids: ids of metadata files, each once.
     Returns:
-        One time for each id, NOT_LISTED for a file that is not there.
+        One time for each id, NOT_LISTED for a missing file.
     """
     written_at = np.full(len(ids), NOT_LISTED, np.int64)
     for listed in _gathered(_batches(store)):
@@ -423,7 +419,7 @@ def _names(listed: pa.RecordBatch | pa.Table) -> pa.StringArray:
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in few large tables: each look-up makes a table of all ids anew."""
+    """The same rows in a few large tables, since each lookup rebuilds a hash table of all ids."""
     rows, some = 0, list[pa.RecordBatch]()
     for batch in batches:
         some.append(batch)
@@ -443,8 +439,8 @@ _MOST_PIECES = 1024
 def _batches(store: ObjectStore) -> Iterator[pa.RecordBatch]:
     """The files (LISTING_SCHEMA).
 
-    After some pages of a service the rest is listed in pieces, several at once. Ids are spread evenly, so the last one
-    shows how many pages remain; the bounds of the pieces follow each other, whatever remains.
+    After some pages the rest is listed in pieces, several at once. Ids are spread evenly, so the last one shows how
+    many pages remain. The pieces cover all names even if that estimate is wrong.
     """
     if not isinstance(store, ListsInOrder):
         yield as_batch(store.list_level(METADATA_PREFIX).objects)
@@ -464,7 +460,7 @@ def _batches(store: ObjectStore) -> Iterator[pa.RecordBatch]:
 
 
 def _bounds_behind(last: str, pages: int) -> Iterator[str]:
-    """Bounds that cut the names behind an id into pieces of some pages, if so many pages went up to it."""
+    """Bounds that cut the names after an id into pieces of a few pages, estimated from the number of pages up to it."""
     digits, end = 8, 16**8
     start = int(last.removeprefix(METADATA_PREFIX)[:digits], 16) + 1
     pieces = min(_MOST_PIECES, max(1, (end - start) * pages // (start * _PAGES_OF_A_PIECE)))
@@ -480,12 +476,16 @@ _FLAGS = ("true", "false")
 
 @dataclass(frozen=True, slots=True)
 class ServerCommits:
-    """The commits that the server keeps.
+    """The commits that the server keeps, from its own list.
+
+    The list is a CSV file with the columns commit_id, expired and, since v0.101, metarange_id. Old servers also list
+    expired commits. The list can lack commits that must stay, so it is not trusted alone: `active_commits` is the
+    definition.
 
     Attributes:
         file: key of the list, relative to the storage namespace.
         ids: string.
-        metarange_ids: string, empty for a commit without objects; None where the server does not state them.
+        metarange_ids: string, empty for a commit without objects; None if the server does not state them.
     """
 
     file: str
@@ -494,10 +494,10 @@ class ServerCommits:
 
 
 def server_commits(repository: OpenRepository, note: LogLine = lambda message: None) -> ServerCommits:
-    """Makes the server list its commits, and reads the list.
+    """Requests the server's list of commits, and reads it.
 
     Raises:
-        LakeFSError: the server refuses, fails, takes too long, or has no rules by now.
+        LakeFSError: the server refuses, fails, takes too long, or no longer has rules.
         CorruptFile: the list is missing or unreadable.
     """
     namespace = repository.namespace
@@ -517,7 +517,7 @@ def prepare_server_commits(
     clock: Clock,
     note: LogLine = lambda message: None,
 ) -> PreparedCommits:
-    """Makes the server list its commits, in the background where it can. Raises LakeFSError."""
+    """Makes the server list its commits, in the background if it can. Raises LakeFSError."""
     try:
         task = api.start_prepare_commits()
     except (NotFound, NotSupported) as unknown:

@@ -1,10 +1,10 @@
-"""Live commits where retention applies: the active commits by our own definition, tags, pins, and the server's list.
+"""Live commits under retention: the active commits by our own definition, tags, pins, and the server's list.
 
-Retention needs the complete graph of commits, which only a refs dump gives. Where the server refuses to dump, only a
-repository without rules can be collected. A commit stays where our definition or the server's list keeps it: that list
-can lack commits that must stay, and it may have commits that were made after the dump.
+Retention needs the complete commit graph, which only a refs dump gives. If the server refuses to dump, only a
+repository without rules can be collected. A commit stays if our definition or the server's list keeps it. That list can
+lack commits that must stay, and it can have commits that were made after the dump.
 
-`describe_rules` and `encode_rules` show which rule applies to which branch, and how many commits it keeps.
+`describe_rules` and `encode_rules` show the rule of each branch, and the number of commits it keeps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,11 +63,11 @@ class Readings:
     """Inputs of retention.
 
     Attributes:
-        dump: its commits with the dates that they claim.
-        rules: the server's; None where it has none.
-        listed: the server's own list; None where it has no rules to make one by.
-        written: when the metarange's file of each commit was written, as `dated_by_files` wants it; None where claimed
-            dates are believed.
+        dump: commits with their claimed dates.
+        rules: the server's rules; None if it has none.
+        listed: the server's own list; None if it has no rules for one.
+        written: write time of each commit's metarange file, as `dated_by_files` needs it; None if claimed dates are
+            trusted.
         expired_before: metaranges that only expired commits had when earlier sweeps deleted objects.
     """
 
@@ -81,22 +81,22 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Commits that stay, and why; commits are positions in the dump.
+    """Commits that stay, and the reasons; commits are positions in the dump.
 
     Attributes:
-        readings: what it was computed from.
-        graph: with the dates that count.
-        active: by the definition; None where every commit stays.
-        tags, pins: commits that stay for these besides.
+        readings: its inputs.
+        graph: the graph with the dates that count.
+        active: commits that the definition keeps; None if every commit stays.
+        tags, pins: commits that also stay because of tags and pins.
         listed: commits that stay because the server's list has them.
         late: commits of the server's list that the dump lacks, each with its metarange, empty for a commit without
             objects.
-        flags: for each commit of the dump whether it stays.
-        by_files: for each commit of the dump whether it stays for nothing but the date of a file, or of a parent, that
-            is later than a claimed one.
-        in_doubt: for each commit of the dump whether it stays only because a rule counts and its date is in doubt.
-        before: what stayed by branches, tags, rules and policy as they were before uncommitted data was prepared; None
-            if they were the same. `flags` are those of both.
+        flags: True for each commit of the dump that stays.
+        by_files: True for each commit of the dump that stays only because the date of a file or a parent is later than
+            a claimed one.
+        in_doubt: True for each commit of the dump that stays only because a rule counts and its date is in doubt.
+        before: retention by the branches, tags, rules and policy before uncommitted data was prepared; None if they
+            were the same. `flags` includes both.
     """
 
     readings: Readings
@@ -112,7 +112,8 @@ class Retention:
     before: "Retention | None" = None
 
     def why(self, at: int) -> tuple[str, ...]:
-        """Every reason for a commit to stay; none for an expired one. Raises ValueError if one stays for no reason."""
+        """Every reason for a commit to stay; none for an expired one. Raises ValueError if a kept commit has no
+        reason."""
         if self.active is None:
             return (NO_RULES,)
         reasons = [self.active.why(at)] if self.active.flags[at] else []
@@ -132,7 +133,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A commit that either the definition or the server's list keeps alone, by the server's rules."""
+    """A commit that only the definition or only the server's list keeps, by the server's rules."""
 
     commit_id: str
     kept_by: Literal["definition", "server"]
@@ -144,7 +145,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class StaleBranch:
-    """A branch whose head is older than the policy's `stale_after`; it keeps whatever that head holds. Times UTC."""
+    """A branch whose head is older than the policy's `stale_after`. It keeps all objects of its head. Times UTC."""
 
     branch: str
     head_made_at: datetime
@@ -158,15 +159,15 @@ class LiveDefinition:
     """Commits that a run by retention rules keeps, and commits whose objects it may delete.
 
     Attributes:
-        live: the commits that stay, in the form in which flows without retention have all commits.
+        live: the commits that stay, in the same form as all commits in flows without retention.
         expired_metaranges: metaranges that only expired commits have.
-        rules_digest: names the rules, the policy included; another digest is another definition of what is live.
-        counts: commits by what became of them.
-        differences: between the definition and the server's list.
-        warnings: lines to be shown before anything else.
+        rules_digest: digest of the rules, including the policy; another digest means another live definition.
+        counts: number of commits by reason.
+        differences: differences between the definition and the server's list.
+        warnings: lines to show before anything else.
         guards: guards that the rules trip, so that no sweep may rely on them; a dry run shows them as warnings.
         stale: branches whose heads are older than the policy's `stale_after`.
-        last_holders: which commit had each of the expired metaranges last, and by which rule it went (LAST_HOLDERS).
+        last_holders: last commit of each expired metarange, and the rule that let it expire (LAST_HOLDERS).
     """
 
     live: LiveCommits
@@ -193,18 +194,18 @@ def live_definition(
     *,
     at_once: bool = False,
 ) -> LiveDefinition:
-    """Reads refs, rules, policy and the server's list anew, and computes what stays.
+    """Reads refs, rules, policy and the server's list again, and computes the commits that stay.
 
     Args:
-        now: the moment that ages count back from, UTC; of several clocks the earliest, which keeps most.
+        now: the moment from which ages count back, UTC; of several clocks the earliest, which keeps most.
         prepared_until: end of the last preparation of uncommitted data, UTC; the dump starts a set time later.
-        note: is called with each line for the log: warnings first, then differences.
-        before: what kept commits before uncommitted data was prepared. It counts as well: an object that only a head,
-            a tag or a rule of that moment keeps may be staged again after the preparation, before that reason goes.
-            Then neither uncommitted data nor a commit that stays shows it.
+        note: writes a line to the log: warnings first, then differences.
+        before: branches, tags, rules and policy before uncommitted data was prepared. They count as well: if only a
+            head, tag or rule of that moment keeps an object, a client may stage it again after the preparation, before
+            that reason goes. Then neither uncommitted data nor a commit that stays has the object.
         at_once: as for `commits.complete_dump`.
     Raises:
-        ConfigurationError: the policy file or a rule of the server cannot be meant.
+        ConfigurationError: the policy file or a rule of the server is out of range or invalid.
         LakeFSError: there are rules and no refs dump, or the server fails.
         CorruptFile: a file cannot be read.
     """
@@ -230,12 +231,12 @@ def live_definition(
 
 
 def policy_of(settings: CollectionSettings) -> Policy:
-    """The policy that the settings name; the default one where they name none. Raises ConfigurationError."""
+    """The policy in the settings, or the default one. Raises ConfigurationError."""
     return retention_rules.load_policy(Path(settings.retention_policy)) if settings.retention_policy else Policy()
 
 
 def read_reasons(repository: OpenRepository) -> ReasonsToStay:
-    """What keeps commits now: branches, tags, rules and policy.
+    """The present branches, tags, rules and policy.
 
     Raises:
         ConfigurationError: the policy file cannot be read.
@@ -245,11 +246,12 @@ def read_reasons(repository: OpenRepository) -> ReasonsToStay:
     policy, rules = retention_rules.read_policy(Path(file)) if file else "", api.retention_rules()
     if rules is None and not retention_rules.parse_policy(policy, file).replace:
         return ReasonsToStay(policy=policy)
-    # A tag may become a branch and go, or a branch a tag, between two questions: tags are asked for on both sides.
+    # Between two requests a client may replace a tag by a branch, or a branch by a tag, so tags are read before and
+    # after.
     tags_before, branches, tags = (
         {ref.id: ref.commit_id for ref in ask()} for ask in (api.tags, api.branches, api.tags)
     )
-    # One that names another commit by now counts as a branch of no name that there is.
+    # A tag that moved in between counts as a branch, under a name that no branch can have.
     moved = {f"tag {tag}": id_ for tag, id_ in tags_before.items() if tags.get(tag, id_) != id_}
     return ReasonsToStay(branches | moved, tags_before | tags, rules, policy)
 
@@ -262,14 +264,14 @@ def read(
     *,
     at_once: bool = False,
 ) -> Readings:
-    """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.
+    """Reads the inputs of retention. Rules and the server's list are read after the dump, so that they are newer.
 
     Args:
         prepared_until, at_once: as for `commits.complete_dump`.
-        before: the commits that this names are among those of the dump.
+        before: its commits must be among those of the dump.
     Raises:
         AccessDenied, NotFound, NotSupported: the server refuses to dump.
-        ConfigurationError: the policy file or a rule of the server cannot be meant.
+        ConfigurationError: the policy file or a rule of the server is out of range or invalid.
         LakeFSError: the server refuses its rules or its list, or fails.
         CorruptFile: a file cannot be read.
     """
@@ -297,9 +299,9 @@ def expired_in_earlier_sweeps(repository: OpenRepository, note: LogLine) -> pa.C
 
 
 def written_times(repository: OpenRepository, commits: CommitColumns) -> Integers | None:
-    """When the metarange's file of each commit was written; None where claimed dates are believed.
+    """Write time of each commit's metarange file; None if claimed dates are trusted.
 
-    To be asked for after the commits: each file is there by then. Raises StorageError.
+    Call it after reading the commits: all files exist by then. Raises StorageError.
     """
     if repository.settings.commit_dates == "claimed":
         return None
@@ -309,11 +311,11 @@ def written_times(repository: OpenRepository, commits: CommitColumns) -> Integer
 
 
 def retention(repository: OpenRepository, readings: Readings, now: datetime) -> Retention:
-    """Computes which commits stay.
+    """Computes the commits that stay.
 
     Raises:
-        ConfigurationError: a rule of the server cannot be meant.
-        LakeFSError: the graph is not whole.
+        ConfigurationError: a rule of the server is out of range.
+        LakeFSError: the graph is incomplete.
         CorruptFile: the server's list contradicts the dump.
     """
     dump, policy = readings.dump, readings.policy
@@ -340,12 +342,12 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
 
 
 def with_dates(graph: Graph, written: Integers, now: datetime) -> Graph:
-    """The graph with the latest date that is known of each commit, see `dated_by_files`. Raises LakeFSError."""
+    """The graph with the latest known date of each commit, see `dated_by_files`. Raises LakeFSError."""
     return graph.dated(dated_by_files(graph.commits, written, now), earliest_seconds(graph.commits, written))
 
 
 def _keep_earlier(repository: OpenRepository, retained: Retention, before: ReasonsToStay, now: datetime) -> Retention:
-    """Retention by which also stays what the reasons of an earlier moment keep."""
+    """Retention that also keeps the commits kept by the reasons of an earlier moment."""
     readings = retained.readings
     policy = retention_rules.parse_policy(before.policy, repository.settings.retention_policy)
     dump = replace(readings.dump, branches=dict(before.branches), tags=dict(before.tags))
@@ -371,7 +373,7 @@ def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tup
 def _listed(
     repository: OpenRepository, columns: CommitColumns, listed: ServerCommits | None
 ) -> tuple[Integers, dict[str, str]]:
-    """Positions of the server's commits, and those that the dump lacks with their metaranges."""
+    """Positions of the server's commits, and metaranges of commits that the dump lacks."""
     if listed is None:
         return np.empty(0, np.int64), {}
     at = columns.positions(listed.ids)
@@ -395,7 +397,7 @@ def _listed(
 
 
 def define(retained: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
-    """Puts together what stays and what may be taken, with the counts, warnings and guards that belong to it."""
+    """Combines the live and the expired commits with their counts, warnings and guards."""
     readings, dump, policy = retained.readings, retained.readings.dump, retained.readings.policy
     unknown = retention_rules.unknown_names(readings.rules, policy, dump.branches, dump.tags)
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
@@ -495,7 +497,7 @@ def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:
-    """Branches whose head is older than an age, the oldest first; none where no age is given."""
+    """Branches whose head is older than an age, the oldest first; none without an age."""
     if stale_after is None:
         return ()
     branches = [StaleBranch(branch, date(graph.commits, head)) for branch, head in graph.heads.items()]
@@ -526,7 +528,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """The rule of a branch or of dangling commits, how many commits it alone keeps, when the head was made (UTC).
+    """The rule of a branch or of dangling commits, the number of commits it alone keeps, and the head's date (UTC).
 
     Attributes:
         branch: None for dangling commits.
@@ -544,7 +546,7 @@ class RuleLine:
 
 
 def rule_lines(retained: Retention, now: datetime) -> tuple[RuleLine, ...]:
-    """Branches by name, then dangling commits; nothing where every commit stays."""
+    """Branches by name, then dangling commits; empty if every commit stays."""
     if retained.active is None:
         return ()
     graph, rules = retained.graph, retained.active.rules

@@ -1,31 +1,31 @@
-"""The retention rule that applies to each branch: the server's rules, and a policy of our own on top of them.
+"""The retention rule of each branch: the server's rules, and a policy of our own on top.
 
-Without rules on the server everything is kept, whatever a policy says, unless the policy replaces the server's rules.
-A policy can only keep more than the server's rules, unless it says `replace: true`. A policy is a YAML file, and each
-fault of the file is reported with its line:
+Without rules on the server everything is kept, even with a policy, unless the policy replaces the server's rules.
+A policy can only keep more than the server's rules, unless it says `replace: true`. A policy is a YAML file. Each error
+in the file is reported with its line:
 
-default: 21d            # branches that no rule below fits, and dangling commits
+default: 21d            # branches that match no rule below, and dangling commits
 branches:
   main: 8w
-  user-*: 36h           # an exact name wins over patterns, of patterns the longest; equally long ones all apply
+  user-*: 36h           # an exact name wins over patterns, then the longest pattern; equally long ones all apply
   "{dev,test}-[0-9]": 5d
   "release-*":
     retention: 30d
-    keep_last: 5        # these stay whatever their age: the newest commits,
+    keep_last: 5        # these stay at any age: the newest commits,
     keep: {daily: 7, weekly: 4, monthly: 12, yearly: 3}  # and the newest one of each of the last days, weeks, …
-    follow: all-parents # first-parents by default: what merges brought in stays for 30d, too
+    follow: all-parents # first-parents by default: merged commits stay for 30d, too
 pinned:                 # these commits stay
   - 5f5d7ef81b54ea39c0628742c3572eaa93194b363fce135ff345dc5281e91168
-keep_tags: true         # tagged commits stay; so they do by default. false: none, ["v*"]: those of some tags
+keep_tags: true         # tagged commits stay, the default. false: none, ["v*"]: commits of some tags
 stale_after: 90d        # reports branches whose head is older
-stale_branches:         # `lakefs-gc branches` shows and deletes these; of several rules the first that fits
+stale_branches:         # `lakefs-gc branches` shows and deletes these; the first matching rule applies
   - branches: ["user-*", "{dev,test}-*"]
     max_inactivity: 30d # since the last commit; without a limit the branches stay
     max_age: 180d       # since the first commit of its own; with both, both must be over
-    uncommitted: true   # with uncommitted changes, too; the last write counts for max_inactivity
-replace: false          # true: the server's rules do not count
+    uncommitted: true   # also branches with uncommitted changes; the last write counts for max_inactivity
+replace: false          # true: the server's rules are ignored
 
-`load_server_rules` reads rules for the server from a file in the JSON of its API, as `lakectl gc set-config` takes it:
+`load_server_rules` reads rules for the server from a JSON file in the format of `lakectl gc set-config`:
 
 {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
 """
@@ -62,11 +62,11 @@ from lakefs_gc_assets.lakefs.formats.refs import Integers
 from lakefs_gc_assets.settings import CommitDates
 
 LONGEST_RETENTION = timedelta(days=36_500)
-"""A hundred years: a longer one is taken for a mistake."""
+"""A hundred years; a longer retention is rejected as a mistake."""
 
 
-# A launch may bring policies, so their cost is bounded: each rule meets each branch, and YAML nests by recursion. A
-# pattern is compiled at about 9 µs and 30 bytes for each character.
+# A launch may bring policies, so their cost is bounded: each rule is matched against each branch, and YAML nests by
+# recursion. Compiling a pattern takes about 9 µs and 30 bytes per character.
 _LONGEST_FILE, _LONGEST_PATTERN, _MOST_ALTERNATIVES = 1_000_000, 1_000, 1_000
 _MOST_RULES, _MOST_CHARACTERS = 10_000, 500_000
 
@@ -83,15 +83,15 @@ PERIODS: Mapping[str, Callable[[Integers], Integers]] = {
     "monthly": partial(_calendar_numbers, "M"),
     "yearly": partial(_calendar_numbers, "Y"),
 }
-"""From seconds since 1970 (UTC) to numbers of the days, ISO weeks, months or years that they lie in. A policy and the
-reasons to stay name periods by these words."""
+"""Functions from seconds since 1970 (UTC) to numbers of days, ISO weeks, months or years. A policy and the reasons
+to stay name periods by these words."""
 COUNTS = (LAST, *PERIODS)
 
 
 def count_number(name: str) -> int:
     """Position of a count in COUNTS.
 
-    Raises ValueError for a name that is none of them: left out, or taken for another one, it would keep fewer commits.
+    Raises ValueError for any other name: skipping it or confusing it with another would keep fewer commits.
     """
     if name not in COUNTS:
         raise ValueError(f"{name!r} is none of {', '.join(PERIODS)} and {LAST}")
@@ -99,7 +99,7 @@ def count_number(name: str) -> int:
 
 
 Keeps = tuple[tuple[str, int], ...]
-"""How many of the newest commits stay (LAST), and for how many PERIODS the newest commit of each."""
+"""Number of newest commits that stay (LAST), and number of PERIODS whose newest commit stays."""
 
 
 Value = TypeVar("Value")
@@ -118,11 +118,11 @@ _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
 _KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "stale_branches", "replace")
 _MOST_FAULTS = 10
-"""Faults of one file that a message names."""
+"""Maximum errors of one file in a message."""
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration that a text states. Raises ConfigurationError, which says what is wrong with it."""
+    """The duration that a text states. Raises ConfigurationError, which names the error."""
     if _NEGATIVE.fullmatch(text):
         raise ConfigurationError(f"{text} is negative")
     if _NUMBER.fullmatch(text):
@@ -136,7 +136,7 @@ def parse_duration(text: str) -> timedelta:
     return duration
 
 
-# The model below reads nodes as far as its fields ask for them, never a whole document: aliases nest without end.
+# The model below reads nodes only as its fields need them, never a whole document: aliases can nest without end.
 def _fault(node: yaml.Node, problem: str) -> PydanticCustomError:
     return PydanticCustomError("policy", "line {line}: {problem}", {"line": _line(node), "problem": problem})
 
@@ -165,7 +165,7 @@ def _items(node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.N
 
 
 def _values(node: yaml.Node, what: str, keys: Collection[str]) -> dict[str, yaml.Node]:
-    """Values by their keys, which may be no others. A key without a value is refused: it may be a limit."""
+    """Values by key. Other keys are rejected, and so is a key without a value: it may be meant as a limit."""
     values: dict[str, yaml.Node] = {}
     for key, value in _items(node, what):
         if key.value in _SERVER_FIELDS:
@@ -180,7 +180,7 @@ def _values(node: yaml.Node, what: str, keys: Collection[str]) -> dict[str, yaml
 
 
 def _word(kind: str, read: Callable[[str], Value]) -> Callable[[yaml.Node], Value]:
-    """Reads one word; `read` raises ConfigurationError for one that it does not know."""
+    """Reads one word; `read` raises ConfigurationError for an unknown one."""
 
     def validate(node: yaml.Node) -> Value:
         text = _text(node, kind)
@@ -221,14 +221,14 @@ _Commit = Annotated[str, PlainValidator(_word("the id of a commit with all 64 di
 
 @dataclass(frozen=True, slots=True)
 class BranchRule:
-    """The retention of branches whose name fits.
+    """The retention of branches that match a pattern.
 
     Attributes:
-        keeps: which commits of the branch stay besides, whatever their age.
-        all_parents: whether the retention counts for what merges brought in, too.
+        keeps: commits of the branch that also stay, at any age.
+        all_parents: True if the retention also counts for merged commits.
 
-    In a pattern `*` stands for anything, `?` for one character, `[a-c]` for one of these and `[!a-c]` for one other.
-    Braces are expanded before: each alternative has a rule of its own.
+    In a pattern `*` matches anything, `?` one character, `[a-c]` one of these and `[!a-c]` any other one. Braces are
+    expanded before: each alternative has its own rule.
     """
 
     pattern: str
@@ -239,28 +239,28 @@ class BranchRule:
 
     @property
     def merged(self) -> timedelta | None:
-        """For how long what merges brought in stays; None if it goes by other rules alone."""
+        """Retention of merged commits; None if only other rules apply to them."""
         return self.retention if self.all_parents else None
 
     @property
     def exact(self) -> bool:
-        """True if it is the name of one branch."""
+        """True if the pattern is the name of one branch."""
         return _is_exact(self.pattern)
 
     def fits(self, branch: str) -> bool:
-        """True if it applies to a branch."""
+        """True if the rule applies to a branch."""
         return _fits(self.pattern, branch)
 
 
 @dataclass(frozen=True, slots=True)
 class StaleRule:
-    """When branches whose name fits are stale: when all of its limits are over. Without limits never.
+    """Limits after which matching branches are stale: all of its limits must be over. Without limits, none are.
 
     Attributes:
         patterns: without braces.
         max_age: since the first commit of the branch's own.
         max_inactivity: since its last commit or staged write.
-        uncommitted: True if also branches with uncommitted changes are.
+        uncommitted: True if branches with uncommitted changes can be stale, too.
     """
 
     patterns: tuple[str, ...]
@@ -275,16 +275,16 @@ class StaleRule:
 
 @dataclass(slots=True)
 class _Spent:
-    """Names and patterns that policies have so far, with their alternatives written out, and their characters."""
+    """Number of names and patterns in all policies so far, with expanded alternatives, and their characters."""
 
     names: int = 0
     characters: int = 0
 
 
 def _expand(node: yaml.Node, info: ValidationInfo, what: str) -> Iterator[tuple[str, int]]:
-    """What a name or pattern stands for without its braces, one at a time, with its line.
+    """Yields the alternatives of a name or pattern, without braces, with its line.
 
-    Raises PydanticCustomError for what is none, and beyond the bounds.
+    Raises PydanticCustomError for invalid names or patterns, and beyond the bounds.
     """
     text, spent = _text(node, f"a name or pattern of {what}"), info.context
     assert isinstance(spent, _Spent)
@@ -315,7 +315,7 @@ def _list_of(what: str, items: str) -> Callable[[yaml.Node], list[yaml.Node]]:
 
 
 def _names(node: yaml.Node, info: ValidationInfo, what: str) -> list[tuple[str, int]]:
-    """Names and patterns of a list, or one of them, without braces, with their lines."""
+    """Names and patterns of a list, or a single one, without braces, with their lines."""
     items = node.value if isinstance(node, yaml.SequenceNode) else [node]
     return [name for item in items for name in _expand(item, info, what)]
 
@@ -353,7 +353,7 @@ def _read_stale_rule(node: yaml.Node, info: ValidationInfo) -> dict[str, object]
     return {"patterns": patterns, "line": _line(node), **parts}
 
 
-# Names are expanded and counted once, in `_read_policy`, for the tags and for their lines.
+# Names are expanded and counted only in `_read_policy`, for the tags and for their lines.
 def _read_tags(tags: yaml.Node | tuple[str, ...]) -> bool | tuple[str, ...]:
     return tags if isinstance(tags, tuple) else _read_flag(tags)
 
@@ -373,16 +373,16 @@ def _read_policy(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy; the default one adds nothing but the tags. It is the model that YAML nodes of a file are read by.
+    """A policy; the default one only keeps tags. Pydantic reads the YAML nodes of a file by this model.
 
     Attributes:
-        default: retention of branches that no rule fits, and of dangling commits; None for the server's alone.
-        pinned: ids of commits that stay whatever their age.
-        keep_tags: whether tagged commits stay; names and patterns of the tags whose commits do.
-        tag_lines: the line of each of these names and patterns.
-        stale_after: branches whose head is older are reported, and nothing else.
-        stale: rules of branches to delete, in order; they decide nothing that a run keeps.
-        replace: whether the server's rules do not count.
+        default: retention of branches without a matching rule, and of dangling commits; None for the server's alone.
+        pinned: ids of commits that stay at any age.
+        keep_tags: True if tagged commits stay; or names and patterns of the tags whose commits stay.
+        tag_lines: the lines of these names and patterns.
+        stale_after: branches with an older head are reported, and nothing else.
+        stale: rules of branches to delete, in order; they have no effect on the objects that a run keeps.
+        replace: True if the server's rules are ignored.
     """
 
     default: _Duration | None = None
@@ -398,9 +398,9 @@ class Policy:
     tag_lines: tuple[int, ...] = field(default=(), compare=False)
 
     def rules_of(self, branch: str) -> tuple[BranchRule, ...]:
-        """The rules that apply, by their lines: an exact name wins over patterns, and of patterns the longest.
+        """The rules of a branch, by line: an exact name wins over patterns, then the longest pattern.
 
-        Of equally long patterns all apply together, so that nothing goes that one of them keeps.
+        Equally long patterns all apply together, so that a commit stays if one rule keeps it.
         """
         fitting = [rule for rule in self.rules if rule.fits(branch)]
         best = max(map(_precedence, fitting), default=None)
@@ -413,7 +413,7 @@ class Policy:
         return any(_fits(pattern, tag) for pattern in self.keep_tags)
 
     def stale_rule_of(self, branch: str) -> StaleRule | None:
-        """The first rule of stale branches that fits."""
+        """The first rule of stale branches that matches."""
         return next((rule for rule in self.stale if any(_fits(pattern, branch) for pattern in rule.patterns)), None)
 
     def tag_names(self) -> Iterator[tuple[str, int]]:
@@ -421,7 +421,7 @@ class Policy:
         return iter(()) if isinstance(self.keep_tags, bool) else zip(self.keep_tags, self.tag_lines, strict=True)
 
     def stated(self) -> list[object]:
-        """Everything that decides what is kept, as JSON can hold it."""
+        """Everything that affects which commits stay, as JSON values."""
         return [
             None if self.default is None else self.default.total_seconds(),
             sorted((rule.pattern, rule.retention.total_seconds(), *_counted(rule)) for rule in self.rules),
@@ -432,7 +432,7 @@ class Policy:
 
 
 def _counted(rule: BranchRule) -> Iterator[object]:
-    """What a rule states beside a duration; nothing of one that states no more, whose digest stays as it was."""
+    """Parts of a rule beside its duration. Empty if there are none, so that digests of such rules never changed."""
     if rule.keeps or rule.all_parents:
         yield rule.keeps, rule.all_parents
 
@@ -452,21 +452,21 @@ def _fits(pattern: str, name: str) -> bool:
     return pattern == name if _is_exact(pattern) else _expression(pattern).fullmatch(name) is not None
 
 
-# Bounded, since one process may read many policies; large enough for the patterns of one.
+# Bounded, since one process may read many policies; large enough for the patterns of one policy.
 @lru_cache(maxsize=2 * _MOST_RULES)
 def _expression(pattern: str) -> re.Pattern[str]:
-    # `translate` never goes back behind a star that has matched: with plain `.*`, a pattern of many stars never ends.
+    # `translate` never backtracks over a matched star; with plain `.*`, a pattern of many stars would take forever.
     return re.compile(translate(pattern))
 
 
 @lru_cache(maxsize=2 * _MOST_RULES)
 def _length(pattern: str) -> int:
-    """The length of a pattern where `[abc]` counts as one character, which is what it stands for."""
+    """The length of a pattern, where `[abc]` counts as the one character that it matches."""
     return len(_CLASS.sub("?", pattern))
 
 
 def may_fit(pattern: str, name: str) -> bool:
-    """True if a pattern of the server's fits a name, and where the pattern is written in a way that is not known."""
+    """True if a pattern of the server matches a name, or if its syntax is unknown."""
     patterns = [*islice(expand_braces(pattern), _MOST_ALTERNATIVES + 1)]
     too_many = len(pattern) > _LONGEST_PATTERN or len(patterns) > _MOST_ALTERNATIVES
     if too_many or not all(map(_is_pattern, patterns)):
@@ -475,14 +475,14 @@ def may_fit(pattern: str, name: str) -> bool:
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """The patterns that `{a,b}` in a pattern stands for, one at a time: their number may have no bound."""
+    """Yields the patterns that `{a,b}` in a pattern stands for; their number may be unbounded."""
     parts = _BRACES.split(pattern)
     alternatives = [part.split(",") if number % 2 else [part] for number, part in enumerate(parts)]
     return map("".join, product(*alternatives))
 
 
 def _is_pattern(text: str) -> bool:
-    """True for a name or a pattern without braces, whose ranges such as `a-c` go upwards."""
+    """True for a name, or a pattern without braces, whose ranges such as `a-c` ascend."""
     ranges = (each for group in _CLASS.findall(text) for each in _RANGE.findall(group))
     return _PATTERN.fullmatch(text) is not None and all(first <= last for first, last in ranges)
 
@@ -496,7 +496,7 @@ def in_units(duration: timedelta) -> str:
 
 
 def load_policy(file: Path) -> Policy:
-    """Reads a policy. Raises ConfigurationError that names file, line and what is wrong there."""
+    """Reads a policy. Raises ConfigurationError, which names file, line and error."""
     return parse_policy(read_policy(file), str(file))
 
 
@@ -506,7 +506,7 @@ def read_policy(file: Path) -> str:
 
 
 def _read_text(file: Path, name: str) -> str:
-    """The text of a file. Raises ConfigurationError, which calls it by this name."""
+    """The text of a file. Raises ConfigurationError, which names the file by `name`."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -516,7 +516,7 @@ def _read_text(file: Path, name: str) -> str:
 
 
 def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
-    """The policies that texts state, by their names; together they are bounded as one policy is.
+    """The policies of some texts, by name; the bounds of one policy hold for all together.
 
     Raises ConfigurationError.
     """
@@ -529,7 +529,7 @@ def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
 
 
 def parse_policy(text: str, file: str) -> Policy:
-    """The policy that a text states; `file` is its name, for messages. Raises ConfigurationError."""
+    """The policy of a text; `file` is its name, for messages. Raises ConfigurationError."""
     return _parse(text, file, _Spent())
 
 
@@ -554,20 +554,20 @@ def _parse(text: str, file: str, spent: _Spent) -> Policy:
 
 
 def edit_policy(text: str, file: str, branch: str | None, retention: str | None) -> str:
-    """The text of a policy with one rule changed; everything else stays as it is written, comments included.
+    """The text of a policy with one rule changed; everything else stays unchanged, including comments.
 
     Args:
         file: its name, for messages.
         branch: a name or pattern; None for the default.
         retention: such as 21d; None removes the rule of the branch.
     Raises:
-        ConfigurationError: the text is no policy or would be none, there is no rule to remove, or the text is written
-            in a way that this does not understand.
+        ConfigurationError: the text before or after the change is not a policy, there is no rule to remove, or this
+            function cannot edit the text's layout.
     """
     duration = None if retention is None else parse_duration(retention)
     before = parse_policy(text, file)
     after = parse_policy(edited := _edited(text, file, branch, retention), file)
-    # However the text is written, the policy may differ in this rule alone.
+    # In any layout of the text, the policy may differ only in this rule.
     changed: set[str | None] = {None} if branch is None else {*expand_braces(branch)}
     expected = {pattern: rule for pattern, rule in _rules(before).items() if pattern not in changed}
     if duration is not None:
@@ -582,13 +582,13 @@ def _rule_like(pattern: str | None) -> BranchRule:
 
 
 def _rules(policy: Policy) -> dict[str | None, BranchRule]:
-    """The rule of each name and pattern, wherever it stands; the default by None, where there is one."""
+    """The rule of each name and pattern, on any line; the default under None, if there is one."""
     rules: dict[str | None, BranchRule] = {rule.pattern: replace(rule, line=0) for rule in policy.rules}
     return rules if policy.default is None else {**rules, None: replace(_rule_like(None), retention=policy.default)}
 
 
 def _edited(text: str, file: str, branch: str | None, retention: str | None) -> str:
-    """See edit_policy: sets the value where there is one, adds the rule below the others, or removes it."""
+    """Sets the value if there is one, adds the rule below the others, or removes it; see `edit_policy`."""
     text = text if text.endswith("\n") or not text else f"{text}\n"
     top = _entries(yaml.compose(text, Loader=yaml.SafeLoader))
     name = "default" if branch is None else branch
@@ -625,14 +625,14 @@ def _edited(text: str, file: str, branch: str | None, retention: str | None) -> 
 
 
 def _last_line(node: yaml.Node) -> int:
-    """The line that a value ends in. YAML has the end of a mapping of several lines where the next key begins."""
+    """The last line of a value. For a block mapping, YAML reports the line where the next key begins."""
     while isinstance(node, yaml.MappingNode) and not node.flow_style:
         node = node.value[-1][1]
     return int(node.end_mark.line)
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """Keys of a mapping with their nodes; none for anything else."""
+    """Keys of a mapping with their nodes; empty for other nodes."""
     return {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
@@ -642,11 +642,11 @@ _CORRECT = "Correct the rules (`lakefs-gc policy set`, or `lakectl gc set-config
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """For how long a replaced head stays; `source` says who asks for it.
+    """The time for which a replaced head stays; `source` names the rule's origin.
 
     Attributes:
-        keeps: which commits stay besides; of the first parents, whatever their age.
-        merged: for how long what merges brought in stays; None where it goes by other rules alone.
+        keeps: number of first parents that also stay, at any age.
+        merged: retention of merged commits; None if only other rules apply to them.
     """
 
     retention: timedelta
@@ -659,13 +659,13 @@ class Rule:
 
     @property
     def more(self) -> str:
-        """What it says beside a duration; empty for nothing."""
+        """Parts of the rule beside its duration; empty if there are none."""
         counts = "".join(f", {name} {count}" for name, count in self.keeps)
         return counts if self.merged is None else f"{counts}, all parents {in_units(self.merged)}"
 
 
 def encode_rule(rule: Rule | BranchRule) -> dict[str, object]:
-    """What a rule keeps, for programs; durations in seconds."""
+    """The rule for programs; durations in seconds."""
     second = timedelta(seconds=1)
     merged = None if rule.merged is None else rule.merged // second
     return {"retention_seconds": rule.retention // second, "keeps": dict(rule.keeps), "merged_seconds": merged}
@@ -673,14 +673,14 @@ def encode_rule(rule: Rule | BranchRule) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveRules:
-    """The rule of each branch that exists, and the one of dangling commits."""
+    """The rule of each existing branch, and the rule of dangling commits."""
 
     default: Rule
     branches: dict[str, Rule]
 
 
 def require_sane(server: RetentionRules) -> None:
-    """Raises ConfigurationError where a number of days cannot be meant."""
+    """Raises ConfigurationError if a number of days is out of range."""
     for name, days in (("default_retention_days", server.default_days), *server.branches.items()):
         what = name if name == "default_retention_days" else f"the rule of branch {name}"
         longest = LONGEST_RETENTION // _DAY
@@ -692,13 +692,13 @@ def require_sane(server: RetentionRules) -> None:
 
 
 def effective(server: RetentionRules | None, policy: Policy, branches: Iterable[str]) -> EffectiveRules | None:
-    """The rules that apply; None where everything is kept.
+    """The rules that apply; None if everything is kept.
 
     Args:
-        server: None where the repository has no rules.
-        branches: every branch there is.
+        server: None if the repository has no rules.
+        branches: all existing branches.
     Raises:
-        ConfigurationError: a rule of the server cannot be meant.
+        ConfigurationError: a rule of the server is out of range.
     """
     if server is not None:
         require_sane(server)
@@ -721,7 +721,7 @@ def effective(server: RetentionRules | None, policy: Policy, branches: Iterable[
 def unknown_names(
     server: RetentionRules | None, policy: Policy, branches: Iterable[str], tags: Iterable[str]
 ) -> tuple[str, ...]:
-    """Names of branches and tags that do not exist, in rules that keep something: perhaps gone, perhaps misspelt."""
+    """Names of missing branches and tags in rules that keep something: they may be deleted or misspelt."""
     known, known_tags = set(branches), set(tags)
     rules = [(f"the server's rule of {branch}", branch) for branch in (server.branches if server else ())]
     rules += [
@@ -738,9 +738,9 @@ def unknown_names(
 
 
 def fitting_nothing(policy: Policy, branches: Collection[str], tags: Collection[str]) -> Iterator[str]:
-    """Patterns that fit no branch or tag, and names of stale branches that do not exist, with their lines.
+    """Patterns that match no branch or tag, and names of stale branches that do not exist, with their lines.
 
-    They may be meant for branches that are not made yet, or misspelt. `unknown_names` has all other names.
+    They may be for future branches, or misspelt. `unknown_names` has all other names.
     """
 
     def fits_any(pattern: str, names: Collection[str]) -> bool:
@@ -759,7 +759,7 @@ def fitting_nothing(policy: Policy, branches: Collection[str], tags: Collection[
 
 
 def headless(rules: EffectiveRules) -> Iterator[str]:
-    """Warnings about rules of zero days, which keep nothing but branch heads."""
+    """Warnings about rules of zero days, which keep only branch heads."""
     branches = [branch for branch, rule in rules.branches.items() if not (rule.retention or rule.keeps or rule.merged)]
     if branches:
         named = ", ".join(sorted(branches)[:10]) + (" …" if len(branches) > 10 else "")
@@ -772,7 +772,7 @@ def headless(rules: EffectiveRules) -> Iterator[str]:
 
 
 def digest(server: RetentionRules | None, policy: Policy, commit_dates: CommitDates) -> str:
-    """Names the rules: two runs with the same digest applied the same ones, to dates of the same kind."""
+    """Digest of the rules: two runs with the same digest applied the same rules to dates of the same kind."""
     stated = None if server is None else [server.default_days, sorted(server.branches.items())]
     return hashlib.sha256(json.dumps([stated, policy.stated(), commit_dates]).encode()).hexdigest()
 
@@ -792,7 +792,7 @@ def _of_policy(policy: Policy, branch: str) -> Rule | None:
 
 
 def _longer(first: Rule, second: Rule | None) -> Rule:
-    """The longer one of a rule of the server and one of the policy, with what the policy keeps besides."""
+    """The longer rule of the server's and the policy's, with the commits that the policy also keeps."""
     if second is None or second.retention > first.retention:
         return second or first
     return replace(first, keeps=second.keeps, merged=second.merged)
@@ -813,7 +813,7 @@ class _ServerRules(BaseModel):
 
 
 def load_server_rules(file: Path) -> RetentionRules:
-    """Reads rules. Raises ConfigurationError where they are no such JSON, or cannot be meant."""
+    """Reads rules. Raises ConfigurationError if they are not such JSON, or out of range."""
     try:
         stated = _ServerRules.model_validate_json(_read_text(file, str(file)))
     except ValidationError as error:
@@ -834,7 +834,8 @@ def load_server_rules(file: Path) -> RetentionRules:
 
 
 def require_settable(server: RetentionRules, source: str) -> None:
-    """Raises ConfigurationError, which names their source, for rules that cannot be meant or mean none to lakeFS."""
+    """Raises ConfigurationError, which names their source, for rules out of range, or which lakeFS treats as no
+    rules."""
     require_sane(server)
     if not server.default_days and not server.branches:
         raise ConfigurationError(
@@ -844,7 +845,7 @@ def require_settable(server: RetentionRules, source: str) -> None:
 
 
 def edit_server_rules(server: RetentionRules | None, branch: str | None, retention: str | None) -> RetentionRules:
-    """The server's rules with one rule changed, as `edit_policy` changes one of a policy. Raises ConfigurationError."""
+    """The server's rules with one rule changed, as in `edit_policy`. Raises ConfigurationError."""
     source = "the server's rules"
     duration = timedelta() if retention is None else parse_duration(retention)
     if duration % _DAY:
