@@ -10,7 +10,7 @@
         - repository: measurements
         - repository: images
 
-Attributes are those of a configuration file (`settings.py`, `configuration_file.py`).
+The attributes are the settings of a configuration file (`settings.py`, `configuration_file.py`).
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ EXTENSIONS = (forecast.define, check.define, branches.define)
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Definitions of the repositories in the configuration file; without a file, a graph to look at, not to run."""
+    """Definitions of the repositories in the configuration file; without a file, a graph to view, not to run."""
     file = default_file()
     repositories = load_all(file) if file else (Loaded(Configuration(), {}),)
     executor = dg.Definitions(executor=dg.in_process_executor)

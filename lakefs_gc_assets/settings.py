@@ -1,4 +1,4 @@
-"""Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
+"""Every setting, described once: the same classes define the configuration file and the texts in the Dagster UI.
 
 `configuration_file` reads the file.
 """
@@ -19,7 +19,7 @@ _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 """Owners and tags of assets that Dagster accepts."""
 
 FlowName = Literal["clean", "optimized", "committed", "unified"]
-"""The flows that a run can be asked for, as in a plan."""
+"""The flows that a user can request, as in a plan."""
 
 SweepMode = Literal["delete", "quarantine"]
 """Treatment of candidates by a sweep."""
@@ -28,10 +28,10 @@ CommitDates = Literal["written", "claimed"]
 """Date of a commit for retention rules: see `collection.commit_dates`."""
 
 Encryption = Literal["", "AES256", "aws:kms", "aws:kms:dsse"]
-"""How S3 encrypts what is written; empty for what the bucket does by itself."""
+"""Encryption of written objects by S3; empty for the bucket's default."""
 
 LaunchedSweep = Literal["never", "approved", "any"]
-"""How far whoever launches a run through Dagster may let it delete."""
+"""Limit on deletions by runs that are launched through Dagster."""
 
 
 class Settings(BaseModel):
@@ -41,7 +41,7 @@ class Settings(BaseModel):
 
 
 def _secret(what: str) -> Any:
-    """A setting that messages, logs and the UI never show, and that a file takes from the environment alone."""
+    """A setting that messages, logs and the UI never show, and that a file can only take from the environment."""
     description = f"{what}; write {{env: NAME}} in a file."
     return Field(default="", description=description, repr=False, json_schema_extra={"dagster__is_secret": True})
 
@@ -85,7 +85,7 @@ CREDENTIALS = (
     "client_secret",
     "signing_key",
 )
-"""Settings of `store` that other processes read from their own environment where the file takes them from there."""
+"""Settings of `store` that other processes read from their own environment, if the file takes them from there."""
 
 
 class StoreSettings(Settings):
@@ -161,17 +161,17 @@ class StoreSettings(Settings):
         return variables
 
     def __hash__(self) -> int:
-        """A hash of the content: what is handed to other processes is told apart by its settings."""
+        """A hash of the content, so that other processes can compare settings."""
         return hash(self.model_dump_json())
 
     def by_reference(self) -> "StoreSettings":
-        """The settings without credentials that are in environment variables: for other processes."""
+        """The settings for other processes, without credentials that are in environment variables."""
         return self.model_copy(update=dict.fromkeys(self.from_environment, ""))
 
     def with_credentials(self) -> "StoreSettings":
         """The settings with credentials from the environment of this process.
 
-        Raises ConfigurationError where a variable is not set here.
+        Raises ConfigurationError if a variable is not set here.
         """
         for name, variable in self.from_environment.items():
             if variable not in os.environ:
@@ -410,7 +410,7 @@ class CollectionSettings(Settings):
 
     @property
     def counts_old_unnamed_ranges(self) -> bool:
-        """True if what ranges hold that no commit names counts as live, however old they are."""
+        """True if objects in ranges that no commit names count as live at any age."""
         return self.keep_unnamed_ranges and self.keep_old_unnamed_ranges
 
 
@@ -451,7 +451,7 @@ RELAXABLE = tuple(
 
 
 def lacks_deployment(section: str, resource: str) -> ConfigurationError:
-    """The error for a resource of a Dagster deployment that a section names where there is none."""
+    """The error for a section that names a resource of a Dagster deployment outside of one."""
     return ConfigurationError(
         f"{section}.resource is {resource}, a resource of a Dagster deployment, and there is none here"
     )
@@ -571,7 +571,7 @@ class NotificationSettings(Settings):
 _GB = 2**30
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 UNKNOWN_CLASS = "unknown"
-"""Stands for the storage class of objects that were not listed, or were listed by an earlier version."""
+"""Storage class of objects that were not listed, or were listed by an earlier version."""
 
 
 class ReportSettings(Settings):
@@ -586,10 +586,10 @@ class ReportSettings(Settings):
     currency: str = Field(default="USD", max_length=10, description="Currency of that price.")
 
     def monthly_cost(self, total: int, classes: Mapping[str, int]) -> tuple[float, int]:
-        """Cost of bytes for a month, and how many of them are of a class without a price.
+        """Monthly cost of bytes, and the number of bytes in storage classes without a price.
 
         Args:
-            total: all bytes; those in no class are of unknown class.
+            total: all bytes; bytes beyond those in `classes` are of unknown class.
             classes: bytes by storage class.
         """
         prices = self.price_per_gb_month
@@ -653,6 +653,6 @@ class Configuration(Settings):
 
     @property
     def resource_keys(self) -> dict[str, str]:
-        """The key of the deployment's resource that a section names, by section; without those that name none."""
+        """Keys of the deployment's resources by section; sections without a resource are left out."""
         keys = {"store": self.store.resource, "spark": self.spark.resource}
         return {section: key for section, key in keys.items() if key}

@@ -35,17 +35,17 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.tasks import Rows
 
 _CELLS_DESCRIBED = 200
-"""With more, Dagster takes minutes: it looks each cell up among all of them, and copies earlier metadata."""
+"""With more cells, Dagster takes minutes: it searches all cells for each one, and copies earlier metadata."""
 
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
-    """Lists what is stored."""
+    """Lists the objects in the store."""
     with run_step(context, collector, begins=True) as current:
         return run.list_stored(current)
 
 
 def uncommitted_df(context: dg.AssetExecutionContext, collector: Collector, store_df: Stored) -> UncommittedData:
-    """Reads what is staged or tracked as copied."""
+    """Reads the addresses that are staged or tracked as copied."""
     with run_step(context, collector) as current:
         return run.read_uncommitted(current, store_df)
 
@@ -53,7 +53,7 @@ def uncommitted_df(context: dg.AssetExecutionContext, collector: Collector, stor
 def committed_df(
     context: dg.AssetExecutionContext, collector: Collector, uncommitted_df: UncommittedData
 ) -> CommittedData:
-    """Reads what live commits hold."""
+    """Reads the addresses in live commits."""
     with run_step(context, collector) as current:
         return run.read_committed(current, uncommitted_df)
 
@@ -65,10 +65,10 @@ def candidates(
     uncommitted_df: UncommittedData,
     committed_df: CommittedData,
 ) -> Candidates:
-    """Subtracts what is live from what is stored."""
+    """Subtracts the live addresses from the stored objects."""
     with run_step(context, collector) as current:
         marked = run.mark(current, store_df, uncommitted_df, committed_df)
-        # An ephemeral instance ends with its process, so nobody would see the charts.
+        # An ephemeral instance ends with its process: its charts would never be seen.
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
             counts = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
@@ -128,7 +128,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         pool=names.pool,
         metadata=metadata,
         dagster_type=FRAME_TYPE,
-        # A step that launches the run that was meant makes no frame itself.
+        # A step that launches all five assets instead makes no frame itself.
         output_required=False,
     )
     def asset(
@@ -150,13 +150,13 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 
 
 def _launch_whole(context: dg.AssetExecutionContext, names: Names, not_begun: NotBegun) -> None:
-    """Asks the sensor to materialize all five assets under a name whose run nobody began."""
+    """Requests a run of all five assets from the sensor, under a name without a run."""
     context.log.warning(
         f"a run begins with store_df, and none over {plans.describe_windows(not_begun.windows)} is called "
         f"{not_begun.name}: the sensor {names.qualified('launch_opened_runs')} launches one of all five assets under "
         "this name within seconds"
     )
-    # A range goes by Dagster's order of windows, in which the cells of an input are not.
+    # A range follows Dagster's order of windows, which differs from the order of an input's cells.
     ordered = context.instance.get_dynamic_partitions(names.partitions.windows.name or "")
     windows = [window for window in ordered if window in not_begun.windows]
     tags = names.partitions.tags(not_begun.name, windows, requested_flow(context.run).value)
@@ -169,9 +169,9 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
     """Runs one step of the run that the context's partitions name.
 
     Args:
-        begins: True for the first step, which opens a run if nobody opened one of that name.
+        begins: True for the first step, which opens a run if its name has none.
     Raises:
-        RunEnded: the run has ended well already, and its first step is among the steps that were launched.
+        RunEnded: the run has already ended well, and its first step is among the launched steps.
         dagster.Failure: with a message of one line; the failed run's report is stored before.
     """
     historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
@@ -216,9 +216,9 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
 
 
 def _open_named(context: dg.AssetExecutionContext, collector: Collector, key: str, windows: tuple[str, ...]) -> str:
-    """The id of the run to begin: the one that a key means, or a new one for a name that means none yet.
+    """The id of the run to begin: the run of a key, or a new one for a name without a run.
 
-    Nobody chooses the new id, so whoever launched the run cannot approve it without having seen it.
+    The new id is generated. So the launcher of the run cannot approve it without having seen it.
 
     Raises OrderViolation for a key that cannot be a name.
     """
@@ -234,7 +234,7 @@ def _open_named(context: dg.AssetExecutionContext, collector: Collector, key: st
 
 
 def _made_before(context: dg.AssetExecutionContext, collector: Collector, names: Names) -> StoredFrame[Any]:
-    """The stored frame of an asset of a run that has ended well, with the metadata that its making added.
+    """The stored frame of an asset of a run that has ended well, with the metadata of its first materialization.
 
     Raises dagster.Failure if it is no longer stored: the run's key is removed, so that its cells do not stay failed.
     """
@@ -272,7 +272,7 @@ def _spark_host(context: dg.AssetExecutionContext, collector: Collector, permit:
     """Runs a step with the repository's resource and on Spark.
 
     Args:
-        permit: the run's permit; None if somebody materializes assets without opening a run.
+        permit: the run's permit; None if a user materializes assets without opening a run.
     """
     return StepHost(
         open=partial(collector.open_for, permit),
@@ -286,7 +286,7 @@ def _spark_host(context: dg.AssetExecutionContext, collector: Collector, permit:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Adds metadata of each cell for the UI; nothing of runs over many windows."""
+    """Adds metadata of each cell for the UI; nothing for runs over many windows."""
     cells = context.partition_keys
     for cell in cells if len(cells) <= _CELLS_DESCRIBED else ():
         assert isinstance(cell, dg.MultiPartitionKey)
@@ -297,7 +297,7 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> N
 def next_steps(
     context: dg.AssetExecutionContext, collector: Collector, plan: Plan, report: Report
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
-    """What a dry run leaves to decide, and a link that undoes the newest deletion, if the UI has one."""
+    """The pending decision about a dry run, and a link that undoes the newest deletion, if the UI has one."""
     names = collector_names(context, collector)
     if undo := link("See what can be brought back", restore_address(collector, names, context.run, report)):
         return undo
@@ -308,7 +308,7 @@ def next_steps(
 def _approval(
     context: dg.AssetExecutionContext, collector: Collector, plan: Plan, found: ApprovableGarbage
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
-    """What there is to decide about a dry run, with a link if the UI has one; empty for a run that sweeps."""
+    """The pending decision about a dry run, with a link if the UI has one; empty for a run that sweeps."""
     if plan.sweep:
         return {}
     if not found.objects:
@@ -321,7 +321,7 @@ def _approval(
 
 
 def report_figures(report: Report) -> dict[str, object]:
-    """Metadata of a report for the UI; bytes that moved to quarantine do not count as freed."""
+    """Metadata of a report for the UI; bytes in quarantine do not count as freed."""
     rows = {
         name: described(objects, figure.unit, object_bytes)
         for name, figure, objects, object_bytes in report.statistics.labelled(SWEEP)
@@ -336,7 +336,7 @@ def report_figures(report: Report) -> dict[str, object]:
 
 
 def funnel(report: Report) -> dg.MarkdownMetadataValue:
-    """A bar chart of the objects that a run looked at: live, kept all the same, garbage, and gone of the garbage."""
+    """A bar chart of the examined objects: live, kept for other reasons, garbage, and deleted or moved garbage."""
     statistics = report.statistics
     steps = {
         "looked at": statistics.listed,

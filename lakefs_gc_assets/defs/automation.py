@@ -1,4 +1,4 @@
-"""Schedules, and sensors that launch opened runs, and an optimized run after each run that deleted.
+"""Schedules, and sensors that launch opened runs, and an optimized run after each sweep.
 
 All schedules are off until turned on: clean runs, dry runs, removal of old runs and of quarantined objects.
 """
@@ -31,7 +31,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings
 
 _SENSOR_SECONDS = 4
-"""Minimum seconds between two ticks of launch_opened_runs: less than the 5 of a round of Dagster's daemon.
+"""Minimum seconds between two ticks of launch_opened_runs. It is below the 5 s of a round of Dagster's daemon.
 
 With 5, every second round comes a few milliseconds too early, and ticks are 10 s apart.
 """
@@ -42,7 +42,7 @@ _WATCH_SECONDS = 600
 def launch_opened_runs(names: Names) -> dg.SensorDefinition:
     """Launches each run that open_run opened and each deletion that approve approved, once.
 
-    It also launches the five assets under a new name if somebody materialized later ones alone.
+    It also launches the five assets under a new name if a user materialized only later ones.
     """
     opening, approving = names.qualified("open_run"), names.qualified("approve")
 
@@ -87,15 +87,15 @@ def launch_opened_runs(names: Names) -> dg.SensorDefinition:
 
 
 def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.SensorDefinition:
-    """Opens an optimized run after each run that really deleted, once the cadence is over.
+    """Opens an optimized run after each run that deleted objects, once the cadence is over.
 
-    It is a plain sensor. `asset_sensor` moves its cursor past an event even if its function skips, so a report before
-    its time would be lost. It also knows only events of this instance, in their order. This one uses the reports in the
-    store, also those of runs on the command line; they have the time when each run began.
+    This is a plain sensor. `asset_sensor` moves its cursor past an event even if its function skips, so an early report
+    would be lost. It also sees only events of this instance, in their order. This sensor reads the reports in the
+    store, including reports of runs on the command line. A report has the time when its run began.
 
-    Its cursor is the id of the run that was followed last, which contains its time. Without a cursor, the run key still
-    prevents a second launch. The UI can set any cursor: what is no id, or one of a time to come, is dropped, since
-    Dagster stores the cursor again at each tick, of whatever size it is.
+    Its cursor is the id of the last followed run, which contains its time. Without a cursor, the run key still prevents
+    a second launch. Users can set any cursor in the UI. An invalid cursor, or one in the future, is dropped, since
+    Dagster stores the cursor again at each tick, however large it is.
     """
 
     @dg.sensor(
@@ -133,9 +133,9 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
 
 
 def watch_sweeps(names: Names, sweep_within: timedelta) -> dg.SensorDefinition:
-    """Reports that a sweep is overdue, or no longer is, to the check of the asset `sweeps`.
+    """Reports to the check of the asset `sweeps` that a sweep is overdue, or no longer is.
 
-    Its cursor is the last verdict that it reported.
+    Its cursor is the last reported verdict.
     """
 
     @dg.sensor(
@@ -172,7 +172,7 @@ def define_schedules(
     expire: dg.JobDefinition,
     purge: dg.JobDefinition,
 ) -> list[dg.ScheduleDefinition]:
-    """The schedules of one repository. The job open_run opens runs, so that Dagster's page Runs shows its failures."""
+    """The schedules of one repository. The job open_run opens their runs, so the page Runs shows its failures."""
 
     def schedule(
         name: str,

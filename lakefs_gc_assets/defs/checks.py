@@ -4,7 +4,7 @@ A failed check ends the run before a later step begins, stores the report of the
 
 Checks have no partitions, although their assets have. Dagster records the partition of an evaluation only if the step
 has a single one, so a passed check of a run over several windows would be shown as skipped. A check reads the frames of
-the run that its Dagster run belongs to. Executed alone, it checks the run that made its asset last, and ends nothing.
+its Dagster run's collection. If it is executed alone, it checks the last run that made its asset, and ends nothing.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class FrameModel(DataFrameModel):  # type: ignore[type-arg]
     """
 
     class Config:
-        """Columns that are not declared are an error."""
+        """Undeclared columns are an error."""
 
         strict = True
 
@@ -92,7 +92,7 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
     "isin": lambda column, allowed_values: pc.invert(pc.is_in(column.drop_null(), pa.array(allowed_values))),
     "greater_than_or_equal_to": lambda column, min_value: pc.less(column, min_value),
 }
-"""Tests for values that break a pandera rule, by the rule's name; null breaks none."""
+"""Tests for values that break a pandera rule, by the rule's name; null breaks no rule."""
 
 
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
@@ -104,13 +104,13 @@ def define(names: Names) -> list[dg.AssetChecksDefinition]:
 def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -> list[Violation]:
     """Finds errors in a frame's columns and values, in pandera's words; a valid frame is read once.
 
-    pandera would run one Spark job per rule. So it first checks names and types only, which reads nothing. Then
-    tasks (for few rows, the driver) count the rows that break any rule of the schema in one pass. pandera itself
-    validates a sound frame only by those rules that are not counted here, in a few jobs for each: what somebody adds to
-    a model needs no code here. It validates a frame with such rows by the whole schema.
+    pandera would run one Spark job per rule. So it first checks only names and types, which reads nothing. Then tasks
+    (for few rows, the driver) count the rows that break any rule of the schema in one pass. pandera itself validates a
+    sound frame only by the rules that this pass does not count, with a few jobs per rule. So a new rule in a model
+    needs no code here. pandera validates a frame with broken rows by the whole schema.
     """
     schema = model.to_schema()
-    # No environment variable may turn validation off, or let pandera cache a frame that has no rows.
+    # No environment variable may disable validation, or let pandera cache a frame without rows.
     with config_context(
         validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA, cache_dataframe=False
     ):
@@ -125,7 +125,7 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
 
 
 def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
-    """Number of rows that break each rule about values of a schema, without rules that hold or are not counted."""
+    """Number of rows that break each rule about values of a schema; rules that hold or are not counted are left out."""
     rules: dict[str, tuple[str, Callable[[pa.Array], pa.BooleanArray]]] = {}
     for name, column in schema.columns.items():
         if not column.nullable:
@@ -145,7 +145,7 @@ def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> di
 
 
 def _has_rules(schema: DataFrameSchema) -> bool:
-    """True if a schema says more of its rows than names and types of columns, and that a value is there."""
+    """True if a schema has rules beyond names, types and nullability of columns."""
     return bool(schema.checks or schema.unique or any(column.checks for column in schema.columns.values()))
 
 
@@ -157,7 +157,7 @@ def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:
 
 
 def _without(schema: DataFrameSchema, rules: Container[str] | None) -> DataFrameSchema:
-    """A schema whose columns may have nulls, without some rules about their values; None for all of these."""
+    """A schema with nullable columns, without some rules about their values; None removes all of these."""
     fewer = deepcopy(schema)
     for column in fewer.columns.values():
         column.nullable = True
@@ -203,7 +203,7 @@ class Checked:
             historian.failed(self.collector.last_opened(), self.run_id, now, why)
 
     def stored(self, frame: Frame[Figures]) -> StoredFrame[Figures]:
-        """A frame of the run. Raises OrderViolation if it was not made, or CorruptFile."""
+        """A frame of the run. Raises OrderViolation if it does not exist, or CorruptFile."""
         return StoredFrame.from_run(self.repository.store, self.repository.opener, self.run_id, frame)
 
     @property
@@ -213,7 +213,7 @@ class Checked:
 
 
 def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -> Checked:
-    """The run that the Dagster run belongs to, else the one that made the asset last. Raises dagster.Failure."""
+    """The run of the Dagster run, or else the last run that made the asset. Raises dagster.Failure."""
     collector = collector_of(names, context)
     shown = newest_metadata(context.instance, names.asset(asset))
     run_id = str(shown["run_id"]) if "run_id" in shown else None
@@ -231,7 +231,7 @@ def _check(
     """A check of an asset.
 
     Args:
-        frames: the assets whose frames it reads; the first is the one that it checks.
+        frames: the assets whose frames it reads; the first is the checked one.
         find: returns the violations.
         blocking: True if violations end the run.
     """

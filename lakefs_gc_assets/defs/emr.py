@@ -1,7 +1,7 @@
 """The job that makes a run on EMR Serverless instead of in a Dagster process.
 
-EMR's own Spark does the work. Frames, report and receipts are stored in the repository's store as always, so the
-lineage shows them afterwards.
+EMR's own Spark does the work. As in other runs, frames, report and receipts are stored in the repository's store, so
+the lineage shows them afterwards.
 """
 
 import shlex
@@ -48,7 +48,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     def run_on_emr_serverless(context: dg.OpExecutionContext, collector: Collector, config: RunConfig) -> None:
         permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
         settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
-        # What cannot be run is refused here, before anything starts at AWS.
+        # An invalid run is refused here, before anything starts at AWS.
         jobs.choose_windows(collector.open(), Flow(config.flow), config.windows)
         messages = boto3.client("s3", region_name=settings.region or None)
         client = PipesEMRServerlessClient(
@@ -79,10 +79,10 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
 
 
 def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:
-    """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none.
+    """The request that starts a job run; it contains names of AWS Secrets Manager secrets, and no secret.
 
-    Raises ConfigurationError for a Spark property from the environment, since AWS keeps and shows requests, and for a
-    resource of this deployment, which the job does not have.
+    Raises ConfigurationError for a Spark property from the environment, since AWS stores and shows requests. Also
+    raises it for a resource of this deployment, which the job cannot use.
     """
     for section, key in loaded.configuration.resource_keys.items():
         raise ConfigurationError(
@@ -119,7 +119,7 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
 
 
 def extras(loaded: Loaded, config: RunConfig, sweep: bool) -> dict[str, Any]:
-    """Input of the job on EMR through Pipes: the configuration without values of the environment, and what to run."""
+    """Input of the job on EMR through Pipes: the run, and the configuration without values of the environment."""
     content = loaded.configuration.model_dump(mode="json")
     for section, name in loaded.text_variables:
         content[section][name] = ""
@@ -136,7 +136,7 @@ def extras(loaded: Loaded, config: RunConfig, sweep: bool) -> dict[str, Any]:
 
 
 def _materialize(context: dg.OpExecutionContext, names: Names, repository: OpenRepository, run_id: str) -> Report:
-    """Adds the run's partitions, and materializes each of its stored frames; returns its report."""
+    """Adds the run's partitions, and materializes its stored frames; returns its report."""
     plan = plans.read(repository.store, run_id)
     run_key = key_of(run_id)
     names.partitions.add(context.instance, run_key, plan.windows)

@@ -1,4 +1,4 @@
-"""Failures in Dagster: messages of one line, also of the ops of jobs that collect nothing themselves."""
+"""Failures in Dagster: one-line messages, also for ops of jobs that collect nothing themselves."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 
 LaunchConfig = TypeVar("LaunchConfig", bound=dg.Config)
 Work: TypeAlias = Callable[[dg.OpExecutionContext, Collector, LaunchConfig], None]
-"""The work of an op, with the repository that it is about and the configuration of its launch."""
+"""The work of an op, with its repository and the configuration of its launch."""
 KIND = "error"
-"""Name in a failure's metadata for the class of our own error."""
+"""Metadata name of a failure for the class of our own error."""
 
 
 def explained(error: BaseException) -> dg.Failure | None:
@@ -35,7 +35,7 @@ def explained(error: BaseException) -> dg.Failure | None:
 
 
 def kind_of(metadata: Mapping[str, dg.MetadataValue]) -> type[CollectionError]:
-    """The error class of a failure, from its metadata; CollectionError if that names none."""
+    """The error class of a failure, from its metadata; CollectionError if the metadata names none."""
     noted_kind = metadata.get(KIND)
     kind = getattr(errors, str(noted_kind.value), CollectionError) if noted_kind else CollectionError
     return kind if isinstance(kind, type) and issubclass(kind, CollectionError) else CollectionError
@@ -63,7 +63,7 @@ def between_steps(collector: Collector, run_id: str, holds_lock: bool = True) ->
     """Runs work on a run outside of its steps, such as checks: a failure ends the run in the store as well.
 
     Args:
-        holds_lock: True if an earlier step of the same Dagster run handed the lock on; otherwise nothing is ended.
+        holds_lock: True if an earlier step of the same Dagster run kept the lock; otherwise nothing is ended.
     Raises:
         dagster.Failure: with our own message.
     """
@@ -103,12 +103,12 @@ def readable() -> Iterator[None]:
 def collector_op(
     names: Names, name: str, description: str, config_type: type[LaunchConfig], in_pool: bool = True
 ) -> Callable[[Work[LaunchConfig]], dg.OpDefinition]:
-    """Makes an op of a function. Our own errors in it fail the Dagster run with messages of one line.
+    """Makes an op of a function. Our own errors in it fail the Dagster run with one-line messages.
 
     Args:
-        name: of the op in a code location of one repository.
-        config_type: configuration that a launch gives.
-        in_pool: True if it waits for runs of the repository, and they for it.
+        name: name of the op in a code location with one repository.
+        config_type: configuration of a launch.
+        in_pool: True if the op and runs of the repository wait for each other.
     """
 
     def decorate(work: Work[LaunchConfig]) -> dg.OpDefinition:

@@ -1,7 +1,8 @@
 """Records of ended runs in Dagster: events of the asset `collection_history`, tags, and removal of old partitions.
 
-`collection_history` has no partitions, so Dagster plots its numbers over time: one event for each run that ended, also
-if it failed or was refused. A cell of the five assets describes a window of a run; an event here describes a whole run.
+`collection_history` has no partitions, so Dagster plots its numbers over time. It has one event for each ended run,
+failed and refused ones included. A cell of the five assets describes a window of a run; an event here describes a whole
+run.
 """
 
 import json
@@ -53,14 +54,14 @@ FREED_IN_ALL = "freed_bytes_in_all"
 OLDEST_GARBAGE = "oldest_garbage_days"
 NEWEST_RUN_SUCCEEDED, SWEPT_IN_TIME = "newest_run_succeeded", "swept_in_time"
 UNDO = "undo"
-"""Metadata with a link that undoes what a run deleted."""
+"""Metadata with a link that undoes a run's deletions."""
 NOTHING_TO_DO, DRY_RUN = "nothing to do", "dry run"
 BEGINS_OTHER = "launches all five assets"
-"""Mode of a Dagster run of later assets alone, under a name whose run nobody began."""
+"""Mode of a Dagster run of only later assets, under a name without a run."""
 _BACKFILL_TAG = "dagster/backfill"
 _BACKFILL_UNDER_WAY = ("REQUESTED", "CANCELING", "FAILING")
 _REFUSED_TAG = ".dagster/lakefs-refused"
-"""Tag of a refused Dagster run whose keys are to be removed, with the repository. The UI hides such tags."""
+"""Tag of a refused Dagster run whose keys are to be removed; its value is the repository. The UI hides such tags."""
 _REFUSED_KEYS_TAG = ".dagster/lakefs-refused-keys"
 _BETWEEN_KEYS = "\n"
 _REFUSED_IN_A_TICK = 100
@@ -69,13 +70,13 @@ _RECENT_CANCELED = 100
 _UNUSED_SECONDS = 3600
 _ERROR = 1000
 _CELLS_PLANNED = 10
-"""Windows of each of the five assets. Each is an event, which took 15 to 54 ms to store in SQLite."""
+"""Windows of each of the five assets. Each window is an event, which took 15 to 54 ms to store in SQLite."""
 _RECENT_EVENTS = 50
-"""Events of the history among which one of a Dagster run that just ended is looked for."""
+"""Maximum recent events of the history that are searched for a Dagster run that just ended."""
 
 
 def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
-    """The assets without partitions that runs report to when they end; nothing materializes them.
+    """The assets without partitions to which ended runs report; nothing materializes them.
 
     Args:
         sweep_within: maximum time between successful sweeps; zero for an installation that need not sweep.
@@ -146,7 +147,7 @@ def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksD
 def define_check(
     names: Names, asset: str, name: str, description: str, judge: Callable[[dg.DagsterInstance], CheckVerdict]
 ) -> dg.AssetChecksDefinition:
-    """A check of an asset without partitions, which reads nothing but Dagster's own records."""
+    """A check of an asset without partitions, which only reads Dagster's own records."""
 
     @dg.asset_check(asset=names.asset(asset), name=name, description=description)
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -204,7 +205,7 @@ class Historian:
     """Records the end of one Dagster run in Dagster.
 
     Attributes:
-        warn: called with records that failed; a run does not fail for that.
+        warn: called if a record cannot be written; the run does not fail.
     """
 
     instance: dg.DagsterInstance
@@ -216,21 +217,21 @@ class Historian:
     def from_context(
         cls, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext, names: Names
     ) -> "Historian":
-        """The historian of the Dagster run that a step belongs to."""
+        """The historian of a step's Dagster run."""
         return cls(context.instance, names, context.run, context.log.warning)
 
     def plans_cells(self, cells: Sequence[str]) -> None:
         """Shows cells of each asset as under way, and as failed if the Dagster run fails.
 
-        Dagster does that by itself, unless it stores one planned event for all cells of an asset, so that runs over
-        thousands of windows start in time. Then the newest windows have events of their own.
+        Dagster does that itself, unless it stores one planned event for all cells of an asset. It does so to start runs
+        over thousands of windows in time. In that case, the newest windows get events of their own.
 
         Args:
-            cells: of one run, oldest window first.
+            cells: the cells of one run, oldest window first.
         """
         with self._harmless():
             kind = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-            # An asset of the run has one event, or all of the first events are of cells.
+            # An asset of the run has one event, or all of the first events belong to cells.
             records = self.instance.get_records_for_run(self.run.run_id, of_type=kind, limit=len(STEPS)).records
             for event in (record.event_log_entry.dagster_event for record in records):
                 data: Any = event.event_specific_data if event else None
@@ -241,7 +242,7 @@ class Historian:
                         self.instance.report_dagster_event(planned_event, self.run.run_id)
 
     def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
-        """Tags the Dagster run with the id and the mode of the run that it makes."""
+        """Tags the Dagster run with the id and the mode of its run."""
         with self._harmless():
             approved = settings.approve_run == plan.run_id or plans.read_approval(store, plan.run_id) is not None
             tags = {
@@ -249,17 +250,17 @@ class Historian:
                 RUN_TAG: plan.run_id,
                 MODE_TAG: mode_of(plan, approved, settings),
             }
-            # A launch can have any tags, and a re-execution has those of the run that it repeats.
+            # A launch can have any tags, and a re-execution has those of its original.
             tags |= {tag: "under way" for tag in (ENDING_TAG, FREED_TAG) if tag in self.run.tags}
             self.instance.add_run_tags(self.run.run_id, tags)
 
     def did_nothing(self, run_id: str) -> None:
-        """Tags a Dagster run over a run that had ended well before."""
+        """Tags a Dagster run whose run had already ended well."""
         with self._harmless():
             self.instance.add_run_tags(self.run.run_id, {RUN_TAG: run_id, MODE_TAG: NOTHING_TO_DO})
 
     def ended(self, store: ObjectStore, report: Report, undo: Mapping[str, dg.MetadataValue[Any]]) -> None:
-        """Records a finished run. One that succeeded also removes overtaken runs from the partitions.
+        """Records a finished run. A successful one also removes overtaken runs from the partitions.
 
         Args:
             undo: metadata with a link that undoes its deletions; empty if it deleted nothing.
@@ -343,7 +344,7 @@ class Historian:
     def _is_recorded(self) -> bool:
         """True if the history has the end of this Dagster run.
 
-        Events that somebody reports through the webserver have metadata of plain types, which do not count.
+        Events reported by users through the webserver have metadata of plain types, and are ignored.
         """
         records = self.instance.fetch_materializations(self.names.asset(HISTORY), limit=_RECENT_EVENTS).records
         events = (record.asset_materialization for record in records)
@@ -351,7 +352,7 @@ class Historian:
         return any(isinstance(value, dg.DagsterRunMetadataValue) and value.value == self.run.run_id for value in values)
 
     def _freed_before(self) -> int | None:
-        """The total of the last event that has one; None if no recent event has one, 0 on an ephemeral instance."""
+        """The total of the newest event with a total; None if no recent event has one, 0 on an ephemeral instance."""
         if self.instance.is_ephemeral:
             return 0
         for record in self.instance.fetch_materializations(self.names.asset(HISTORY), limit=20).records:
@@ -361,13 +362,13 @@ class Historian:
         return None
 
     def _oldest_garbage(self, run_id: str) -> float | None:
-        """Age in days of the oldest garbage, from the event of the asset `candidates` of this run; None if unknown."""
+        """Age in days of the oldest garbage, from this run's event of the asset `candidates`; None if unknown."""
         shown = newest_metadata(self.instance, self.names.asset("candidates"))
         return float(shown[OLDEST_GARBAGE]) if shown.get("run_id") == run_id and OLDEST_GARBAGE in shown else None
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
-        """Makes a failure of Dagster's storage a warning: it does not fail the run."""
+        """Turns a failure of Dagster's storage into a warning, so that the run does not fail."""
         try:
             yield
         except Exception as error:
@@ -375,9 +376,9 @@ class Historian:
 
 
 def newest_undo(instance: dg.DagsterInstance, names: Names) -> dict[str, dg.MarkdownMetadataValue]:
-    """Metadata with the link that undoes the newest deletion among the recent runs; empty if none deleted anything.
+    """Metadata with the link that undoes the newest deletion among the recent runs; empty if there is none.
 
-    Events that somebody reports through the webserver have metadata of plain types, which do not count.
+    Events reported by users through the webserver have metadata of plain types, and are ignored.
     """
     if instance.is_ephemeral:
         return {}
@@ -389,7 +390,7 @@ def newest_undo(instance: dg.DagsterInstance, names: Names) -> dict[str, dg.Mark
 
 
 def _freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:
-    """Bytes that runs freed, by their reports; a report that cannot be read counts as none."""
+    """Bytes that runs freed, by their reports; unreadable reports are skipped."""
     freed = 0
     for run_id in run_ids:
         with suppress(CorruptFile):
@@ -425,12 +426,12 @@ def warnings_of(report: Report) -> dict[str, dg.MarkdownMetadataValue]:
 
 
 def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectStore, ended: Report) -> list[str]:
-    """Removes the keys of runs that failed or were canceled, and that a newer run has overtaken; returns these keys.
+    """Removes the keys of failed or canceled runs that a newer run has overtaken; returns these keys.
 
-    A run that succeeded overtakes older dry runs that failed, and launches that failed before they had a plan. A sweep
-    overtakes older sweeps too, which cannot be finished any more: their mark is older than that sweep. Their cells
-    would be shown as failed or missing for ever. Plans and reports stay in the store, and all runs stay in the history.
-    Names that somebody added an hour ago or earlier, and under which there is no run, go as well.
+    A successful run overtakes older dry runs that failed, and launches that failed before they had a plan. A sweep also
+    overtakes older sweeps, which can no longer be finished: their mark is older than that sweep. Their cells would be
+    shown as failed or missing for ever. Plans and reports stay in the store, and all runs stay in the history. Names
+    without a run are removed an hour after they were first seen.
 
     Args:
         ended: the report of the newer run, which has ended well.
@@ -445,7 +446,7 @@ def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectSt
 
 
 def _is_overtaken(store: ObjectStore, ended: Report, key: str) -> bool:
-    """True if a newer run overtakes every run that a key of the dimension run_id means, if any."""
+    """True if a newer run overtakes all runs of a key of the dimension run_id, if it has any."""
     try:
         run_id = run_id_in(key)
         runs = [run_id] if run_id else plans.runs_named(store, key)
@@ -467,9 +468,9 @@ def forget_unused(
 ) -> None:
     """Removes keys of the dimension run_id that a launch could not use: Dagster would show their cells as failed.
 
-    A key stays if it means a run, if a run was opened with that id, or if another Dagster run waits for its cells. The
+    A key stays if it has a run, if a run was opened with that id, or if another Dagster run waits for its cells. The
     keys of a backfill stay until `forget_refused` finds that it has ended. Otherwise Dagster would fail it with an
-    error about keys that do not exist, which hides the refusal.
+    error about missing keys, which hides the refusal.
     """
     names = Names(collector.name)
     keys = {cell.keys_by_dimension["run_id"] for cell in cells if isinstance(cell, dg.MultiPartitionKey)}
@@ -487,7 +488,7 @@ def forget_unused(
 def forget_refused(instance: dg.DagsterInstance, names: Names) -> None:
     """Removes the keys of refused launches whose backfills have ended, unless their cells are no longer failed.
 
-    Anybody can set the tags of a launch, and remove keys in the UI: what they say is never an error.
+    Users can set any tags on a launch, and remove keys in the UI, so their values never cause an error.
     """
     for refused in instance.get_runs(dg.RunsFilter(tags={_REFUSED_TAG: names.repository}), limit=_REFUSED_IN_A_TICK):
         backfill = instance.get_backfill(refused.tags.get(_BACKFILL_TAG, ""))
@@ -500,7 +501,7 @@ def forget_refused(instance: dg.DagsterInstance, names: Names) -> None:
 
 
 def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> bool:
-    """True if a run has a key, or was opened with it and waits for its launch. Raises CollectionError."""
+    """True if a key has a run, or if a run was opened with it and waits for its launch. Raises CollectionError."""
     run_id = run_id_in(key)
     if run_id is None and not plans.is_name(key):
         return False
@@ -511,14 +512,14 @@ def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> 
 
 
 def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.DagsterRun | None = None) -> set[str]:
-    """The keys of the dimension run_id that no Dagster run covers that is under way or waits, except one."""
+    """The keys of the dimension run_id without an active or waiting Dagster run, except `but_for`."""
     keys = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
     waiting = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)) if keys else []
     return keys - {run_key_of(run) for run in waiting if but_for is None or run.run_id != but_for.run_id}
 
 
 def _canceled(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
-    """The keys of Dagster runs that were canceled, unless a run made the last asset of some cell."""
+    """The keys of canceled Dagster runs, unless the last asset was made for one of their cells."""
     runs = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.CANCELED]), limit=_RECENT_CANCELED)
     canceled = keys & {run_key_of(run) for run in runs}
     return canceled - _cells_with(_MADE, instance, names, canceled)
@@ -527,7 +528,7 @@ def _canceled(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set
 def _never_used(
     instance: dg.DagsterInstance, names: Names, store: ObjectStore, keys: set[str], now: datetime
 ) -> set[str]:
-    """Names without a run that were keys an hour ago as well; a younger one may be about to be launched."""
+    """Names without a run that were already keys an hour ago; younger ones may be about to be launched."""
     place = launching.cursor_key("names", names.repository)
     unused = {key for key in keys if plans.is_name(key) and not run_id_in(key) and not plans.runs_named(store, key)}
     stored = instance.daemon_cursor_storage.get_cursor_values({place}).get(place)
@@ -538,7 +539,7 @@ def _never_used(
 
 
 def _failed(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
-    """The keys with a cell that is shown as failed."""
+    """The keys with a failed cell."""
     return _cells_with(_FAILED, instance, names, keys, STEPS)
 
 
@@ -549,7 +550,7 @@ def _cells_with(
     keys: set[str],
     steps: Sequence[str] = STEPS[-1:],
 ) -> set[str]:
-    """The keys with a cell of some of these assets that is shown so."""
+    """The keys with a cell in the wanted status, in some of the assets."""
     windows = instance.get_dynamic_partitions(names.partitions.windows.name or "")
     cells = {f"{key}|{window}": key for key in keys for window in windows}
     found = set()

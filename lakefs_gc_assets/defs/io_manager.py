@@ -34,16 +34,16 @@ _ID = re.compile("[0-9a-f]{32,}|[0-9a-v]{20}")
 
 @dataclass(frozen=True)
 class NotBegun:
-    """Stands for a frame of a run that nobody began: somebody materializes later assets alone under a new name."""
+    """Replaces a missing frame if a user materializes only later assets, under a name without a run."""
 
     name: str
     windows: tuple[str, ...]
 
 
 FRAME_TYPE = dg.PythonObjectDagsterType(StoredFrame)
-"""Type of what the five assets pass on. Dagster cannot read generic types from annotations."""
+"""Output type of the five assets. Dagster cannot read generic types from annotations."""
 INPUT_TYPE = dg.PythonObjectDagsterType((StoredFrame, NotBegun), name="StoredFrameOrNotBegun")
-"""Type of what the five assets get."""
+"""Input type of the five assets."""
 
 _CONVERSIONS: Mapping[str, Callable[[Table, Collector], object]] = {
     "pyspark.sql.DataFrame": lambda table, collector: table.to_spark(session(collector.spark)),
@@ -52,7 +52,7 @@ _CONVERSIONS: Mapping[str, Callable[[Table, Collector], object]] = {
     "polars.DataFrame": lambda table, _: deferred("polars").DataFrame(table),
     "lakefs_gc_assets.results.Table": lambda table, _: table,
 }
-"""Makes what an asset of one's own asks for, by its type, which need not be installed."""
+"""Conversions to the input type of a user's own asset, by the type's name. The type need not be installed."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class FrameIOManager(dg.IOManager):
     def handle_output(self, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         """Adds metadata of a frame for the UI: rows, bytes, windows, path, and a preview."""
         with between_steps(self.collector, obj.manifest.span.run_id):
-            # An ephemeral instance ends with its process, so nobody would see the paths.
+            # An ephemeral instance ends with its process: its paths would never be seen.
             is_seen = not context.step_context.instance.is_ephemeral
             context.add_output_metadata(metadata(obj, context.asset_key.path[:-1], with_paths=is_seen))
 
     def load_input(self, context: dg.InputContext) -> object:
-        """The frame for one of the five assets, or what an asset of one's own asks for.
+        """The frame for one of the five assets, or its conversion for a user's own asset.
 
-        Raises dagster.Failure if the frame was not made or cannot be read, or if it cannot be given as that type.
+        Raises dagster.Failure if the frame does not exist, cannot be read, or cannot be converted to that type.
         """
         if context.dagster_type is INPUT_TYPE:
             return self._for_next_step(context)
@@ -103,7 +103,7 @@ class FrameIOManager(dg.IOManager):
     def _convert(self, context: dg.InputContext) -> object:
         """The frame as the type of an asset's input. Reading takes no lock and ends no run.
 
-        A Dagster run over cells of a run reads that run, and the rows of its windows alone. Any other reads the newest
+        A Dagster run over cells of a run reads that run, and only the rows of its windows. Any other reads the newest
         finished run. Raises CollectionError.
         """
         wanted: Any = context.dagster_type.typing_type
@@ -130,12 +130,12 @@ def _cells(context: dg.InputContext) -> list[str]:
     """The cells of an input that belong to the runs of the Dagster run's partitions; none if it has none."""
     keys = run_keys_of(context.step_context.dagster_run)
     if not keys:
-        return []  # Without asking for every cell there is.
+        return []  # Saves listing every existing cell.
     return [cell for cell in context.asset_partition_keys if cell.partition("|")[0] in keys]
 
 
 def _public_name(wanted: Any) -> str | None:
-    """The name of a type in _CONVERSIONS, wherever in its package it is defined; None if it is another type."""
+    """The name of a type in _CONVERSIONS, from any module of its package; None if it is another type."""
     for name in _CONVERSIONS:
         package, _, rest = name.partition(".")
         if f"{wanted.__module__}.".startswith(f"{package}.") and wanted.__name__ == rest.rpartition(".")[2]:
@@ -156,7 +156,7 @@ def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
 def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
     """Metadata of one cell for the UI: a text that names its window, below the figures of the whole run.
 
-    Numbers would be plotted from cell to cell, over keys that are too long for an axis, and stand for the whole run.
+    Dagster would plot numbers from cell to cell, over keys too long for an axis, as if they described the whole run.
     """
     files = [file for file in manifest.files if file.slice_window == window]
     objects = sum(file.object_bytes for file in files)
@@ -167,7 +167,7 @@ def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
 def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = (), with_paths: bool = False) -> dict[str, Any]:
     """Metadata of a whole frame for the UI; small, because Dagster copies it to every cell.
 
-    Its numbers are in a table: as numbers, the same value would be plotted for every cell.
+    Its numbers are in a table: otherwise Dagster would plot the same value for every cell.
 
     Args:
         prefix: prefix of the keys of the repository's assets.
@@ -228,15 +228,16 @@ def _trace(frame: StoredFrame[Any], sampled: pa.Table) -> list[tuple[str, str]] 
 
 
 _LEADING = ("why", "outcome", "error", "path", "last held by", "address", "size", "age")
-"""Columns of a preview that decide, in this order; the others follow."""
+"""Leading columns of a preview, in this order; the others follow."""
 
 
 def _preview(rows: pa.Table, now: datetime, traced: Sequence[tuple[str, str]] | str | None) -> str:
-    """Rows as Markdown, without columns that are empty in all of them.
+    """Rows as Markdown, without columns that are empty in every row.
 
     Args:
-        now: the moment that ages count back from, UTC.
-        traced: the path and the last holder of each row, or why they are unknown; None for rows that have none.
+        now: the time from which ages count back, UTC.
+        traced: the path and the last holder of each row, or the reason why they are unknown; None for frames without
+            paths.
     """
     unknown = f"\n\nPaths and last commits are unknown: {plain(traced)}." if isinstance(traced, str) else ""
     holders = [] if traced is None or isinstance(traced, str) else traced
@@ -261,9 +262,10 @@ def _cell(value: object) -> str:
 
 
 def _numbers(figures: Any) -> dict[str, str]:
-    """Figures with their units, and texts, among what a step counted; a figure that it does not know is left out.
+    """Figures with their units, and texts, among a step's figures; unknown figures are left out.
 
-    So are digests and ids, which only programs compare and which are too long for a column, and texts that are empty.
+    Empty texts are left out too, and so are digests and ids, which only programs compare and which are too long for a
+    column.
     """
     shown = {}
     for name in (field.name for field in fields(figures)):

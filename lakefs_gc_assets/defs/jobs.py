@@ -62,7 +62,7 @@ def open_run(
     permit: Permit | None = None,
     windows: str = "",
 ) -> OpenedRun:
-    """Adds the partitions of a new run over every window that it needs, or over those that somebody chose.
+    """Adds the partitions of a new run over every window that it needs, or over a user's choice.
 
     Args:
         permit: the run's permit; None if its own process decides, as on the command line.
@@ -96,7 +96,7 @@ def open_run(
 def choose_windows(
     repository: OpenRepository, flow: Flow, windows: str
 ) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
-    """Every window that a run needs, those of them that it is limited to, and `OpenedRun.why_clean`.
+    """Every window that a run needs, the windows it is limited to, and `OpenedRun.why_clean`.
 
     Raises ConfigurationError if there are no such windows, or a run of this flow cannot be limited to them.
     """
@@ -164,10 +164,10 @@ class ApproveConfig(dg.Config):
 
 @dataclass(frozen=True)
 class ApprovableGarbage:
-    """Garbage that a dry run found, as a person is asked to approve its deletion.
+    """Garbage of a dry run whose deletion a person is asked to approve.
 
     Attributes:
-        known: objects that the run knows, which the share is of, as in `guards.Mark`.
+        known: number of objects that the run knows, the whole for the share, as in `guards.Mark`.
     """
 
     objects: int
@@ -188,11 +188,11 @@ class ApprovableGarbage:
 def approval_address(
     collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: ApprovableGarbage, *, asks_name: bool
 ) -> str | None:
-    """Address of the launchpad that approves what a dry run found; None if there is nothing that a launch may approve.
+    """Address of the launchpad that approves a dry run; None if a launch may approve nothing.
 
     Args:
         run: a Dagster run of the same code location.
-        asks_name: True if the launch has to say who approves.
+        asks_name: True if the launch has to name the approver.
     """
     policy = collector.configuration.launch
     if plan.sweep or not plan.opened or not found.objects or policy.sweep == "never":
@@ -269,7 +269,7 @@ def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
 
 
 def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
-    """The job approve: one op, which stores the approval, and sets tags for the sensor to run the last step again."""
+    """The job approve: one op, which stores the approval, and sets tags for the sensor to repeat the last step."""
 
     @collector_op(
         names,
@@ -324,7 +324,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 
 def _with_relaxable(config: type[LaunchConfig], policy: LaunchSettings) -> type[LaunchConfig]:
-    """A configuration as the launchpad shows it, with the settings that a launch may change."""
+    """A launchpad configuration with the settings that a launch may change."""
     kind = overrides_of(policy)
     relax: Any = (kind, Field(default=kind(), description=_RELAX))
     return create_model(config.__name__, __base__=config, __doc__=config.__doc__, relax=relax)

@@ -1,9 +1,9 @@
 """Launches through Dagster: the decisions that they may make, and the permits of runs.
 
-Anybody with access to the UI can launch any job with any tags and any configuration, so neither proves who requested a
-run. The configuration file decides what a run may do, together with a permit. The job open_run, the job approve, a
-schedule or the sensor writes the permit to Dagster's database, into a table that no GraphQL mutation writes. A proxy
-that knows people can name who launched a run: `ProxyRunCoordinator` writes that name into the same table.
+Any user of the UI can launch any job with any tags and any configuration, so neither proves who requested a run. The
+configuration file and a permit decide the actions of a run. The job open_run, the job approve, a schedule or the sensor
+writes the permit to Dagster's database, into a table that no GraphQL mutation writes. A proxy that authenticates users
+can name the launcher of a run: `ProxyRunCoordinator` writes that name into the same table.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from lakefs_gc_assets.errors import ConfigurationError, printable
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, FlowName, LaunchSettings
 
 Relaxed: TypeAlias = dict[str, bool | int | float]
-"""Settings of `collection` that a launch changed, and `sweep` if it requested that, by name."""
+"""Settings of `collection` that a launch changed, including `sweep` if requested, by name."""
 
 LOOSENED_TAG = "lakefs/loosened"
 TICKET_TAG = "lakefs/ticket"
@@ -35,7 +35,7 @@ class Overrides(dg.PermissiveConfig):
 
 
 def overrides_of(policy: LaunchSettings) -> type[Overrides]:
-    """The model of the settings that a launch may change, as the launchpad shows them."""
+    """The launchpad's model of the settings that a launch may change."""
     fields = {}
     for name in policy.may_relax:
         setting = CollectionSettings.model_fields[name]
@@ -48,7 +48,7 @@ def overrides_of(policy: LaunchSettings) -> type[Overrides]:
 
 
 def relaxed_by(config: Overrides, policy: LaunchSettings) -> Relaxed:
-    """Settings that a launch changes. Raises ConfigurationError for one that the file does not let it change."""
+    """Settings that a launch changes. Raises ConfigurationError for a setting that the file does not let it change."""
     relaxed: Relaxed = {name: value for name, value in config.model_dump().items() if value is not None}
     require_relaxable(relaxed, policy)
     return relaxed
@@ -112,11 +112,11 @@ class Permit:
 
     Attributes:
         opened_by: the job, schedule or sensor that opened it.
-        automatic: True if a schedule or sensor opened it: then the file alone decides.
+        automatic: True if a schedule or sensor opened it; then only the file decides.
         sweep: the launch's request to delete or not; None without such a request.
         relaxed: settings of `collection` that a launch changed.
-        flow: the only permitted flow of a run that was opened automatically. None in permits of earlier versions,
-            which opened only clean and optimized runs automatically.
+        flow: the only permitted flow of a run that was opened automatically. None in permits of earlier versions, which
+            opened only clean and optimized runs automatically.
     """
 
     opened_by: str
@@ -137,11 +137,11 @@ class Permit:
 
 
 BY_MATERIALIZING = Permit("materializing")
-"""The permit of a run under a name: what the job open_run permits if nobody asks it for more."""
+"""The permit of a run under a name: the default permit of the job open_run."""
 
 
 def write(instance: dg.DagsterInstance, repository: str, run_id: str, permit: Permit) -> None:
-    """Stores a permit for a run, in place of an earlier one.
+    """Stores a permit for a run, replacing an earlier one.
 
     Args:
         repository: its name in Dagster.
@@ -167,15 +167,15 @@ def find_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str
 
 
 def use_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str, str]) -> None:
-    """Invalidates a ticket, since anybody with access to the UI can read its tag."""
+    """Invalidates a ticket, since any user of the UI can read its tag."""
     if tags.get(TICKET_TAG):
         instance.daemon_cursor_storage.set_cursor_values({cursor_key("ticket", repository, tags[TICKET_TAG]): ""})
 
 
 class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
-    """Dagster's queue of runs. It records who launched each run, by a header that the proxy before the webserver sets.
+    """Dagster's run queue, which records who launched each run, by a header that the proxy before the webserver sets.
 
-    Named in dagster.yaml as `run_coordinator`. The webserver and the daemon need this package.
+    Set it in dagster.yaml as `run_coordinator`. The webserver and the daemon need this package.
     """
 
     def __init__(self, user_header: str, **queue: Any) -> None:
@@ -194,7 +194,7 @@ class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
         return cls(inst_data=inst_data, **config_value)
 
     def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
-        """Records the name in the header of the request, if there is one, and puts the run into the queue."""
+        """Records the name in the header of the request, if there is one, and queues the run."""
         if user := context.get_request_header(self._user_header):
             key = cursor_key("user", context.dagster_run.run_id)
             self._instance.daemon_cursor_storage.set_cursor_values({key: user})
@@ -202,23 +202,23 @@ class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
 
 
 def user_of(instance: dg.DagsterInstance, dagster_run_id: str) -> str | None:
-    """Who launched a Dagster run, as the proxy said; None if no proxy said it."""
+    """The user who launched a Dagster run, by the proxy's header; None without one."""
     key = cursor_key("user", dagster_run_id)
     return instance.daemon_cursor_storage.get_cursor_values({key}).get(key)
 
 
 def is_named_by_proxy(instance: dg.DagsterInstance) -> bool:
-    """True if a proxy before the webserver names who launches a run."""
+    """True if a proxy before the webserver names the launchers of runs."""
     return isinstance(instance.run_coordinator, ProxyRunCoordinator)
 
 
 def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, policy: LaunchSettings) -> str:
-    """Who approves by a launch, and how that is known, for tags and reports.
+    """The approver in a launch, and the source of the name, for tags and reports.
 
     Args:
-        name: what the launch says, which anybody can choose. It counts if no proxy names somebody.
+        name: the name in the launch, which any user can choose. It counts if no proxy names the user.
     Raises:
-        ConfigurationError: nobody is named, or a name that would read as more than a name.
+        ConfigurationError: there is no name, or a name that could be read as more than a name.
     """
     user = user_of(instance, dagster_run_id)
     if user is None and policy.approvers == 2 and is_named_by_proxy(instance):
@@ -244,9 +244,9 @@ def settle(
 
     Args:
         settings: settings of the file.
-        permit: the run's permit; None if somebody materializes assets without opening a run.
+        permit: the run's permit; None if a user materializes assets without opening a run.
     Raises:
-        ConfigurationError: the launch requested something that the file does not allow, or an invalid value.
+        ConfigurationError: the launch requested a change that the file does not allow, or an invalid value.
     """
     if permit is not None and permit.automatic:
         return settings, {}
@@ -277,9 +277,9 @@ def require_flow(permit: Permit | None, flow: Flow) -> None:
 
 
 def require_opened(plan: Plan) -> None:
-    """Raises ConfigurationError if a launch may not approve a dry run, since its launcher chose its id.
+    """Raises ConfigurationError if a launch may not approve a dry run, because its launcher chose its id.
 
-    Otherwise a page of another site, which sees no answers, could launch the dry run and its approval.
+    Otherwise a page of another site, which cannot read responses, could launch the dry run and its approval.
     """
     if not plan.opened:
         raise ConfigurationError(

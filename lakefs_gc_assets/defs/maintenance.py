@@ -1,7 +1,6 @@
 """Jobs that undo runs and clean up: restore, purge and expire_runs.
 
-Each job shows what it would do unless its configuration lets it go ahead. The command line purges by the same
-functions.
+Each job only shows its effects unless its configuration confirms them. The command line purges by the same functions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +48,7 @@ from lakefs_gc_assets.spark.faults import errors_of_spark
 
 PURGING_SCHEDULE = "empty_quarantine"
 _MANY = 5000
-"""From so many objects on they are restored in tasks: fewer take this process less time than the start of Spark."""
+"""Minimum objects for a restoration in tasks: for fewer, the start of Spark would take longer than the work."""
 _RESTORE_OP, _PURGE_OP, _EXPIRE_OP = "bring_back", "empty_quarantine", "remove_old_frames"
 _EXPIRY_LOCK = "expire_runs"
 _SHOWN = 20
@@ -72,9 +71,9 @@ def purge(
 
     Args:
         run_id: as for `plan_purge`.
-        owner: who takes the lock.
-        note: is called with each line for the log.
-        warn: is called with each warning, such as that the lock could not be renewed.
+        owner: owner of the lock.
+        note: writes a line to the log.
+        warn: writes a warning, such as that the lock could not be renewed.
         planned: as for `purge_by`.
     Raises:
         LockHeld: another owner holds the lock.
@@ -98,7 +97,7 @@ def bring_back(
     warn: LogLine,
     planned: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Restored]:
-    """Restores what a run deleted, many objects by tasks of Spark; see `quarantine.restore.restore`."""
+    """Restores the deleted objects of a run, in Spark tasks if there are many; see `quarantine.restore.restore`."""
     repository = collector.open()
 
     def choose_engine(count: int) -> Engine[Any] | None:
@@ -136,7 +135,7 @@ def purging_config(names: Names) -> dict[str, Any]:
 
 
 def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, report: Report) -> str | None:
-    """Address of the launchpad that shows what can be brought back of a run's deletions; None if it deleted nothing.
+    """Address of the launchpad that shows the objects of a run that can be restored; None if it deleted nothing.
 
     Args:
         run: a Dagster run of the same code location.
@@ -159,7 +158,7 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
 def undo_link(
     collector: Collector, names: Names, run: dg.DagsterRun, report: Report
 ) -> dict[str, dg.MarkdownMetadataValue]:
-    """Metadata with a link that undoes what a run deleted, for events that stay; empty if it deleted nothing."""
+    """Metadata with a link that undoes a run's deletions, for events that stay; empty if it deleted nothing."""
     address = restore_address(collector, names, run, report)
     return link(f"See what can be brought back of run {report.run_id}", address, UNDO)
 
@@ -255,7 +254,7 @@ def _describe_objects(objects: pa.Table) -> dict[str, Any]:
 
 
 def _describe_purge(plan: PurgePlan) -> dict[str, Any]:
-    """Objects that are due, and a table of all runs with objects in quarantine."""
+    """Due objects, and a table of all runs with objects in quarantine."""
     columns = {"run_id": "string", "objects": "int", "bytes": "int", "due": "string"}
     rows = (
         (moved.run_id, moved.copies.num_rows, moved.size, f"{plan.due_at(moved):%F %T}Z")
@@ -273,7 +272,7 @@ class ExpireRunsConfig(dg.Config):
 
 
 def removing_config(names: Names) -> dict[str, Any]:
-    """Run configuration of the job that lets it remove."""
+    """Run configuration of the job expire_runs that lets it remove."""
     return {"ops": {names.qualified(_EXPIRE_OP): {"config": {"dry": False}}}}
 
 
@@ -339,7 +338,7 @@ def _remove(
 
     def remove(what: str, work: Callable[[], int]) -> bool:
         nonlocal removed
-        # Without the lock nothing more may go: this ends all of it.
+        # Without the lock nothing more may be deleted: this ends the whole job.
         lock.check()
         try:
             removed += work()

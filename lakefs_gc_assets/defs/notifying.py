@@ -1,7 +1,7 @@
-"""Sensors that note ended runs and report them, to a webhook if one is configured.
+"""Sensors that record ended runs and report them to a webhook, if one is configured.
 
-The posted body is `{"text": …}`, which Slack and compatible services accept. Tags of a launch can say
-anything, so messages about the end of a run come from its stored report.
+The posted body is `{"text": …}`, which Slack and compatible services accept. Tags of a launch can have any text, so
+messages about the end of a run come from its stored report.
 """
 
 import json
@@ -46,15 +46,15 @@ _KEPT = timedelta(days=7)
 
 
 class MessageNotSent(CollectionError):
-    """A message that could not be sent now: the tick fails, and the next one tries again."""
+    """A message could not be sent now: the tick fails, and the next one retries."""
 
 
 class _WebhookTransient(CollectionError):
-    """A webhook failed in a way that may pass."""
+    """The webhook failed, and a retry may succeed."""
 
 
 class _WebhookRefused(CollectionError):
-    """A webhook answered that it takes no such message."""
+    """The webhook rejected the message."""
 
 
 def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> list[dg.SensorDefinition]:
@@ -75,10 +75,10 @@ def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) ->
 def post(url: str, text: str, sleep: Callable[[float], None], ca_bundle: str = "") -> None:
     """Posts a message to a webhook, with three attempts, through the proxy that the environment names for it.
 
-    Raises CollectionError, without the URL, which may be a secret, if all fail.
+    Raises CollectionError if all attempts fail. It lacks the URL, which may be a secret.
 
     Args:
-        text: shown as it is: characters that Slack would read as links or mentions are escaped.
+        text: shown literally: characters that Slack would read as links or mentions are escaped.
         ca_bundle: as the setting of this name.
     """
     shown = text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} …"
@@ -184,8 +184,8 @@ def _teller(
 ) -> Reaction:
     """A reaction that posts a message about a run, unless that is None.
 
-    If the message cannot be sent, the tick fails, and the next one tries again. A message that cannot be made, or that
-    the webhook refuses, must not keep those after it: in its place goes one that names the run and the reason.
+    If the message cannot be sent, the tick fails, and the next one retries. A message that cannot be built, or that the
+    webhook rejects, must not block later ones: a message with the run and the reason replaces it.
     """
 
     def replacement(run: dg.DagsterRun, why: CollectionError) -> str:
@@ -206,7 +206,7 @@ def _teller(
             try:
                 post(url, text, clock.sleep, ca_bundle)
             except _WebhookRefused as refusal:
-                # A webhook that takes nothing refuses this one too, and then the tick fails.
+                # A webhook that rejects everything also rejects this one, and then the tick fails.
                 post(url, replacement(run, refusal), clock.sleep, ca_bundle)
         except CollectionError as error:
             raise MessageNotSent(
@@ -252,7 +252,7 @@ def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun
     except CorruptFile as error:
         return f"{_of(names)} run {run_id} ended, and its report cannot be read: {error}"
     if report is None or report.ended_at.timestamp() < record.start_time:
-        return None  # The launch names a run whose report an earlier Dagster run made.
+        return None  # An earlier Dagster run made the report of this run.
     asks_name = not launching.is_named_by_proxy(context.instance)
     approval = _approval(collector, names, run, plans.read(store, run_id), report, asks_name)
     return f"{_of(names)} {_in_words(report)}{approval}"
@@ -286,7 +286,7 @@ def _in_words(report: Report) -> str:
 def _approval(
     collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, report: Report, asks_name: bool
 ) -> str:
-    """The launchpad that approves a dry run, if it is known where the UI is."""
+    """Launchpad that approves a dry run, if the address of the UI is known."""
     if not report.dry_run or not collector.configuration.notifications.ui_url:
         return ""
     address = approval_address(collector, names, run, plan, ApprovableGarbage.from_report(report), asks_name=asks_name)

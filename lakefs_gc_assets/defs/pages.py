@@ -1,4 +1,4 @@
-"""Dagster's pages of runs and assets: texts in Markdown, charts, columns of frames, links to the pages of ended runs.
+"""Dagster's pages of runs and assets: Markdown texts, charts, columns of frames, links to the pages of ended runs.
 
 The page of an ended run is stored beside its report; `collector.page` makes it.
 """
@@ -50,28 +50,28 @@ PAGES_VARIABLE = "LAKEFS_GC_PAGES_URL"
 _MARKED = re.compile(r"[\\|<\[\]`]")
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _WIDTH, _LENGTH, _HEIGHT = 345, 90, 18
-"""Pixels: width of a picture, length of the longest bar, and distance from one bar to the next.
+"""Pixels: width of a picture, length of the longest bar, and distance between bars.
 
 In a window of 1,440 pixels, a wider picture pushes the ends of other values out of sight.
 """
 _LINE = 34
-"""Letters of a line; a longer word does the same."""
+"""Characters per line; a longer word also pushes values out of sight."""
 _COMMENT = 74
-"""Letters of a line of a comment that the launchpad shows in a window of 1,440 pixels."""
+"""Characters per line of a comment that the launchpad shows in a window of 1,440 pixels."""
 _COLUMN_SOURCES = {"candidates": "store_df", "deleted_report": "candidates"}
-"""Frames whose columns come from a column of the same name; addresses also depend on what is subtracted."""
+"""Frames whose columns come from columns of the same names; addresses also depend on the subtracted frames."""
 
 
 def plain(text: str) -> str:
-    """Escapes a text that somebody else chose, and puts it on one line: it makes no link, image, HTML or table cell.
+    """Escapes a text from outside, and puts it on one line: it makes no link, image, HTML or table cell.
 
-    An image would make the reader's browser ask its host.
+    The reader's browser would request an image from its host.
     """
     return _LINE_ENDS.sub(" ", _MARKED.sub(r"\\\g<0>", text))
 
 
 def bullets(lines: Iterable[str]) -> dg.MarkdownMetadataValue:
-    """A list in Markdown of texts that somebody else chose; `none` where there are none."""
+    """A Markdown list of texts from outside; `none` if there are none."""
     return dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in lines) or "none")
 
 
@@ -79,7 +79,7 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[str | int]]) -> dg
     """A table for the UI.
 
     Args:
-        columns: the type of each column by its name: string or int.
+        columns: type of each column by its name: string or int.
     """
     return dg.MetadataValue.table(
         [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows],
@@ -119,7 +119,7 @@ def figure_definitions(figures: Mapping[str, Figure]) -> str:
 
 
 def column_schema(frame: Frame[Any]) -> dg.TableSchema:
-    """Columns, types and meanings of a frame, for the UI; types are named as Spark names them."""
+    """Columns, types and meanings of a frame for the UI, with Spark's names of types."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
@@ -134,7 +134,7 @@ def column_schema(frame: Frame[Any]) -> dg.TableSchema:
 
 
 def column_lineage(name: str, prefix: Sequence[str] = ()) -> dg.TableColumnLineage | None:
-    """Columns of earlier frames from which each column comes; None for frames read from outside.
+    """Source columns of a frame's columns in earlier frames; None for frames read from outside.
 
     Args:
         prefix: prefix of the keys of the assets.
@@ -154,10 +154,10 @@ def column_lineage(name: str, prefix: Sequence[str] = ()) -> dg.TableColumnLinea
 
 
 def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: LogLine) -> dict[str, Any]:
-    """Makes and stores the page of a finished run; returns metadata of it for the UI.
+    """Makes and stores the page of a finished run; returns its metadata for the UI.
 
     Args:
-        warn: called with errors: a run does not fail for its page.
+        warn: called with errors: a run does not fail because of its page.
     """
     now = collector.clock.now()
 
@@ -181,7 +181,7 @@ def count_garbage(
     """Counts candidates; tasks of Spark count them if there are many.
 
     Args:
-        now: the moment that ages count back from, UTC.
+        now: the time from which ages count back, UTC.
     """
     if frame.count <= LOCAL_ROWS:
         return count_here(repository.store, frame.manifest, now)
@@ -237,7 +237,7 @@ def shown(collector: Collector, repository: OpenRepository, run_id: str) -> dict
 
 
 def stored_page(collector: Collector, uri: str, owner: str) -> dg.MarkdownMetadataValue:
-    """A link to a stored page, which `lakefs-gc ui` serves or the cloud's console has; else its place without a link.
+    """A link to a stored page, which `lakefs-gc ui` or the cloud's console serves; otherwise its place without a link.
 
     Args:
         owner: id of the run or forecast that the page shows.
@@ -246,19 +246,19 @@ def stored_page(collector: Collector, uri: str, owner: str) -> dg.MarkdownMetada
     if server := os.environ.get(PAGES_VARIABLE):
         address: str | None = f"{server}/{quote(collector.name, safe='')}/{owner}/{name}"
     else:
-        # Not of a store other than the cloud itself.
+        # Only the cloud itself has a console.
         address = None if collector.store.endpoint_url else opening.browser_link(uri)
     return dg.MetadataValue.md(f"[{name}]({address})") if address else place(uri)
 
 
 def place(uri: str) -> dg.MarkdownMetadataValue:
-    """A place in a store, which no browser opens, in short lines: Dagster breaks none at slashes."""
+    """A place in a store, which browsers cannot open, in short lines: Dagster does not break lines at slashes."""
     lines = [""]
     for part in re.findall(r"[^/]*/+|[^/]+", uri):
         if lines[-1] and len(lines[-1] + part) > _LINE:
             lines.append("")
         lines[-1] += part.replace("`", "%60")
-    # As code, it is no Markdown, and an address that begins with https makes no link.
+    # As code, it is not parsed as Markdown, and an address that begins with https makes no link.
     return dg.MetadataValue.md("  \n".join(f"`{line}`" for line in lines))
 
 
@@ -276,8 +276,8 @@ def launchpad(
 
     Args:
         run: a Dagster run of the job's code location.
-        comment: what the launch does, above the configuration.
-        tags: of the run that is launched.
+        comment: effect of the launch, above the configuration.
+        tags: tags of the launched run.
     """
     location = location_of(run)
     if location is None:
@@ -298,7 +298,7 @@ def link(text: str, address: str | None, name: str = "next") -> dict[str, dg.Mar
 
 @contextmanager
 def _harmless(run_id: str, warn: LogLine) -> Iterator[None]:
-    """Makes an error a warning: a run does not fail for its page."""
+    """Turns an error into a warning: a run does not fail because of its page."""
     try:
         yield
     except Exception as error:
@@ -319,7 +319,7 @@ def garbage_charts(
         "garbage_by_month": _chart("garbage by the month of its slice", months, [*months][-_MONTHS:]),
     }
     if garbage.oldest is not None:
-        # A text, since a number of the whole run would be plotted for each of its windows.
+        # A text, since Dagster would plot a number of the whole run for each of its windows.
         shown["oldest_garbage_days"] = f"{(now - garbage.oldest) / timedelta(days=1):.1f}"
     return shown
 

@@ -3,8 +3,8 @@
 Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is one window of one
 run; one Dagster run covers all windows of one run id.
 
-A key of the dimension run_id is the time and the id of a run that was opened, or any name under which somebody
-materializes a run. Earlier versions added ids without the time, which mean the same.
+A key of the dimension run_id is the time and the id of an opened run, or any name under which a user materializes a
+run. Earlier versions added ids without the time, which mean the same.
 """
 
 import re
@@ -34,7 +34,7 @@ _CHUNK = 1000
 _EVENTS_IN_A_TICK = 100
 """Maximum ends of runs that a tick reads."""
 _BEFORE_ALL = -1
-"""Storage id before that of every event."""
+"""Storage id before all events."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RunPartitions:
         return dg.MultiPartitionsDefinition({"run_id": self.run_ids, "slice": self.windows})
 
     def add(self, instance: dg.DagsterInstance, key: str, windows: Sequence[str]) -> tuple[str, ...]:
-        """Adds a key of run_id and new windows; returns the shortest stretch of all windows that has the given ones."""
+        """Adds a key of run_id and new windows; returns the shortest range of windows that includes the given ones."""
         covered = self._add_windows(instance, windows)
         instance.add_dynamic_partitions(self.run_ids.name or "", [key])
         return covered
@@ -67,8 +67,8 @@ class RunPartitions:
     def add_again(self, instance: dg.DagsterInstance, plan: Plan) -> dict[str, str]:
         """Adds a run whose plan is stored; returns tags that make a Dagster run cover it.
 
-        A run that was opened under a name has its cells there. A name means a run over just its windows, so the id
-        stands for it where the stretch of these has others in between.
+        A run that was opened under a name has its cells there. A name means a run over exactly its windows. If other
+        windows lie between these, the id is the key instead.
         """
         covered = self._add_windows(instance, plan.windows)
         if plan.name is not None and {*covered} == {*plan.windows}:
@@ -80,11 +80,11 @@ class RunPartitions:
         return self.tags(key, covered, plan.flow.value)
 
     def _add_windows(self, instance: dg.DagsterInstance, windows: Sequence[str]) -> tuple[str, ...]:
-        """Adds new windows, and removes partitions that are none; returns the stretch that has the given ones.
+        """Adds new windows, and removes invalid partitions; returns the range that includes the given windows.
 
-        Windows keep the order in which they were first added, and a Dagster run covers a stretch of them. Anybody can
-        add partitions of any name in the UI. Those that are no windows are removed: every run across them would fail.
-        So are keys that are no id and no name of a run, whose cells could only fail.
+        Windows keep the order in which they were first added, and a Dagster run covers a range of windows. Users can
+        add partitions of any name in the UI. Invalid windows are removed, because every run across them would fail.
+        Keys that are neither an id nor a name of a run are removed too, because their cells could only fail.
         """
         for key in instance.get_dynamic_partitions(self.run_ids.name or ""):
             if run_id_in(key) is None and not plans.is_name(key):
@@ -101,11 +101,11 @@ class RunPartitions:
         return ordered[min(places) : max(places) + 1]
 
     def forget(self, instance: dg.DagsterInstance, key: str) -> None:
-        """Removes a key of the dimension run_id, so that the UI shows its cells no more."""
+        """Removes a key of the dimension run_id, so that the UI no longer shows its cells."""
         instance.delete_dynamic_partition(self.run_ids.name or "", key)
 
     def covered(self, instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[dg.MultiPartitionKey]:
-        """The cells of a Dagster run, by its tags, for steps that Dagster tells none, such as checks."""
+        """The cells of a Dagster run, by its tags, for steps without partitions of their own, such as checks."""
         keys = [run.tags[_PARTITION_TAG]] if _PARTITION_TAG in run.tags else []
         if RANGE_START_TAG in run.tags:
             covered = dg.PartitionKeyRange(run.tags[RANGE_START_TAG], run.tags[RANGE_END_TAG])
@@ -123,12 +123,12 @@ class RunPartitions:
 
 
 def key_of(run_id: str) -> str:
-    """The key of the dimension run_id of a run that has no name: the minute in which it was opened, UTC, and its id."""
+    """The key of the dimension run_id for a run without a name: the minute in which it was opened, UTC, and its id."""
     return f"{layout.as_datetime(layout.created_at(run_id)):%Y-%m-%d %H:%M} {run_id}"
 
 
 def run_id_in(key: str) -> str | None:
-    """The id in a key of the dimension run_id; None for a name, such as an id behind another time than its own."""
+    """The id in a key of the dimension run_id; None for a name. An id behind another time than its own is a name."""
     run_id = key[-layout.XID_LENGTH :]
     return run_id if layout.is_xid(run_id) and key in (run_id, key_of(run_id)) else None
 
@@ -136,7 +136,7 @@ def run_id_in(key: str) -> str | None:
 def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The one run id and the windows that a Dagster run covers.
 
-    Raises OrderViolation for none (a range whose end was added before its start) and for more than one run id.
+    Raises OrderViolation without any (a range whose end was added before its start), and for more than one run id.
     """
     cells = [key.keys_by_dimension for key in partition_keys if isinstance(key, dg.MultiPartitionKey)]
     run_ids = {cell["run_id"] for cell in cells}
@@ -164,7 +164,7 @@ def run_keys_of(run: dg.DagsterRun) -> set[str]:
 
 
 def location_of(run: dg.DagsterRun) -> str | None:
-    """The code location that a Dagster run was launched in, as in addresses of the UI; None outside of any."""
+    """The code location of a Dagster run, as in addresses of the UI; None outside of any."""
     origin = run.remote_job_origin.repository_origin if run.remote_job_origin else None
     return origin.code_location_origin.location_name if origin else None
 
@@ -187,7 +187,7 @@ def requested_flow(run: dg.DagsterRun) -> Flow:
 def assets_to_make(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
     """Yields the assets that a Dagster run makes: those of its selection or re-execution, else all.
 
-    A selection of checks alone makes none.
+    A selection of only checks makes none.
     """
     if run.asset_check_selection and not run.asset_selection:
         return
@@ -199,22 +199,22 @@ def assets_to_make(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
 
 
 def asset_of(step_key: str) -> str:
-    """Name of the asset that a step makes, without the prefix of its key; for a check's step, some other name."""
+    """Name of a step's asset, without the prefix of its key; for a check's step, some other name."""
     return step_key.rpartition("__")[-1]
 
 
 Reaction: TypeAlias = Callable[[dg.SensorEvaluationContext, dg.DagsterRun, str], dg.RunRequest | dg.SkipReason | None]
-"""Reacts to a Dagster run and the message of its end; returns None for a run that is not its concern."""
+"""Reacts to a Dagster run and the message of its end; returns None for a run that it ignores."""
 
 
 def for_each_ended_run(
     event_type: Literal[dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE], react: Reaction
 ) -> Callable[[dg.SensorEvaluationContext], dg.SensorResult]:
-    """The function of a sensor that reacts to each ended run of its code location, one in a tick.
+    """The function of a sensor that reacts to the ended runs of its code location, one per tick.
 
-    A tick that fails is repeated with the same run. The cursor is the storage id of the last event. The UI can set any
-    cursor: with one that lies beyond every event, or is none, the sensor goes on from the newest event. A run status
-    sensor of Dagster would wait for ever, or fail at each tick.
+    A failed tick is repeated with the same run. The cursor is the storage id of the last event. Users can set any
+    cursor in the UI. With an invalid cursor, or one beyond every event, the sensor continues from the newest event. A
+    run status sensor of Dagster would wait for ever, or fail at each tick.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -240,7 +240,7 @@ def for_each_ended_run(
 
 
 def _event_in(cursor: str | None, newest: int) -> int | None:
-    """The storage id in a cursor; None for a cursor that is none, or lies beyond the newest event."""
+    """The storage id in a cursor; None for an invalid cursor, or one beyond the newest event."""
     try:
         event = int(cursor or "")
     except ValueError:
@@ -261,9 +261,9 @@ class Names:
     They are plain if a code location collects one repository; with several, each repository has its own.
 
     Attributes:
-        repository: the repository, or its name in the configuration if two servers have one of the same name.
-        apart: True if its names must differ from those of other repositories: it becomes a prefix of assets, and a
-            suffix of all other names.
+        repository: the repository, or its name in the configuration if two servers have a repository of the same name.
+        apart: True if its names must differ from those of other repositories: the repository is then a prefix of
+            assets, and a suffix of all other names.
     """
 
     repository: str
@@ -276,7 +276,7 @@ class Names:
 
     @property
     def identifier(self) -> str:
-        """The repository in characters that are valid in every name in Dagster."""
+        """The repository in characters that are valid in all names in Dagster."""
         return re.sub(r"[^A-Za-z0-9_]", "_", self.repository)
 
     @property
@@ -286,7 +286,7 @@ class Names:
 
     @property
     def pool(self) -> str:
-        """The concurrency pool of everything that collects it, however it is launched."""
+        """The concurrency pool of all work that collects it, for every kind of launch."""
         return f"lakefs_gc_{self.identifier}"
 
     def qualified(self, name: str) -> str:
@@ -305,7 +305,7 @@ class Names:
         Definitions: "have different resources with same key 'collector'". Resources bound by `dg.with_resources`:
         "Conflicting versions of resource with key 'collector' were provided to different assets", since the UI
         materializes all assets by one implicit job. An object without a key would not reach the deployment's own
-        resources, which `store.resource` and `spark.resource` name: Dagster gives them to declared keys alone.
+        resources, which `store.resource` and `spark.resource` name: Dagster gives them only to declared keys.
         """
         return self.qualified("collector")
 
@@ -316,8 +316,8 @@ def one_op_job(
     """A job of one op, in the process of the Dagster run.
 
     Args:
-        name: of the job in a code location of one repository.
-        tags: of its runs; by default the repository's.
+        name: name of the job in a code location with one repository.
+        tags: tags of its runs; by default the repository's.
     """
 
     @dg.job(

@@ -47,7 +47,7 @@ _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spa
 
 
 def session(settings: SparkSettings) -> SparkSession:
-    """The Spark session of this process; for a local master, a JRE is found or included."""
+    """The Spark session of this process. For a local master, it finds a JRE or uses the included one."""
     spark_session.wait_for_start()
     with spark_session.handed_over(settings) as remaining:
         spark: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
@@ -113,7 +113,7 @@ class Collector:
         Args:
             permit: the run's permit; None if assets are materialized without opening a run.
         Raises:
-            ConfigurationError: also if the launch requested something that the file does not allow.
+            ConfigurationError: also if the launch requested a change that the file does not allow.
             LakeFSError, ReadOnlyRepository: see `open`.
         """
         policy = self.configuration.launch
@@ -123,20 +123,21 @@ class Collector:
         return replace(self.open(), settings=settings, loosened=loosened, opened=opened)
 
     def last_opened(self) -> ObjectStore | None:
-        """The store as this process opened it last, without asking the server; None if it never did."""
+        """The store that this process opened last, without asking the server; None if it opened none."""
         opener = _opened.get((self.name, self.repository))
         return opener.open() if opener else None
 
     def store_at_hand(self) -> ObjectStore:
-        """The store as this process opened it last, or else now, which asks the server. Raises CollectionError."""
+        """The store that this process opened last; if none, opens it, which asks the server. Raises CollectionError."""
         return self.last_opened() or self.open().store
 
     def run_of(self, key: str, windows: Collection[str]) -> str | None:
-        """The id of the run that a key of the dimension run_id means over some windows; None for a name without one.
+        """The id of the run of a key of the dimension run_id over some windows; None for a name without one.
 
-        A name means the run that was opened under it over these windows, else one over more that has ended well.
+        A name means the run that was opened under it over these windows, or else a run over more windows that has ended
+        well.
 
-        Raises CollectionError: the store cannot be read, or does not say it.
+        Raises CollectionError: the repository cannot be opened, or a record cannot be read.
         """
         if (run_id := run_id_in(key)) is not None:
             return run_id
@@ -214,17 +215,17 @@ def collector_of(names: Names, context: _WithResources) -> Collector:
 
 
 def launch_of(context: dg.InitResourceContext) -> Launch:
-    """The Dagster run of a resource, which can ask the instance for the ends of others."""
+    """The Dagster run of a resource, which can ask the instance for the end times of other runs."""
     instance = context.instance
     if instance is None or instance.is_ephemeral:
-        # A command without DAGSTER_HOME: its instance, with all that it records, is gone with its process.
+        # A command without DAGSTER_HOME: its instance and all records end with its process.
         return Launch()
 
     def ended_at(run_id: str) -> datetime | None:
         try:
             return end_of(instance, run_id)
         except Exception:
-            return None  # Dagster's database cannot be asked: the lock expires by itself.
+            return None  # If Dagster's database cannot be reached, the lock still expires.
 
     return Launch(context.run.run_id if context.run else "", ended_at)
 
@@ -271,7 +272,7 @@ def with_spark(settings: SparkSettings, resource: object) -> SparkSettings:
     """The settings, completed by the properties of a resource of dagster-pyspark.
 
     A LazyPySparkResource does not start its session: ours uses its properties and our own. A PySparkResource has
-    already started its session, which is used as it is.
+    already started its session, which is used unchanged.
 
     Raises ConfigurationError for another resource.
     """

@@ -1,4 +1,4 @@
-"""Running a collection in this process: for the command line, for EMR Serverless, and for demonstrations."""
+"""Running a collection in this process: for the command line, EMR Serverless, and demonstrations."""
 
 import logging
 import os
@@ -41,7 +41,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class AskedRun:
-    """A run that somebody asks for.
+    """A requested run.
 
     Attributes:
         sweep: True to delete; None to use the settings.
@@ -55,11 +55,11 @@ class AskedRun:
 
 @dataclass(frozen=True)
 class Detail:
-    """How much of a run's messages is logged as lines.
+    """Level of detail for a run's log lines.
 
     Attributes:
-        level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
-        watch: watcher of steps, which stands in for their messages; only warnings are then logged as lines.
+        level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about steps.
+        watch: watcher of steps, which replaces their messages; only warnings are then logged as lines.
     """
 
     level: int = logging.INFO
@@ -68,15 +68,16 @@ class Detail:
 
 _NORMAL = Detail()
 FEW_WRITES = {"DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS": "1", "DAGSTER_EVENT_BATCH_SIZE": "200"}
-"""Variables by which Dagster stores one planned event for each asset of a run, not one for each of its windows, and on
-PostgreSQL 200 events of windows at once."""
+"""Variables by which Dagster stores one planned event per asset of a run instead of one per window, and on
+PostgreSQL writes 200 events of windows at once."""
 _NO_ASSET_EVENTS = {"dagster/defer_asset_events": "true"}
-"""Tag by which Dagster stores no events of a run's assets: two for each window of each asset, for pages that nobody can
-open on an instance that ends with its process. With 2,001 windows they took 72 seconds of processor time."""
+"""Tag by which Dagster stores no events of a run's assets. Otherwise it stores two for each window of each asset,
+for pages that cannot be opened on an instance that ends with its process. With 2,001 windows they took 72 seconds of
+processor time."""
 _NOT_REACHED = "Dependencies for step "
 """Prefix of Dagster's message about each step that is skipped after a failed one."""
 _WAITING = "waiting "
-"""Prefix of a step's message that a person should see who would otherwise wait for minutes without knowing why."""
+"""Prefix of a step's message about a wait of minutes, which the user must see."""
 
 
 def execute(
@@ -133,7 +134,7 @@ def execute_approved(
     loaded, names = decided_here(loaded, approve_run=run_id), Names.from_loaded(loaded)
     job = _collect_job(loaded, clock, progress, detail)
     plan = plans.read(Collector.from_loaded(loaded, clock).open().store, run_id)
-    # The instance may be another one than that of the dry run.
+    # The instance may differ from the dry run's instance.
     tags = names.partitions.add_again(home, plan)
     return failure_of(_collect(job, home, tags, assets=[names.asset(STEPS[-1])]), run_id)
 
@@ -161,7 +162,7 @@ def _collect(
 
 
 def decided_here(loaded: Loaded, **collection: object) -> Loaded:
-    """The configuration of a process that makes a run itself: the file and this process decide what the run may do.
+    """The configuration of a process that makes a run itself: the file and this process decide the actions of the run.
 
     Args:
         collection: settings of the section `collection` to change.
@@ -196,7 +197,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @contextmanager
 def _with_few_writes() -> Iterator[None]:
-    """Sets those of FEW_WRITES that are not set, for this process: Dagster looks for them in its environment."""
+    """Sets the unset variables of FEW_WRITES for this process: Dagster reads them from its environment."""
     added = {name: value for name, value in FEW_WRITES.items() if name not in os.environ}
     os.environ.update(added)
     try:

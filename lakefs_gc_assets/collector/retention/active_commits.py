@@ -123,10 +123,10 @@ def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int
 
 @compiled
 def mark_kept(main_parents: Array, seconds: Array, nanos: Array, head: int, after: tuple[int, int], kept: Array) -> int:
-    """Marks in `kept` the commits that the walk from a head keeps: the head, and main parents of commits after a
-    moment.
+    """Marks in `kept` the commits that the walk from a head keeps: the head, and parents of commits after a moment.
 
-    The moment is a second and a nanosecond. Returns the number of commits kept. Earlier marks stay.
+    The walk follows main parents. The moment is a second and a nanosecond. Returns the number of commits kept. Earlier
+    marks stay.
     """
     from_second, from_nano = after
     count = 1

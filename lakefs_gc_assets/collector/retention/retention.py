@@ -112,8 +112,7 @@ class Retention:
     before: "Retention | None" = None
 
     def why(self, at: int) -> tuple[str, ...]:
-        """Every reason for a commit to stay; none for an expired one. Raises ValueError if a kept commit has no
-        reason."""
+        """Every reason for a commit to stay; none if it is expired. Raises ValueError if it stays without a reason."""
         if self.active is None:
             return (NO_RULES,)
         reasons = [self.active.why(at)] if self.active.flags[at] else []

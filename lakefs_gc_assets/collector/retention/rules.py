@@ -834,8 +834,7 @@ def load_server_rules(file: Path) -> RetentionRules:
 
 
 def require_settable(server: RetentionRules, source: str) -> None:
-    """Raises ConfigurationError, which names their source, for rules out of range, or which lakeFS treats as no
-    rules."""
+    """Raises ConfigurationError, which names `source`, for rules out of range, or that lakeFS treats as no rules."""
     require_sane(server)
     if not server.default_days and not server.branches:
         raise ConfigurationError(
