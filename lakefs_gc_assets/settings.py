@@ -161,7 +161,7 @@ class StoreSettings(Settings):
         return variables
 
     def __hash__(self) -> int:
-        """A hash of the content, so that other processes can compare settings."""
+        """A hash of the content, so that stores handed to other processes are distinguished by their settings."""
         return hash(self.model_dump_json())
 
     def by_reference(self) -> "StoreSettings":

@@ -437,7 +437,7 @@ def only_asked(step: Step[R], eligible: R) -> R:
 
 
 def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) -> tuple[tuple[str, str, str], ...]:
-    """Guards that would now refuse a sweep, beside those that judge the figures of its mark.
+    """Guards that would now refuse a sweep, beside the guards on the figures of its mark.
 
     They cannot foresee branches or uncommitted data that disappear between mark and recheck. Other checks of a sweep,
     of clocks and uncommitted data, also run at the mark: a failure has already ended the dry run.
@@ -472,7 +472,7 @@ def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
-    """Step 5: delete the candidates after a recheck, and store the outcome of each one and the run's report.
+    """Step 5: delete the candidates after a recheck, and store their outcomes and the run's report.
 
     Candidates are deleted if the plan says so, or if these very candidates of a dry run were approved. Any other run
     only lists them.

@@ -81,7 +81,7 @@ def candidates(
 
 
 def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: Candidates) -> Outcomes:
-    """Deletes the candidates if the run sweeps, and reports the outcome of each."""
+    """Deletes the candidates if the run sweeps, and reports their outcomes."""
     with run_step(context, collector) as current:
         outcomes, report = run.sweep(current, candidates)
     names = collector_names(context, collector)
@@ -94,7 +94,7 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
 
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
-    """The assets of one repository, each with its input frames."""
+    """The assets of a repository with their input frames."""
     return [
         _define(names, store_df),
         _define(names, uncommitted_df, "store_df"),
@@ -172,7 +172,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
         begins: True for the first step, which opens a run if its name has none.
     Raises:
         RunEnded: the run has already ended well, and its first step is among the launched steps.
-        dagster.Failure: with a message of one line; the failed run's report is stored before.
+        dagster.Failure: with a one-line message; the failed run's report is stored before.
     """
     historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
     try:
@@ -286,7 +286,7 @@ def _spark_host(context: dg.AssetExecutionContext, collector: Collector, permit:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Adds metadata of each cell for the UI; nothing for runs over many windows."""
+    """Adds metadata of cells for the UI; nothing for runs over many windows."""
     cells = context.partition_keys
     for cell in cells if len(cells) <= _CELLS_DESCRIBED else ():
         assert isinstance(cell, dg.MultiPartitionKey)

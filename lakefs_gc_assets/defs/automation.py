@@ -172,7 +172,7 @@ def define_schedules(
     expire: dg.JobDefinition,
     purge: dg.JobDefinition,
 ) -> list[dg.ScheduleDefinition]:
-    """The schedules of one repository. The job open_run opens their runs, so the page Runs shows its failures."""
+    """The schedules of a repository. The job open_run opens their runs, so the page Runs shows its failures."""
 
     def schedule(
         name: str,

@@ -84,7 +84,7 @@ def _field(column: Column) -> Any:
 
 
 MODELS: dict[str, type[FrameModel]] = {name: make_model(FRAMES[name]) for name in STEPS}
-"""The model of each asset's frame."""
+"""Models of the assets' frames."""
 
 _Find = Callable[["Checked"], list[Violation]]
 _BROKEN = pa.schema([pa.field("rule", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
@@ -96,7 +96,7 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
 
 
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
-    """The checks of one repository's assets."""
+    """The checks of a repository's assets."""
     shape = "Columns, types and values are what the frame's pandera model says."
     return [*(_check(names, [name], "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
 
@@ -157,7 +157,7 @@ def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:
 
 
 def _without(schema: DataFrameSchema, rules: Container[str] | None) -> DataFrameSchema:
-    """A schema with nullable columns, without some rules about their values; None removes all of these."""
+    """A schema with nullable columns, without some rules about their values; None removes all such rules."""
     fewer = deepcopy(schema)
     for column in fewer.columns.values():
         column.nullable = True

@@ -36,7 +36,7 @@ _ENVIRONMENT, _OF_EXECUTORS = "spark.emr-serverless.driverEnv.", "spark.executor
 
 
 def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
-    """A job of one op, which starts a job run of EMR Serverless, waits for its end, and materializes its frames."""
+    """A single-op job, which starts a job run of EMR Serverless, waits for its end, and materializes its frames."""
     settings = loaded.configuration.emr_serverless
 
     @collector_op(

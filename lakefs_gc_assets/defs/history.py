@@ -70,7 +70,7 @@ _RECENT_CANCELED = 100
 _UNUSED_SECONDS = 3600
 _ERROR = 1000
 _CELLS_PLANNED = 10
-"""Windows of each of the five assets. Each window is an event, which took 15 to 54 ms to store in SQLite."""
+"""Windows per asset. Each window is an event, which took 15 to 54 ms to store in SQLite."""
 _RECENT_EVENTS = 50
 """Maximum recent events of the history that are searched for a Dagster run that just ended."""
 
@@ -202,7 +202,7 @@ def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
 
 @dataclass(frozen=True)
 class Historian:
-    """Records the end of one Dagster run in Dagster.
+    """Records the end of a Dagster run in Dagster.
 
     Attributes:
         warn: called if a record cannot be written; the run does not fail.
@@ -221,13 +221,13 @@ class Historian:
         return cls(context.instance, names, context.run, context.log.warning)
 
     def plans_cells(self, cells: Sequence[str]) -> None:
-        """Shows cells of each asset as under way, and as failed if the Dagster run fails.
+        """Shows the assets' cells as under way, and as failed if the Dagster run fails.
 
         Dagster does that itself, unless it stores one planned event for all cells of an asset. It does so to start runs
         over thousands of windows in time. In that case, the newest windows get events of their own.
 
         Args:
-            cells: the cells of one run, oldest window first.
+            cells: the run's cells, oldest window first.
         """
         with self._harmless():
             kind = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED

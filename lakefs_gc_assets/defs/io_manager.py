@@ -154,7 +154,7 @@ def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
 
 
 def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
-    """Metadata of one cell for the UI: a text that names its window, below the figures of the whole run.
+    """Metadata of a cell for the UI: a text that names its window, below the figures of the whole run.
 
     Dagster would plot numbers from cell to cell, over keys too long for an axis, as if they described the whole run.
     """
@@ -236,7 +236,7 @@ def _preview(rows: pa.Table, now: datetime, traced: Sequence[tuple[str, str]] | 
 
     Args:
         now: the time from which ages count back, UTC.
-        traced: the path and the last holder of each row, or the reason why they are unknown; None for frames without
+        traced: paths and last holders of the rows, or the reason why they are unknown; None for frames without
             paths.
     """
     unknown = f"\n\nPaths and last commits are unknown: {plain(traced)}." if isinstance(traced, str) else ""

@@ -72,7 +72,7 @@ def require_own_values(run_config: Mapping[str, object]) -> None:
 def _from_environment(config: object, place: str = "") -> Iterator[tuple[str, str]]:
     """Finds variables in a configuration: Dagster takes `{env: NAME}` in place of any text or number.
 
-    Yields the place and the name of each. A run's error message about a text would show a secret to its launcher.
+    Yields places and names of variables. A run's error message about a text would show a secret to its launcher.
     """
     match config:
         case {"env": str(variable), **rest} if not rest:

@@ -66,7 +66,7 @@ def purge(
 ) -> Iterator[Purged]:
     """Purges objects that have been in quarantine for long enough, under the lock, during iteration.
 
-    Yields the outcome of each copy. Objects that are live by then are restored. Nothing is deleted if that cannot be
+    Yields the outcomes of copies. Objects that are live by then are restored. Nothing is deleted if that cannot be
     checked.
 
     Args:
@@ -225,7 +225,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 
 def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[str, Any]:
-    """Counts and logs the outcome of each object. Raises dagster.Failure if some were not restored."""
+    """Counts and logs the outcomes of objects. Raises dagster.Failure if some were not restored."""
     tally = Tally(restore.RestoreFate.RESTORED)
     for outcome in tally.counted(restored):
         log = context.log.info if outcome.fate.is_well and outcome.why is None else context.log.warning

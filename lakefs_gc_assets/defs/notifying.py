@@ -58,7 +58,7 @@ class _WebhookRefused(CollectionError):
 
 
 def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> list[dg.SensorDefinition]:
-    """The sensors of one repository.
+    """The sensors of a repository.
 
     Args:
         jobs: names of its jobs, whose failures are reported; failed collections without a job are reported too.

@@ -79,7 +79,7 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[str | int]]) -> dg
     """A table for the UI.
 
     Args:
-        columns: type of each column by its name: string or int.
+        columns: types of columns by name: string or int.
     """
     return dg.MetadataValue.table(
         [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows],

@@ -1,7 +1,7 @@
 """The partitions of a repository's assets, the names of its definitions in Dagster, and its Dagster runs.
 
-Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is one window of one
-run; one Dagster run covers all windows of one run id.
+Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is a window of a
+run; one Dagster run covers all windows of a run id.
 
 A key of the dimension run_id is the time and the id of an opened run, or any name under which a user materializes a
 run. Earlier versions added ids without the time, which mean the same.
@@ -39,7 +39,7 @@ _BEFORE_ALL = -1
 
 @dataclass(frozen=True)
 class RunPartitions:
-    """The partitions of one repository's assets."""
+    """The partitions of a repository's assets."""
 
     repository: str
 
@@ -256,7 +256,7 @@ def _is_of_this_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun
 
 @dataclass(frozen=True)
 class Names:
-    """Names of one repository's definitions in Dagster.
+    """Names of a repository's definitions in Dagster.
 
     They are plain if a code location collects one repository; with several, each repository has its own.
 
@@ -294,7 +294,7 @@ class Names:
         return f"{name}_{self.identifier}" if self.apart else name
 
     def asset(self, name: str) -> dg.AssetKey:
-        """Key of one of the five assets."""
+        """Key of an asset."""
         return dg.AssetKey([self.identifier, name] if self.apart else [name])
 
     @property
@@ -313,7 +313,7 @@ class Names:
 def one_op_job(
     names: Names, name: str, op: dg.OpDefinition, description: str, tags: Mapping[str, str] | None = None
 ) -> dg.JobDefinition:
-    """A job of one op, in the process of the Dagster run.
+    """A single-op job, in the process of the Dagster run.
 
     Args:
         name: name of the job in a code location with one repository.

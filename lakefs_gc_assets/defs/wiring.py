@@ -31,7 +31,7 @@ _TAG_LENGTH = 63
 
 @dataclass(frozen=True)
 class Additions:
-    """Definitions that an extension adds to those of one repository."""
+    """Definitions that an extension adds to a repository."""
 
     assets: Sequence[dg.AssetSpec] = ()
     checks: Sequence[dg.AssetChecksDefinition] = ()
@@ -48,7 +48,7 @@ def build(
     extensions: Sequence[Extension] = (),
     loggers: Mapping[str, dg.LoggerDefinition] | None = None,
 ) -> dg.Definitions:
-    """The definitions of one repository; `loggers` in place of Dagster's own console."""
+    """The definitions of a repository; `loggers` in place of Dagster's own console."""
     alone = dg.Definitions(executor=dg.in_process_executor, loggers=loggers)
     return dg.Definitions.merge(_one(loaded, Names.from_loaded(loaded), clock, extensions), alone)
 

@@ -126,7 +126,7 @@ class Manifest(Generic[F]):
 
     Attributes:
         span: the time, attempt and run in which it was made.
-        inputs: manifest digest of each frame it was made from, by name.
+        inputs: manifest digests of the frames it was made from, by name.
         figures: figures that its step counted.
         stored_as: the exact bytes it was read from; None if it is not stored yet, or was changed since.
     """
@@ -254,7 +254,7 @@ WRITTEN = pa.schema([pa.field("file", pa.string(), nullable=False)])
 
 
 class FileWriter:
-    """Collects the rows of one task by window, and uploads a window's file when it is large enough."""
+    """Collects a task's rows by window, and uploads a window's file when it is large enough."""
 
     def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
         self._store, self._folder, self._schema = store, folder, schema
@@ -298,11 +298,11 @@ class FileWriter:
 
 
 def _by_window(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows of each window, in their order."""
+    """Yields the rows by window, in their order."""
     windows = table.column("slice_window").combine_chunks().dictionary_encode()
     names, numbers = windows.dictionary.to_pylist(), windows.indices.to_numpy()
     if len(names) > 1:
-        # Sorted once: filtering the rows of each window would take one pass per window.
+        # Sorted once: filtering rows by window would take one pass per window.
         order = np.argsort(numbers, kind="stable")
         table, numbers = table.take(order), numbers[order]
     bounds = np.searchsorted(numbers, np.arange(len(names) + 1)).tolist()
@@ -362,7 +362,7 @@ def in_windows(batch: pa.RecordBatch, windows: Sequence[str]) -> pa.RecordBatch:
 def write_task(
     open_store: Callable[[], ObjectStore], folder: str, schema: pa.Schema, placed: Placed
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that stores the rows of one task and yields one row (WRITTEN) for each file."""
+    """A function that stores a task's rows and yields one row (WRITTEN) per file."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = FileWriter(open_store(), folder, schema)
@@ -382,7 +382,7 @@ def frame_files(written: pa.Table) -> tuple[FrameFile, ...]:
 
 
 def read_unchanged(store: GivesObjects, file: FrameFile) -> bytes:
-    """The bytes of one file of a frame. Raises CorruptFile if it is missing, or its size or SHA-256 differs."""
+    """The bytes of a frame's file. Raises CorruptFile if it is missing, or its size or SHA-256 differs."""
     data = fetch(store, file.key)
     if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
@@ -548,7 +548,7 @@ class StoredFrame(Generic[F]):
         return rows_of_files(engine, self.manifest.files, read, schema)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows of each file, one file after another in this process. Raises CorruptFile, StorageError."""
+        """The rows file by file, in this process. Raises CorruptFile, StorageError."""
         store = self.opener.open()
         for file in self.manifest.files:
             yield read_file(store, file, self.frame.schema, added=self.frame.added)

@@ -170,7 +170,7 @@ namespace or is uncertain.
 """
 
 RECEIPTS = arrow_schema(RECEIPT_COLUMNS)
-"""Outcome of each candidate. `version_id` is that of the delete marker in a bucket with versions."""
+"""Outcomes of candidates. `version_id` is that of the delete marker in a bucket with versions."""
 
 COPIES = pa.schema(
     [
@@ -281,7 +281,7 @@ class CommittedFigures(StepFigures):
 
     Attributes:
         commit_source: source of the commits.
-        heads: metarange of each branch's head, by the branch's name.
+        heads: metarange of the branch head, by branch.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and its base runs have
             read.
         retention: commits by the reason why they stay, in flows by retention.
@@ -310,7 +310,7 @@ class CandidateFigures(StepFigures):
 
     Attributes:
         kept: unreferenced objects that stay, by reason (values of Kept).
-        missing_examples, lost_examples, named_again_examples: a few addresses of each.
+        missing_examples, lost_examples, named_again_examples: a few such addresses.
         sweep_guards: guards that would refuse the sweep of this dry run, beside those that figures trip: name, figures,
             and remedy.
     """
@@ -397,7 +397,7 @@ PHASES = dict(
         strict=True,
     )
 )
-"""Description of each step in a few words."""
+"""Steps in a few words."""
 
 FRAMES: Mapping[str, Frame[Any]] = {
     frame.name: frame

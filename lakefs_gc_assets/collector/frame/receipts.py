@@ -71,7 +71,7 @@ OF_RESTORE, OF_PURGE = "restored-", "purged-"
 
 
 def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) -> None:
-    """Stores the receipts of one batch."""
+    """Stores a batch's receipts."""
     store.put(f"{run_folder.receipts(run_id)}{batch_id}.parquet", tables.encode(receipts))
 
 
@@ -82,7 +82,7 @@ def keys(store: ObjectStore, run_id: str, beginning: str = "") -> list[str]:
 
 
 def read_file(store: ObjectStore, key: str) -> pa.Table:
-    """The receipts of one file (RECEIPTS). Raises CorruptFile.
+    """The receipts in a file (RECEIPTS). Raises CorruptFile.
 
     Columns that files of earlier versions lack are null, so delete markers of that time are unknown and stay.
     """
@@ -94,7 +94,7 @@ def read_file(store: ObjectStore, key: str) -> pa.Table:
 
 
 def read_files(store: ObjectStore, keys: Sequence[str], damaged: DamagedFile | None = None) -> Iterator[pa.Table]:
-    """The receipts of each file (RECEIPTS), in the order of the files; several are read at once.
+    """The receipts file by file (RECEIPTS), in the given order; several files are read at once.
 
     Args:
         damaged: handles each unreadable file, which then counts as empty; by default it is an error.

@@ -76,7 +76,7 @@ _ENTRIES_AT_ONCE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LastHolder:
-    """Garbage of one branch, rule and folder.
+    """Garbage by branch, rule and folder.
 
     Attributes:
         branch: the branch whose rule let it expire; None for commits that no branch leads to.
@@ -113,12 +113,12 @@ def find_last_held(
 ) -> pa.Table | None:
     """Finds the commit that held each candidate last (LAST_HELD); this process holds all candidates in memory.
 
-    It reads the run's facts about expired commits, and the files of these commits. Live commits hold no garbage, so it
+    It reads the run's facts about expired commits, and their files. Live commits hold no garbage, so it
     skips the ranges that the run has read as live.
 
     Args:
         candidates: all candidates, or a table of some (at least address and size), for which it finds whole paths.
-        holders: the newest commit of each metarange that only expired commits have (LAST_HOLDERS), in order.
+        holders: the newest commits of metaranges that only expired commits have (LAST_HOLDERS), in order.
         live: ids of ranges of live commits, which hold no candidate; some may be missing.
         most: maximum entries and candidates to read; None for no limit.
     Returns:
@@ -374,7 +374,7 @@ _AMOUNT = pa.schema([("objects", pa.int64()), ("bytes", pa.int64())])
 
 
 def _noted(reader: FrameReader[Any], run: PastRun) -> pa.Table:
-    """The few entries of each branch that a run recorded (STAGED); none if they cannot be read."""
+    """The few entries per branch that a run recorded (STAGED); none if they cannot be read."""
     span = run.staged.span
     try:
         return uncommitted.read_samples(reader.opener.open(), span.run_id, span.attempt)
@@ -418,7 +418,7 @@ AGES: Mapping[str, timedelta] = {
     "91 to 365 days": 91 * _DAY,
     "over a year": 366 * _DAY,
 }
-"""Minimum age of each group."""
+"""Minimum age by group."""
 
 _MIB = 2**20
 SIZES: Mapping[str, int] = {
@@ -429,7 +429,7 @@ SIZES: Mapping[str, int] = {
     "256 MiB to 4 GiB": 256 * _MIB,
     "> 4 GiB": 4096 * _MIB,
 }
-"""Minimum size of each group, in bytes."""
+"""Minimum size by group, in bytes."""
 
 LARGEST = 20
 """Maximum number of largest objects that are listed."""
@@ -465,7 +465,7 @@ class Garbage:
     """Counts of the candidates.
 
     Attributes:
-        by_age, by_size, by_why: objects and bytes of each non-empty group, by its name.
+        by_age, by_size, by_why: objects and bytes by group; empty groups are absent.
         oldest: last modification of the oldest candidate, UTC; None if there is none.
         largest: the largest candidates in descending order of size, then by address.
     """
@@ -557,7 +557,7 @@ def _largest(rows: pa.Table) -> pa.Table:
 
 
 def _grouped(names: Sequence[str], least: Sequence[int], values: pa.Array) -> pa.Array:
-    """The group of each value: a group reaches from its minimum up to the next group's minimum.
+    """The groups of values: a group reaches from its minimum up to the next group's minimum.
 
     Values below every minimum belong to the first group, since a clock may be behind.
     """
@@ -588,7 +588,7 @@ _GARBAGE = TypeAdapter(Garbage)
 
 
 def keep_counts(store: ObjectStore, candidates: Manifest[CandidateFigures], garbage: Garbage) -> None:
-    """Stores the counts of these candidates. Raises StorageError."""
+    """Stores the counts of candidates. Raises StorageError."""
     content = {"candidates": candidates.digest, "garbage": _GARBAGE.dump_python(garbage, mode="json")}
     store.put(_key(candidates), json.dumps(content).encode())
 

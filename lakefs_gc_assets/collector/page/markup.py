@@ -110,10 +110,10 @@ def _kind(cell: str) -> str:
 
 
 def bars(lengths: Sequence[Length], whole: float = 0) -> list[list[tuple[str, str, str]]]:
-    """The bar of each row of a table, as the CSS class, start and width of its parts; empty for a single row.
+    """The bars of a table's rows, as the CSS class, start and width of its parts; empty for a single row.
 
     Args:
-        lengths: length of each row's bar in any unit, or the lengths of its two consecutive parts.
+        lengths: bar length per row in any unit, or the lengths of its two consecutive parts.
         whole: length that fills the column; a longer bar is drawn as exceeded. 0 stands for the longest bar.
     """
     rows = [length if isinstance(length, tuple) else (length,) for length in lengths]

@@ -46,7 +46,7 @@ def make_page(
 
 
 def render(facts: RunFacts) -> bytes:
-    """The page of these facts."""
+    """The page that shows the facts."""
     report, settings = facts.report, facts.settings
     mark_age = timedelta(hours=settings.max_mark_age_hours)
     return markup.render(
@@ -101,7 +101,7 @@ def _cost(facts: RunFacts, count: int) -> str:
 
 
 def _held(last_held: LastHeld) -> dict[str, Any]:
-    """Garbage by the commit that held it last: by branch, rule and folder, and by parts of these, most bytes first."""
+    """Garbage by the commit that held it last: by branch, rule and folder, and by each part alone, most bytes first."""
     held = [
         replace(kind, branch=kind.branch or _NO_BRANCH, folder=kind.folder or _NO_FOLDER) for kind in last_held.held
     ]

@@ -325,7 +325,7 @@ def find_last_seen(store: ObjectStore, run_id: str, some: pa.Table, reader: Fram
     """Finds the places of a run's candidates in expired commits and in the uncommitted data of earlier runs.
 
     Args:
-        some: candidates of the run (at least address and size), all of which this process holds in memory.
+        some: candidates of the run (at least address and size). This process holds them in memory.
         most: maximum entries and candidates to read for commits, and again for earlier runs.
     Raises:
         CollectionError: the run has no plan or no commits, or a file cannot be read.
@@ -365,7 +365,7 @@ def _decoded(paths: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def trace(store: ObjectStore, run_id: str, some: pa.Table, reader: FrameReader[Any]) -> list[tuple[str, str]] | str:
-    """The path and the last holder of each of some candidates, in words; or the reason why they are unknown.
+    """The paths and the last holders of candidates, in words; or the reason why they are unknown.
 
     The holder is an expired commit, or a branch on which an earlier run saw the candidate staged. This reads little, so
     a place may be unknown here although the page of the run shows it.

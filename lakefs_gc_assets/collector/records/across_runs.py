@@ -141,7 +141,7 @@ class Failures:
     """Failures of a sweep.
 
     Attributes:
-        rows: address and error of each failure; LIMIT + 1 rows are enough.
+        rows: addresses and errors of failures; UNDELETABLE_LIMIT + 1 rows are enough.
         count: number of failures.
         gone: number of candidates deleted, or moved to quarantine.
     """
@@ -289,7 +289,7 @@ def write_deleted_branch(store: ObjectStore, record: DeletedBranch) -> None:
 
 
 def read_deleted_branches(store: ObjectStore, repository: str, warn: LogLine) -> tuple[DeletedBranch, ...]:
-    """Records of one repository, oldest first. Warns of unreadable records and skips them."""
+    """Records of a repository, oldest first. Warns of unreadable records and skips them."""
     records = []
     for key in keys_below(store, _DELETED):
         try:

@@ -162,7 +162,7 @@ class StepFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(StepFigures):
-    """Figures of one run. Unknown ones are None, in a failed run all but its duration."""
+    """Figures of a run. Unknown ones are None, in a failed run all but its duration."""
 
     # fmt: off
     stored: int | None = figure(OBJECTS, LISTING,
@@ -282,7 +282,7 @@ def in_events() -> dict[str, Figure]:
 
 
 def stated(*figures: StepFigures) -> dict[str, Any]:
-    """The figures that steps of one run counted, by name."""
+    """The figures that a run's steps counted, by name."""
     values = ((name, getattr(each, name)) for each in figures for name in STEP_FIGURES)
     return {name: value for name, value in values if value is not None}
 

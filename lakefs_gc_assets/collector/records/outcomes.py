@@ -193,7 +193,7 @@ def count_known(committed: int, candidates: int, kept: Mapping[str, int]) -> int
     """Number of objects known to a run that lists nothing, each counted once.
 
     These are held by live commits, or unreferenced and examined. Objects of expired commits cannot be added: live
-    commits hold most of these too.
+    commits hold most such objects too.
     """
     return committed + candidates + sum(kept.values())
 

@@ -73,12 +73,12 @@ ACTIVE_COMMITS = "active commits"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of one run. Times UTC, durations in seconds.
+    """Plan of a run. Times UTC, durations in seconds.
 
     Attributes:
         flow: kind of run: the universe and the live set.
         run_id: a descending xid, also the name of the run's folder.
-        attempt: id of one pass over the graph; frames of different attempts are never combined.
+        attempt: id of a pass over the graph; frames of different attempts are never combined.
         owner: the first Dagster run of this collection; re-executions keep it.
         cutoff: an object named or written at or after this moment is no candidate.
         earliest_clock: time of the earliest clock; ages of commits count back from it.
@@ -291,7 +291,7 @@ _VARIANTS = frozenset(map(chr, (0x034F, *range(0xFE00, 0xFE10), *range(0xE0100, 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Approval to delete the candidates of one dry run.
+    """Approval to delete a dry run's candidates.
 
     Attributes:
         attempt, candidates_digest: identify the exact frame of candidates. A frame that is made again needs a new

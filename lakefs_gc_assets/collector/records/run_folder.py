@@ -61,7 +61,7 @@ def first_approval(run_id: str) -> str:
 
 
 def frame(run_id: str, name: str) -> str:
-    """Folder of one frame, with a trailing slash."""
+    """Folder of a frame, with a trailing slash."""
     return f"{folder(run_id)}{name}/"
 
 

@@ -87,7 +87,7 @@ def decode(
     """Reads a table written by `encode`, with exactly the columns of the schema. Raises CorruptFile(file, what, …).
 
     Args:
-        added: the last columns. Files of earlier versions lack all of these or the last ones, which are then null.
+        added: the last columns. Files of earlier versions lack all or the last ones, which are then null.
         groups: the row groups that are read; None for all.
     """
     with opened(data, file, what) as stored:
@@ -209,7 +209,7 @@ class IdSet(Set[str]):
 
     @classmethod
     def from_ids(cls, ids: Iterable[str]) -> "IdSet":
-        """A set of these ids; an IdSet is returned as it is."""
+        """A set of the ids; an IdSet is returned as it is."""
         return ids if isinstance(ids, IdSet) else cls(ids)
 
     @classmethod

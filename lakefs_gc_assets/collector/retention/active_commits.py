@@ -1,13 +1,13 @@
 """The definition of retention: the commits that keep their objects, computed from the complete commit graph.
 
-A walk follows the whole main ancestry from each branch head, and from a hypothetical child of each dangling commit,
-which has that commit's date. If a commit on a walk is young by the walk's rule, its main parent is active: it was head
+A walk follows the whole main ancestry from each branch head, and from a hypothetical child of every dangling commit,
+with the same date. If a commit on a walk is young by the walk's rule, its main parent is active: it was head
 inside the window or when the window opened. Heads are active at any age. The limit is strict: a commit of exactly seven
 days is not young under a rule of seven days. A commit on several walks follows the longest rule. So one pass over all
 commits, children before parents, computes all walks. A second such pass follows all parents, for rules that require it.
 
-Counting rules keep commits of a branch's line of first parents at any age: the newest ones, and the newest one of each
-of the last days, weeks, months or years (UTC, ISO weeks) that have any. They handle dates in doubt, see `mark_counted`.
+Counting rules keep commits of a branch's line of first parents at any age: the newest ones, and the newest one
+of every counted day, week, month or year (UTC, ISO weeks) with commits. They handle dates in doubt, see `mark_counted`.
 If files or parents prove that a commit is younger than its claimed date, the later date counts (`dated_by_files`).
 
 Walks are compiled and visit each commit once. Inside a walk, commits are positions, and the main parent of a commit
@@ -142,7 +142,7 @@ def mark_kept(main_parents: Array, seconds: Array, nanos: Array, head: int, afte
 
 @compiled
 def raise_dates(parents: Array, offsets: Array, dates: Array, proved: Array, now: Array) -> int:
-    """Raises the date of each commit to the latest date that its file or its parents prove, parents first.
+    """Raises dates of commits to the latest dates that their files or parents prove, parents first.
 
     The claimed date of a parent counts for its children too, unless it lies in the future: nothing was made then.
 
@@ -189,7 +189,7 @@ class Graph:
     Attributes:
         main_parents: -1 for a commit without parents.
         heads: position of the head by branch.
-        branches_at: branches of each head.
+        branches_at: branches by head.
         leaves: dangling commits, which are neither a main parent nor a head, in order of their ids.
         periods: periods in which commits may have been made.
     """
@@ -289,7 +289,7 @@ class Active:
     Attributes:
         flags: True for each active commit.
         walks: walks along main parents; if rules follow all parents, walks along all parents, too.
-        walk_names: branch of each walk, None for dangling commits.
+        walk_names: branches by walk, None for dangling commits.
         counted: COUNTED for each commit.
     """
 
@@ -418,7 +418,7 @@ class Periods:
         self._known: dict[str, tuple[Integers, Integers]] = {LAST: (np.empty(0, np.int64), np.empty(0, np.int64))}
 
     def named(self, name: str) -> tuple[Integers, Integers]:
-        """Numbers of the earliest and latest periods of each commit; empty for LAST, which counts commits."""
+        """Numbers of the commits' earliest and latest periods; empty for LAST, which counts commits."""
         if name not in self._known:
             earliest, latest = self._seconds
             self._known[name] = _periods(earliest, name), _periods(latest, name)
@@ -436,7 +436,7 @@ def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
 
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
-    """Number of commits that the rule of each branch would keep without the others."""
+    """Number of commits that a branch's rule would keep without the others, by branch."""
     marked = np.zeros(len(graph.commits), np.bool_)
     return {branch: mark_kept_by(graph, branch, rules.branches[branch], now, marked) for branch in graph.heads}
 
@@ -480,13 +480,13 @@ def earliest_seconds(commits: CommitColumns, written: Integers) -> Integers:
 
 
 def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> CommitColumns:
-    """The commits with the latest known date of each, in place of the claimed one.
+    """The commits with their latest known dates in place of the claimed ones.
 
     Any client may claim any date for a commit (`date` of lakeFS's API). Yet a commit was made after its metarange's
     file was written, and after its parents were made, so it is no older than these. A later date only keeps more.
 
     Args:
-        written: LastModified of each commit's metarange, microseconds since 1970 by the store's clock; NOT_LISTED for a
+        written: LastModified of the commits' metaranges, microseconds since 1970 by the store's clock; NOT_LISTED for a
             missing file. Ignored for a commit without a metarange.
         now: a date claimed after this moment counts for the commit itself, and not for its children.
     Raises:
@@ -551,7 +551,7 @@ LAST_HOLDERS = pa.schema(
         pa.field("rule", pa.string(), nullable=False),
     ]
 )
-"""Last holders: metaranges that only expired commits have, each with the newest of these commits, newest commits first.
+"""Last holders: metaranges that only expired commits have, each with its newest commit, newest commits first.
 A row also has the branch whose rule would have kept that commit longest (null if no branch leads to it), and the rule.
 
 A run by retention rules stores them in one small file beside the committed addresses. With it, a reader explains
@@ -560,7 +560,7 @@ garbage from those metaranges and their ranges without asking the server.
 
 
 def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) -> pa.Table:
-    """The newest expired commit of each metarange (LAST_HOLDERS); the highest id among equally new ones.
+    """The newest expired commits of metaranges (LAST_HOLDERS); the highest id among equally new ones.
 
     Args:
         stays: True for each commit that stays for any reason.

@@ -59,12 +59,12 @@ class LiveCommits:
     Attributes:
         metarange_ids: distinct metaranges of all commits, roughly by date; empty with the fallback.
         files: names of all metadata files of any kind, with the fallback; empty with a refs dump.
-        heads: metarange of each branch's head, by branch; branches with an empty head are left out.
+        heads: metarange of the branch head, by branch; branches with an empty head are left out.
         commits: number of live commits; 0 with the fallback, which does not know it.
         fetched: number of commits that the dump lacked and the API returned.
         dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
         waited: seconds spent on protective waits before reading commits; they do not count as work.
-        compacted: the branch of each compacted base, a metarange of staged entries that no commit names. Empty with the
+        compacted: branches by compacted base, a metarange of staged entries that no commit names. Empty with the
             fallback, which reads every file.
     """
 
@@ -300,10 +300,10 @@ class _TableReader(Protocol[Rows_co]):
 def table_parts(
     store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Rows_co], files: list[str]
 ) -> Iterator[Rows_co]:
-    """The parts of one table of a dump, through its metarange; counts and bounds are checked.
+    """The parts of a dump's table, through its metarange; counts and bounds are checked.
 
     Args:
-        files: receives the id of each file that is read.
+        files: receives the ids of the files read.
     """
     key = METADATA_PREFIX + metarange_id
     files.append(metarange_id)
@@ -361,7 +361,7 @@ def every_metadata_file(repository: OpenRepository) -> LiveCommits:
 
 
 def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime | None = None) -> dict[str, int]:
-    """Names of 64 hexadecimal digits, sorted, and the size of each file: ranges, metaranges, tables of refs dumps.
+    """Names of 64 hexadecimal digits, sorted, with the file sizes: ranges, metaranges, tables of refs dumps.
 
     Lists the folder once, with a request per thousand names or so, and reads no file. Raises StorageError.
 
@@ -396,7 +396,7 @@ def _unknown(listed: pa.RecordBatch, known: Set[str], *columns: str) -> dict[str
 
 
 def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int64]:
-    """Last write of each file: LastModified in microseconds since 1970 by the store's clock.
+    """Last writes of files: LastModified in microseconds since 1970 by the store's clock.
 
     Lists the folder once, as `list_ids` does. Raises StorageError.
 

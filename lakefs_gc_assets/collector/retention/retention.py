@@ -4,7 +4,7 @@ Retention needs the complete commit graph, which only a refs dump gives. If the 
 repository without rules can be collected. A commit stays if our definition or the server's list keeps it. That list can
 lack commits that must stay, and it can have commits that were made after the dump.
 
-`describe_rules` and `encode_rules` show the rule of each branch, and the number of commits it keeps.
+`describe_rules` and `encode_rules` show the branches' rules, and the number of commits that each rule keeps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class Readings:
         dump: commits with their claimed dates.
         rules: the server's rules; None if it has none.
         listed: the server's own list; None if it has no rules for one.
-        written: write time of each commit's metarange file, as `dated_by_files` needs it; None if claimed dates are
+        written: write times of the commits' metarange files, as `dated_by_files` needs it; None if claimed dates are
             trusted.
         expired_before: metaranges that only expired commits had when earlier sweeps deleted objects.
     """
@@ -166,7 +166,7 @@ class LiveDefinition:
         warnings: lines to show before anything else.
         guards: guards that the rules trip, so that no sweep may rely on them; a dry run shows them as warnings.
         stale: branches whose heads are older than the policy's `stale_after`.
-        last_holders: last commit of each expired metarange, and the rule that let it expire (LAST_HOLDERS).
+        last_holders: last commits of expired metaranges, and the rules that let them expire (LAST_HOLDERS).
     """
 
     live: LiveCommits
@@ -298,7 +298,7 @@ def expired_in_earlier_sweeps(repository: OpenRepository, note: LogLine) -> pa.C
 
 
 def written_times(repository: OpenRepository, commits: CommitColumns) -> Integers | None:
-    """Write time of each commit's metarange file; None if claimed dates are trusted.
+    """Write times of the commits' metarange files; None if claimed dates are trusted.
 
     Call it after reading the commits: all files exist by then. Raises StorageError.
     """
@@ -341,7 +341,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
 
 
 def with_dates(graph: Graph, written: Integers, now: datetime) -> Graph:
-    """The graph with the latest known date of each commit, see `dated_by_files`. Raises LakeFSError."""
+    """The graph with the latest known dates of commits, see `dated_by_files`. Raises LakeFSError."""
     return graph.dated(dated_by_files(graph.commits, written, now), earliest_seconds(graph.commits, written))
 
 

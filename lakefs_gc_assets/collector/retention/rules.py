@@ -1,4 +1,4 @@
-"""The retention rule of each branch: the server's rules, and a policy of our own on top.
+"""The branches' retention rules: the server's rules, and a policy of our own on top.
 
 Without rules on the server everything is kept, even with a policy, unless the policy replaces the server's rules.
 A policy can only keep more than the server's rules, unless it says `replace: true`. A policy is a YAML file. Each error
@@ -118,7 +118,7 @@ _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
 _KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "stale_branches", "replace")
 _MOST_FAULTS = 10
-"""Maximum errors of one file in a message."""
+"""Maximum errors per file in a message."""
 
 
 def parse_duration(text: str) -> timedelta:
@@ -244,7 +244,7 @@ class BranchRule:
 
     @property
     def exact(self) -> bool:
-        """True if the pattern is the name of one branch."""
+        """True if the pattern is a branch name."""
         return _is_exact(self.pattern)
 
     def fits(self, branch: str) -> bool:
@@ -379,7 +379,7 @@ class Policy:
         default: retention of branches without a matching rule, and of dangling commits; None for the server's alone.
         pinned: ids of commits that stay at any age.
         keep_tags: True if tagged commits stay; or names and patterns of the tags whose commits stay.
-        tag_lines: the lines of these names and patterns.
+        tag_lines: their lines in the file.
         stale_after: branches with an older head are reported, and nothing else.
         stale: rules of branches to delete, in order; they have no effect on the objects that a run keeps.
         replace: True if the server's rules are ignored.
@@ -452,7 +452,7 @@ def _fits(pattern: str, name: str) -> bool:
     return pattern == name if _is_exact(pattern) else _expression(pattern).fullmatch(name) is not None
 
 
-# Bounded, since one process may read many policies; large enough for the patterns of one policy.
+# Bounded, since one process may read many policies; large enough for a policy's patterns.
 @lru_cache(maxsize=2 * _MOST_RULES)
 def _expression(pattern: str) -> re.Pattern[str]:
     # `translate` never backtracks over a matched star; with plain `.*`, a pattern of many stars would take forever.
@@ -516,7 +516,7 @@ def _read_text(file: Path, name: str) -> str:
 
 
 def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
-    """The policies of some texts, by name; the bounds of one policy hold for all together.
+    """The policies of some texts, by name; a policy's bounds hold for all together.
 
     Raises ConfigurationError.
     """
@@ -582,7 +582,7 @@ def _rule_like(pattern: str | None) -> BranchRule:
 
 
 def _rules(policy: Policy) -> dict[str | None, BranchRule]:
-    """The rule of each name and pattern, on any line; the default under None, if there is one."""
+    """The rules by name and pattern, on any line; the default under None, if there is one."""
     rules: dict[str | None, BranchRule] = {rule.pattern: replace(rule, line=0) for rule in policy.rules}
     return rules if policy.default is None else {**rules, None: replace(_rule_like(None), retention=policy.default)}
 
@@ -673,7 +673,7 @@ def encode_rule(rule: Rule | BranchRule) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveRules:
-    """The rule of each existing branch, and the rule of dangling commits."""
+    """The rules of existing branches, and the rule of dangling commits."""
 
     default: Rule
     branches: dict[str, Rule]
