@@ -225,7 +225,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
     ids_read_before = before.read_ids if before else IdSet()
-    # A dry run deletes nothing: its approval finds wrong candidates.
+    # A dry run deletes nothing, and the recheck of its approval finds wrong candidates.
     prepared_until, reasons = uncommitted.manifest.span.ended_at, uncommitted.figures.reasons_before
     committed = ask_committed(step, prepared_until, ids_read_before, reasons, at_once=not step.plan.sweep)
     step.waited += committed.waited

@@ -28,7 +28,7 @@ class Step(Generic[R]):
     Attributes:
         lock: None for work that only reads, like a step.
         started_at: when the step began, UTC.
-        waited: seconds spent so far on waits that protect; they do not count as work.
+        waited: seconds spent so far on protective waits; they do not count as work.
     """
 
     log: LogLine
@@ -90,7 +90,8 @@ class Step(Generic[R]):
         return self._write(frame, rows, (lambda batch: place(add(batch))) if add else place)
 
     def write_everywhere(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
-        """Writes rows as `write` does, but keeps the addresses' own windows even if this run does not collect it."""
+        """Writes rows as `write` does, but keeps the addresses' own windows, even those that this run does not
+        collect."""
         return self._write(frame, rows, partial(place_by_address, window_size=self.plan.slice_window))
 
     def write_distinct(self, frame: Frame[Any], rows: Sequence[R], count: int) -> tuple[FrameFile, ...]:

@@ -75,7 +75,7 @@ def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) ->
 def post(url: str, text: str, sleep: Callable[[float], None], ca_bundle: str = "") -> None:
     """Posts a message to a webhook, with three attempts, through the proxy that the environment names for it.
 
-    Raises CollectionError if all attempts fail. It lacks the URL, which may be a secret.
+    Raises CollectionError if all attempts fail. Its text omits the URL, which may be a secret.
 
     Args:
         text: shown literally: characters that Slack would read as links or mentions are escaped.
@@ -252,7 +252,7 @@ def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun
     except CorruptFile as error:
         return f"{_of(names)} run {run_id} ended, and its report cannot be read: {error}"
     if report is None or report.ended_at.timestamp() < record.start_time:
-        return None  # An earlier Dagster run made the report of this run.
+        return None  # No report, or one that an earlier Dagster run made.
     asks_name = not launching.is_named_by_proxy(context.instance)
     approval = _approval(collector, names, run, plans.read(store, run_id), report, asks_name)
     return f"{_of(names)} {_in_words(report)}{approval}"

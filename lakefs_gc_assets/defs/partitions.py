@@ -1,7 +1,7 @@
 """The partitions of a repository's assets, the names of its definitions in Dagster, and its Dagster runs.
 
-Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is a window of a
-run; one Dagster run covers all windows of a run id.
+Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is a window of a run;
+one Dagster run covers all windows of a run id.
 
 A key of the dimension run_id is the time and the id of an opened run, or any name under which a user materializes a
 run. Earlier versions added ids without the time, which mean the same.

@@ -42,7 +42,7 @@ class Span:
     """Time span in which a frame was made, UTC, with its run and attempt.
 
     Attributes:
-        waited_seconds: part of that time spent on waits that protect; 0 in manifests of earlier versions.
+        waited_seconds: part of that time spent on protective waits; 0 in manifests of earlier versions.
     """
 
     frame: str

@@ -113,7 +113,7 @@ def find_last_held(
 ) -> pa.Table | None:
     """Finds the commit that held each candidate last (LAST_HELD); this process holds all candidates in memory.
 
-    It reads the run's facts about expired commits, and their files. Live commits hold no garbage, so it
+    It reads the run's facts about expired commits, and the files of those commits. Live commits hold no garbage, so it
     skips the ranges that the run has read as live.
 
     Args:

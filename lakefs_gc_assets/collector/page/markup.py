@@ -55,7 +55,7 @@ def _environment(folder: Path) -> "jinja2.Environment":
     made.filters |= {name: _blank_if_none(write) for name, write in _FORMATS.items()}
     made.filters |= {"counted": counted, "kind": _kind, "bars": bars}
     style = made.get_template("style.css").render()
-    # Under this policy, even injected content could load, run or send nothing.
+    # This policy keeps even injected content from loading, running or sending anything.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     made.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     return made

@@ -59,7 +59,7 @@ EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 """MD5 of the content of an object of size 0, regardless of its ETag."""
 
 MULTIPART_SIGHTING_SECONDS = 3600
-"""Seconds since an earlier run listed an object uploaded in parts, at least, before it can be a candidate."""
+"""Minimum age of an earlier run's sighting of an object uploaded in parts, before the object can be a candidate."""
 
 
 class Why(StrEnum):

@@ -177,7 +177,7 @@ class Report:
     @property
     def statistics(self) -> Statistics:
         """The figures of the run; unknown ones are None."""
-        # Earlier versions stored the number of committed addresses that a run looked up if it builds on another one.
+        # In runs with a base run, earlier versions counted the committed addresses that the run looked up.
         is_known = self.base_run is None or self.flow == Flow.COMMITTED
         counts = {name: count for name, count in self.counts.items() if name != "committed" or is_known}
         kept, waited = sum(self.kept.values()), sum(self.waited_seconds.values())

@@ -1,13 +1,13 @@
 """The definition of retention: the commits that keep their objects, computed from the complete commit graph.
 
 A walk follows the whole main ancestry from each branch head, and from a hypothetical child of every dangling commit,
-with the same date. If a commit on a walk is young by the walk's rule, its main parent is active: it was head
-inside the window or when the window opened. Heads are active at any age. The limit is strict: a commit of exactly seven
-days is not young under a rule of seven days. A commit on several walks follows the longest rule. So one pass over all
-commits, children before parents, computes all walks. A second such pass follows all parents, for rules that require it.
+with the same date. If a commit on a walk is young by the walk's rule, its main parent is active: it was head inside the
+window or when the window opened. Heads are active at any age. The limit is strict: a commit of exactly seven days is
+not young under a rule of seven days. A commit on several walks follows the longest rule. So one pass over all commits,
+children before parents, computes all walks. A second such pass follows all parents, for rules that require it.
 
-Counting rules keep commits of a branch's line of first parents at any age: the newest ones, and the newest one
-of every counted day, week, month or year (UTC, ISO weeks) with commits. They handle dates in doubt, see `mark_counted`.
+Counting rules keep commits of a branch's line of first parents at any age: the newest ones, and the newest one in each
+of the last days, weeks, months or years (UTC, ISO weeks) with commits. They handle dates in doubt, see `mark_counted`.
 If files or parents prove that a commit is younger than its claimed date, the later date counts (`dated_by_files`).
 
 Walks are compiled and visit each commit once. Inside a walk, commits are positions, and the main parent of a commit
