@@ -77,8 +77,8 @@ class StepHost(Generic[R]):
         last_opened: the store that this process opened last, returned without any request; None if it opened none.
         engine: the engine that the step works with.
         now: the present, UTC.
-        log: writes a line about the progress of the step to its log.
-        warn: writes a warning for a person to read to the log of the step.
+        log: logs a line about the progress of the step.
+        warn: logs a warning that a person should read.
         explain: the text that describes an error in a report.
     """
 

@@ -90,8 +90,7 @@ class Step(Generic[R]):
         return self._write(frame, rows, (lambda batch: place(add(batch))) if add else place)
 
     def write_everywhere(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
-        """Writes rows as `write` does, but keeps the addresses' own windows, even those that this run does not
-        collect."""
+        """Writes rows as `write` does, but keeps the addresses' own windows, even if this run does not collect them."""
         return self._write(frame, rows, partial(place_by_address, window_size=self.plan.slice_window))
 
     def write_distinct(self, frame: Frame[Any], rows: Sequence[R], count: int) -> tuple[FrameFile, ...]:

@@ -59,104 +59,62 @@ class StepFigures:
     """Figures in the manifests of frames. In each manifest, figures of other steps are None."""
 
     # Unformatted, to keep two or three lines per figure.
+    # fmt: off
     slices_listed: int | None = figure("slices", LISTING, "slices that were listed.")
     slices_skipped: int | None = figure("slices", LISTING, "slices that were too young to be listed.")
-    slices_elsewhere: int | None = figure(
-        "slices", LISTING, "slices of other windows than the run's, which were not listed.", since="0.3"
-    )
-    sealed_objects: int | None = unreported(
-        OBJECTS, LISTING, "objects that were known to be committed when the base run ended, and are not listed."
-    )
-    pending_before: int | None = unreported(
-        OBJECTS, LISTING, "objects that the base run left for this one to look at again.", optional=True
-    )
-    expired_ranges: int | None = unreported(
-        RANGES, LISTING, "ranges that only expired commits had, in flows that list nothing.", since="0.3"
-    )
-    expired_ranges_read: int | None = unreported(
-        RANGES, LISTING, "part of `expired_ranges` that was read: what the base run had not looked at.", since="0.3"
-    )
-    pages: int | None = unreported(
-        "pages", STAGING, "pages of the server that count: those with a location, and empty ones that it repeated."
-    )
-    hooks_seconds: float | None = unreported(
-        SECONDS, STAGING, "how long hooks can hold a commit that was under way, all tries together.", since="0.3"
-    )
+    slices_elsewhere: int | None = figure("slices", LISTING,
+        "slices of other windows than the run's, which were not listed.", since="0.3")
+    sealed_objects: int | None = unreported(OBJECTS, LISTING,
+        "objects that were known to be committed when the base run ended, and are not listed.")
+    pending_before: int | None = unreported(OBJECTS, LISTING,
+        "objects that the base run left for this one to look at again.", optional=True)
+    expired_ranges: int | None = unreported(RANGES, LISTING,
+        "ranges that only expired commits had, in flows that list nothing.", since="0.3")
+    expired_ranges_read: int | None = unreported(RANGES, LISTING,
+        "part of `expired_ranges` that was read: what the base run had not looked at.", since="0.3")
+    pages: int | None = unreported("pages", STAGING,
+        "pages of the server that count: those with a location, and empty ones that it repeated.")
+    hooks_seconds: float | None = unreported(SECONDS, STAGING,
+        "how long hooks can hold a commit that was under way, all tries together.", since="0.3")
     commits: int | None = figure("commits", COMMITTED, "live commits.")
     commits_fetched: int | None = unreported("commits", COMMITTED, "live commits that were asked for one by one.")
     metaranges_read: int | None = unreported("metaranges", COMMITTED, "metaranges that the run read.")
     ranges_read: int | None = figure(RANGES, COMMITTED, "ranges of live commits that the run read.")
-    entries_promised: int | None = unreported(
-        "entries",
-        COMMITTED,
-        "entries that metaranges count; unknown if commits come from a listing of files.",
-        optional=True,
-    )
-    branches_before: int | None = unreported(
-        "branches", COMMITTED, "branches by the count of the earlier run that this one is compared with.", optional=True
-    )
-    unnamed_ranges: int | None = figure(
-        RANGES, COMMITTED, "ranges that were read although no commit names them: what they hold is kept."
-    )
-    compacted_bases: int | None = figure(
-        "bases", COMMITTED, "compacted bases of staging on which branches rest.", since="0.3"
-    )
-    provisional_ranges: int | None = figure(
-        RANGES,
-        COMMITTED,
+    entries_promised: int | None = unreported("entries", COMMITTED,
+        "entries that metaranges count; unknown if commits come from a listing of files.", optional=True)
+    branches_before: int | None = unreported("branches", COMMITTED,
+        "branches by the count of the earlier run that this one is compared with.", optional=True)
+    unnamed_ranges: int | None = figure(RANGES, COMMITTED,
+        "ranges that were read although no commit names them: what they hold is kept.")
+    compacted_bases: int | None = figure("bases", COMMITTED,
+        "compacted bases of staging on which branches rest.", since="0.3")
+    provisional_ranges: int | None = figure(RANGES, COMMITTED,
         "ranges of compacted staging, or young and named by nothing: what they hold is kept for now. Of a run of the "
-        "flow `committed`, the page of the asset counts `unnamed_ranges` too.",
-        since="0.3",
-    )
-    expired_objects: int | None = figure(
-        OBJECTS,
-        COMMITTED,
-        "objects that the run looked at because they expired after its base run.",
-        since="0.3",
-        formerly="expired",
-    )
+        "flow `committed`, the page of the asset counts `unnamed_ranges` too.", since="0.3")
+    expired_objects: int | None = figure(OBJECTS, COMMITTED,
+        "objects that the run looked at because they expired after its base run.", since="0.3", formerly="expired")
     expired_bytes: int | None = unreported(BYTES, COMMITTED, "total size of `expired_objects`.", since="0.3")
-    ranges_from_facts: int | None = figure(
-        RANGES,
-        COMMITTED,
+    ranges_from_facts: int | None = figure(RANGES, COMMITTED,
         "live ranges that were not read, since an earlier run recorded facts about them.",
-        since="0.3",
-        formerly="ranges_noted",
-    )
-    addresses_from_facts: int | None = unreported(
-        ADDRESSES,
-        COMMITTED,
+        since="0.3", formerly="ranges_noted")
+    addresses_from_facts: int | None = unreported(ADDRESSES, COMMITTED,
         "addresses of `ranges_from_facts`, each range for itself; the frame has only those that the run looked up.",
-        since="0.3",
-        formerly="addresses_noted",
-    )
-    paths_asked: int | None = unreported(
-        "paths", MARK, "paths that the server was asked for, since a candidate may be staged there; each branch counts."
-    )
-    paths_unasked: int | None = unreported(
-        "paths",
-        MARK,
-        "paths above collection.hidden_suspect_limit, not asked for: candidates that may be staged there stay.",
-    )
-    missing: int | None = figure(
-        ADDRESSES, MARK, "addresses that branch heads or staging hold in the listed slices, and that the listing lacks."
-    )
-    expected: int | None = unreported(
-        ADDRESSES, MARK, "addresses that branch heads and staging hold in the listed slices: all should be listed."
-    )
-    lost: int | None = figure(
-        ADDRESSES, MARK, "addresses that a branch head or staging holds although an earlier run deleted the object."
-    )
-    named_again: int | None = figure(
-        ADDRESSES, MARK, "referenced addresses that had expired by rule when an earlier run deleted them.", since="0.3"
-    )
-    unreadable: int | None = figure(
-        OBJECTS,
-        MARK,
+        since="0.3", formerly="addresses_noted")
+    paths_asked: int | None = unreported("paths", MARK,
+        "paths that the server was asked for, since a candidate may be staged there; each branch counts.")
+    paths_unasked: int | None = unreported("paths", MARK,
+        "paths above collection.hidden_suspect_limit, not asked for: candidates that may be staged there stay.")
+    missing: int | None = figure(ADDRESSES, MARK,
+        "addresses that branch heads or staging hold in the listed slices, and that the listing lacks.")
+    expected: int | None = unreported(ADDRESSES, MARK,
+        "addresses that branch heads and staging hold in the listed slices: all should be listed.")
+    lost: int | None = figure(ADDRESSES, MARK,
+        "addresses that a branch head or staging holds although an earlier run deleted the object.")
+    named_again: int | None = figure(ADDRESSES, MARK,
+        "referenced addresses that had expired by rule when an earlier run deleted them.", since="0.3")
+    unreadable: int | None = figure(OBJECTS, MARK,
         "unreferenced objects in an archive tier whose content could not be compared with that of committed ones; "
-        "`kept` of the report counts those that stay for it.",
-        since="0.3",
-    )
+        "`kept` of the report counts those that stay for it.", since="0.3")
     # fmt: on
 
 

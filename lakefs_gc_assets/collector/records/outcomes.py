@@ -59,7 +59,7 @@ EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 """MD5 of the content of an object of size 0, regardless of its ETag."""
 
 MULTIPART_SIGHTING_SECONDS = 3600
-"""Minimum age of an earlier run's sighting of an object uploaded in parts, before the object can be a candidate."""
+"""Minimum seconds since an earlier run's sighting of an object uploaded in parts, before it can be a candidate."""
 
 
 class Why(StrEnum):
@@ -101,12 +101,13 @@ class Kept(StrEnum):
 class Outcome(StrEnum):
     """Outcome of a candidate. `ACCEPTED` does not yet prove that the object is gone: the next listing does.
 
-    - `COPIED`: there is a copy in quarantine. `QUARANTINED`: the object was deleted after that.
-    - `RESTORED`: a later receipt of the same address and attempt, after one of GONE or `COPIED`.
-    - `PURGED`: a later receipt too: the copy was deleted for good.
-    - `DELETED_BY_ANOTHER_RUN`: another run deleted or moved the object after this one listed it. Only `deleted_report`
-    holds it, because the receipt belongs to the other run.
-    - `KEPT_ARCHIVED`: the object is in an archive tier, and quarantine cannot copy it before it is restored from there.
+    `COPIED`: there is a copy in quarantine. `QUARANTINED`: the object was deleted after that. `RESTORED`: a later
+    receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED`: a later receipt too, after the
+    copy was deleted for good.
+
+    `DELETED_BY_ANOTHER_RUN`: another run deleted or moved the object after this one listed it. Only `deleted_report`
+    holds it, because the receipt belongs to the other run. `KEPT_ARCHIVED`: the object is in an archive tier, and
+    quarantine cannot copy it before it is restored from there.
     """
 
     DRY_RUN = "dry_run"
