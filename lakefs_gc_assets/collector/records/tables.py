@@ -1,6 +1,6 @@
 """Small tables as parquet files in the store, and sets of ids that need little memory.
 
-The pages of the files have checksums, which every reader verifies.
+The pages of the files have checksums, and reads verify them.
 """
 
 import hashlib

@@ -225,7 +225,7 @@ class BranchRule:
 
     Attributes:
         keeps: commits of the branch that also stay, at any age.
-        all_parents: True if the retention also counts for merged commits.
+        all_parents: True if the retention also counts for commits that merges brought in.
 
     In a pattern `*` matches anything, `?` one character, `[a-c]` one of these and `[!a-c]` any other one. Braces are
     expanded before: each alternative has its own rule.
@@ -239,7 +239,7 @@ class BranchRule:
 
     @property
     def merged(self) -> timedelta | None:
-        """Retention of merged commits; None if only other rules apply to them."""
+        """Retention of commits that merges brought in; None if only other rules apply to them."""
         return self.retention if self.all_parents else None
 
     @property
@@ -254,7 +254,7 @@ class BranchRule:
 
 @dataclass(frozen=True, slots=True)
 class StaleRule:
-    """Limits after which matching branches are stale: all of its limits must be over. Without limits, none are.
+    """Limits after which matching branches are stale: all of a rule's limits. Without limits, no branch is stale.
 
     Attributes:
         patterns: without braces.
@@ -645,8 +645,8 @@ class Rule:
     """The time for which a replaced head stays; `source` names the rule's origin.
 
     Attributes:
-        keeps: number of first parents that also stay, at any age.
-        merged: retention of merged commits; None if only other rules apply to them.
+        keeps: counts of first parents that also stay, at any age.
+        merged: retention of commits that merges brought in; None if only other rules apply to them.
     """
 
     retention: timedelta
