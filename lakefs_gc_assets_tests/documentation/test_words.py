@@ -3,13 +3,17 @@
 The sources are read as text, without importing them. The limits may be lowered, never raised.
 """
 
+import ast
 import io
 import re
 import tokenize
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from lakefs_gc_assets_tests.documentation.pages import DOCS
 
 PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 
@@ -21,6 +25,14 @@ PRIVATE_PARTS = frozenset(
 PRIVATE_NAMES = frozenset({"LookedAt", "HeldEngine", "tell_apart", "look_around", "leave_out"})
 """Texts that a name may not contain."""
 
+MARKS = {
+    r"\bwhat(?:ever)?\b": 2.0,
+    r"\bwhere (?:it|a|an|the|there|that|one|they|nobody|none|no|nothing|somebody|each|this|all)\b": 1.0,
+    r"\bof (?:them|it|these|those|each|one|which|whom)\b": 2.0,
+    r"\b(?:that which|those (?:that|which|of))\b": 0.35,
+    r"\b(?:some|no|any)body\b": 0.4,
+}
+"""Marks of translated English, and how many of them 1,000 words of docstrings, comments or pages may have."""
 MOST_QUESTIONS = 30
 MOST_FOUND = 150
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -97,3 +109,51 @@ def test_values_are_named_for_what_they_are() -> None:
     modules = [module for module, name in names() if name == "found"]
 
     assert len(modules) <= MOST_FOUND, sorted(set(modules))
+
+
+def prose(root: Path) -> str:
+    """Docstrings, strings that document attributes, and comments of all modules below a folder."""
+    parts = []
+    for path in sorted(root.rglob("*.py")):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                parts.append(node.value.value)
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        parts += [token.string for token in tokens if token.type == tokenize.COMMENT]
+    return " ".join(parts)
+
+
+def pages(root: Path) -> str:
+    """All pages below a folder, without code."""
+    text = "\n".join(path.read_text() for path in sorted(root.rglob("*.md")))
+    return re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)
+
+
+def too_many(text: str) -> dict[str, float]:
+    """Marks that a text has too often, by their pattern: how many there are in 1,000 words."""
+    words = len(re.findall(r"[A-Za-z']+", text)) or 1
+    text = re.sub(r"\s+", " ", text)
+    counts = {mark: 1000 * len(re.findall(mark, text, re.IGNORECASE)) / words for mark in MARKS}
+    return {mark: round(count, 2) for mark, count in counts.items() if count > MARKS[mark]}
+
+
+def test_marks_are_counted_per_thousand_words() -> None:
+    assert too_many("What is told of it where it is known") == dict.fromkeys([*MARKS][:3], 111.11)
+    assert too_many("Facts about each range") == {}
+
+
+@pytest.mark.parametrize(
+    ("read", "folder"),
+    [
+        (prose, PACKAGE),
+        pytest.param(prose, PACKAGE.parent / "lakefs_gc_assets_tests", marks=pytest.mark.slow),
+        (pages, DOCS),
+    ],
+)
+def test_sentences_are_not_translated(read: Callable[[Path], str], folder: Path) -> None:
+    assert too_many(read(folder)) == {}
