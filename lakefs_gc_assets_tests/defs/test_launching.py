@@ -9,6 +9,7 @@ import pytest
 from lakefs_gc_assets.collector.records import plan, report, run_folder
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import loaded_from
+from lakefs_gc_assets.definitions import EXTENSIONS
 from lakefs_gc_assets.defs import jobs, launching, pages, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions, key_of, newest_metadata, run_id_in
@@ -139,7 +140,7 @@ def runs(replaying: Replaying) -> GraphRuns:
 
 
 def definitions(runs: GraphRuns) -> dg.Definitions:
-    return build(runs.loaded, runs.clock)
+    return build(runs.loaded, runs.clock, EXTENSIONS)
 
 
 def launched(runs: GraphRuns, job: str, **config: Any) -> dg.ExecuteInProcessResult:
