@@ -87,7 +87,7 @@ _MUTANTS: Mapping[str, Mutant] = {
     "purge looks": Mutant("purges", "NoneIsGoneForGood", "a purge does not look at what is named", _OF_METADATA),
     "purge age": Mutant("purges", "NoneIsGoneForGood", "a purge does not look at the age", _OF_METADATA),
 }
-"""Bugs of `collector/test_unneeded_metadata.py`; a rule without a bug has a test that fails without the rule."""
+"""Bugs of `extensions/check/test_unneeded_metadata.py`; a rule without a bug has a test that fails without the rule."""
 
 _LIMITS: Mapping[str, Mutant] = {
     "ends late": Mutant("moves", "CommitsAreWhole", "", "", {"Prompt": False}),

@@ -273,7 +273,7 @@ _STARTS = """
 import json, os, sys
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as s
-from lakefs_gc_assets_tests import process_tree
+from lakefs_gc_assets_tests.harness import process_tree
 
 before = dict(os.environ)
 value = sys.argv[1]
