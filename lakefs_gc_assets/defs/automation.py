@@ -5,6 +5,7 @@ All schedules are off until turned on: clean runs, dry runs, removal of old runs
 
 import time
 from datetime import timedelta
+from functools import partial
 
 import dagster as dg
 
@@ -165,6 +166,33 @@ def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:
     return next((run.run_id for run in instance.get_runs(collecting, limit=1)), None)
 
 
+def off_schedule(
+    names: Names,
+    settings: AutomationSettings,
+    name: str,
+    cron: str,
+    job: dg.JobDefinition,
+    config: dict[str, object],
+    description: str,
+    permit: Permit | None = None,
+) -> dg.ScheduleDefinition:
+    """A schedule in the time zone of the settings, off until turned on; its launches get a ticket for the permit."""
+
+    def tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
+        return launching.issue_ticket(context.instance, names.repository, permit) if permit else {}
+
+    return dg.ScheduleDefinition(
+        name=names.qualified(name),
+        cron_schedule=cron,
+        execution_timezone=settings.time_zone,
+        job=job,
+        run_config=config,
+        tags_fn=tags,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=description,
+    )
+
+
 def define_schedules(
     names: Names,
     settings: AutomationSettings,
@@ -174,29 +202,7 @@ def define_schedules(
 ) -> list[dg.ScheduleDefinition]:
     """The schedules of a repository. The job open_run opens their runs, so the page Runs shows its failures."""
 
-    def schedule(
-        name: str,
-        cron: str,
-        job: dg.JobDefinition,
-        config: dict[str, object],
-        description: str,
-        permit: Permit | None = None,
-    ) -> dg.ScheduleDefinition:
-        def tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-            return launching.issue_ticket(context.instance, names.repository, permit) if permit else {}
-
-        return dg.ScheduleDefinition(
-            name=names.qualified(name),
-            cron_schedule=cron,
-            execution_timezone=settings.time_zone,
-            job=job,
-            run_config=config,
-            tags_fn=tags,
-            default_status=dg.DefaultScheduleStatus.STOPPED,
-            description=description,
-        )
-
-    flow = settings.dry_run_flow
+    schedule, flow = partial(off_schedule, names, settings), settings.dry_run_flow
     return [
         schedule(
             "clean_runs",

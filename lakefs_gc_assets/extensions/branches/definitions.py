@@ -12,6 +12,7 @@ from pydantic import Field
 from lakefs_gc_assets.collector.records.outcomes import Tally
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.automation import off_schedule
 from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
@@ -39,14 +40,14 @@ def define(names: Names, loaded: Loaded) -> Additions:
 
 def find_stale_branches(names: Names, settings: AutomationSettings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """The schedule that lists stale branches; off by default."""
-    return dg.ScheduleDefinition(
-        name=names.qualified("find_stale_branches"),
-        cron_schedule=settings.stale_branches_cron,
-        execution_timezone=settings.time_zone,
-        job=job,
-        run_config={},
-        default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"Shows which branches of {names.repository} the policy calls stale; deletes nothing. Cron: "
+    return off_schedule(
+        names,
+        settings,
+        "find_stale_branches",
+        settings.stale_branches_cron,
+        job,
+        {},
+        f"Shows which branches of {names.repository} the policy calls stale; deletes nothing. Cron: "
         "automation.stale_branches_cron.",
     )
 
