@@ -16,8 +16,8 @@ from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 NAME = "retention_forecast"
 """Name of the asset, and of the frame's folder in the folder of a forecast."""
-_RUNS_LOOKED_AT = 50
-"""Maximum folders of runs and forecasts that are searched for the newest forecast."""
+MOST_FOLDERS = 50
+"""Maximum newest folders that are searched for a forecast, or for a run that listed storage classes."""
 
 FORECAST = pa.schema(
     [
@@ -56,7 +56,7 @@ class ScenarioKind(StrEnum):
 
 def read_newest(store: ObjectStore) -> tuple[str, pa.Table] | None:
     """Id and rows (FORECAST) of the newest finished, readable forecast; None if there is none."""
-    for forecast_id in islice(run_folder.folders(store), _RUNS_LOOKED_AT):
+    for forecast_id in islice(run_folder.folders(store), MOST_FOLDERS):
         key = forecast_key(forecast_id)
         if (data := get_if_there(store, key)) is not None:
             with suppress(CorruptFile):

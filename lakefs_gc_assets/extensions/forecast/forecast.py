@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.stored_forecasts import (
     FORECAST,
+    MOST_FOLDERS,
     ScenarioKind,
     begun_key,
     folders_key,
@@ -48,7 +49,6 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 LARGEST = 100
 """Maximum folders that a forecast describes one by one; it adds up all others."""
-_RUNS_LOOKED_AT = 50
 _ALONE = "lakefs-gc forecast"
 
 FOLDERS = pa.schema(
@@ -269,7 +269,7 @@ def make(
 
 def find_listed_classes(store: ObjectStore) -> ListedClasses | None:
     """Storage classes in the newest report of a run that listed everything; None if no recent report names any."""
-    for run_id in islice(run_folder.newest_runs(store), _RUNS_LOOKED_AT):
+    for run_id in islice(run_folder.newest_runs(store), MOST_FOLDERS):
         try:
             found = report.read(store, run_id)
         except CorruptFile:
