@@ -5,14 +5,14 @@ commit.
 """
 
 import ast
-import io
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from lakefs_gc_assets_tests.documentation.sources import doc_strings, tokens
 
 PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 EXTENSIONS = PACKAGE / "extensions"
@@ -30,22 +30,22 @@ def parsed() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def documentation(tree: ast.Module) -> Iterator[int]:
-    """Lines of docstrings and of strings that document an attribute."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
-
-
 def code_lines(text: str) -> int:
     """Lines with code."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    lines = {line for token in tokens if token.type not in NOT_CODE for line in range(token.start[0], token.end[0] + 1)}
-    return len(lines.difference(documentation(ast.parse(text))))
+    code = (token for token in tokens(text) if token.type not in NOT_CODE)
+    lines = {line for token in code for line in range(token.start[0], token.end[0] + 1)}
+    documents = doc_strings(ast.parse(text))
+    return len(lines.difference(line for each in documents for line in range(each.lineno, (each.end_lineno or 0) + 1)))
+
+
+@cache
+def code_of(path: Path) -> int:
+    """Lines of code of a module."""
+    return code_lines(path.read_text())
 
 
 def of_folder(folder: Path) -> int:
-    return sum(code_lines(path.read_text()) for path in parsed() if folder in path.parents)
+    return sum(code_of(path) for path in parsed() if folder in path.parents)
 
 
 def test_lines_of_code_leave_out_docstrings_comments_and_blank_lines() -> None:

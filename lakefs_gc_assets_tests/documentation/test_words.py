@@ -4,7 +4,6 @@ The sources are read as text, without importing them. The limits may be lowered,
 """
 
 import ast
-import io
 import re
 import tokenize
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets_tests.documentation.pages import DOCS
+from lakefs_gc_assets_tests.documentation.sources import doc_strings, tokens
 
 PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 
@@ -51,7 +51,7 @@ def names() -> tuple[tuple[str, str], ...]:
     return tuple(
         (module, token.string)
         for module, text in sources().items()
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        for token in tokens(text)
         if token.type == tokenize.NAME
     )
 
@@ -116,15 +116,8 @@ def prose(root: Path) -> str:
     parts = []
     for path in sorted(root.rglob("*.py")):
         text = path.read_text()
-        for node in ast.walk(ast.parse(text)):
-            if (
-                isinstance(node, ast.Expr)
-                and isinstance(node.value, ast.Constant)
-                and isinstance(node.value.value, str)
-            ):
-                parts.append(node.value.value)
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        parts += [token.string for token in tokens if token.type == tokenize.COMMENT]
+        parts += [str(each.value) for each in doc_strings(ast.parse(text))]
+        parts += [token.string for token in tokens(text) if token.type == tokenize.COMMENT]
     return " ".join(parts)
 
 
