@@ -98,7 +98,7 @@ class StepFigures:
         "live ranges that were not read, since an earlier run recorded facts about them.",
         since="0.3", formerly="ranges_noted")
     addresses_from_facts: int | None = unreported(ADDRESSES, COMMITTED,
-        "addresses of `ranges_from_facts`, each range for itself; the frame has only those that the run looked up.",
+        "addresses in `ranges_from_facts`, counted range by range; the frame only has addresses that were looked up.",
         since="0.3", formerly="addresses_noted")
     paths_asked: int | None = unreported("paths", MARK,
         "paths that the server was asked for, since a candidate may be staged there; each branch counts.")
@@ -113,8 +113,8 @@ class StepFigures:
     named_again: int | None = figure(ADDRESSES, MARK,
         "referenced addresses that had expired by rule when an earlier run deleted them.", since="0.3")
     unreadable: int | None = figure(OBJECTS, MARK,
-        "unreferenced objects in an archive tier whose content could not be compared with that of committed ones; "
-        "`kept` of the report counts those that stay for it.", since="0.3")
+        "unreferenced objects in an archive tier, so that their content could not be compared with committed objects; "
+        "`kept` of the report counts objects that stay for that reason.", since="0.3")
     # fmt: on
 
 
