@@ -54,7 +54,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow test-real test-spark test-dagster costs soak model mutants statements fuzz demo bench ui docs build sbom audit clean
+.PHONY: help setup lock lint test test-slow test-real test-spark test-dagster costs soak model mutants statements fuzz demo bench ui docs build sbom release releasable audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -149,6 +149,19 @@ docs: $(INSTALLED) ## Builds the documentation into site/; broken links, setting
 build: $(INSTALLED) ## Builds the package into dist/, a wheel and its sources, with what the lock has
 	@$(BIN)/python -m uv build --offline --no-build-isolation --python $(BIN)/python --clear --out-dir dist --quiet
 	@ls dist
+
+# The time of the commit stands in the archives in place of the time of the build: whoever builds the tag again gets the
+# same bytes, and can check a release without trusting whoever made it.
+release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+release: releasable build sbom ## Builds what a release has into dist/: wheel, sources, bill of materials, lock and their checksums
+	@mv sbom.json dist/ && cp requirements.lock dist/
+	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
+releasable:
+	@test -z "$$(git status --porcelain)" \
+	  || { echo "release: files differ from the commit: commit or stash them, so that the tag has what is built" >&2; exit 1; }
+	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml); grep -m 1 "^## " CHANGELOG.md | grep -q "^## $$version - 20" \
+	  || { echo "release: the newest section of CHANGELOG.md is no dated $$version: date it, or change the version in pyproject.toml" >&2; exit 1; }
 
 sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requirements.lock, Spark's libraries and the Java runtime
 	@$(BIN)/python -m uv tool run --from "cyclonedx-bom==7.5.0" cyclonedx-py requirements requirements.lock \

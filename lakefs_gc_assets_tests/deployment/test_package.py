@@ -105,6 +105,64 @@ def test_the_changelog_has_this_version() -> None:
     assert f"\n## {VERSION} - " in (PROJECT / "CHANGELOG.md").read_text()
 
 
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A clone of this checkout's commit, which uses its environment, with a dated section for its version."""
+    if not (PROJECT / ".git").exists() or not shutil.which("git"):
+        pytest.skip("a release is made from a commit: this is no git checkout")
+    clone = tmp_path / "clone"
+    run("git", "clone", "--quiet", PROJECT, clone, folder=tmp_path)
+    (clone / ".venv").symlink_to(sys.prefix)
+    (clone / ".git/info/exclude").write_text(".venv\n")
+    (clone / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION} - 2026-01-31\n\nFirst.\n")
+    commit(clone)
+    return clone
+
+
+def commit(clone: Path) -> None:
+    person = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    run("git", *person, "commit", "--all", "--quiet", "--allow-empty", "-m", "Change", folder=clone)
+
+
+def make_release(clone: Path) -> "subprocess.CompletedProcess[str]":
+    # The environment is older than the clone's files: make would install it anew.
+    return ended("make", "--assume-old=.venv/.installed", "release", folder=clone)
+
+
+class TestRelease:
+    def test_two_builds_of_a_commit_have_the_same_bytes(self, release: Path, tmp_path: Path) -> None:
+        first = make_release(release)
+        if "Failed to fetch" in first.stderr or "No solution found" in first.stderr:
+            pytest.skip(f"no package registry has the program that writes the bill of materials: {first.stderr}")
+        assert first.returncode == 0, first.stderr
+        sums = (release / "dist/SHA256SUMS").read_text()
+        names = {line.split()[1] for line in sums.splitlines()}
+        archives = {f"lakefs_gc_assets-{VERSION}-py3-none-any.whl", f"lakefs_gc_assets-{VERSION}.tar.gz"}
+        assert names == archives | {"requirements.lock", "sbom.json"}
+        run("sha256sum", "--check", "--quiet", "SHA256SUMS", folder=release / "dist")
+
+        again = tmp_path / "again"
+        run("git", "clone", "--quiet", release, again, folder=tmp_path)
+        (again / ".venv").symlink_to(sys.prefix)
+        (again / ".git/info/exclude").write_text(".venv\n")
+        assert make_release(again).returncode == 0
+        assert (again / "dist/SHA256SUMS").read_text() == sums
+
+    def test_it_is_refused_with_changed_files(self, release: Path) -> None:
+        (release / "README.md").write_text("changed")
+        found = make_release(release)
+        assert found.returncode and "files differ from the commit" in found.stderr
+        assert not (release / "dist").exists()
+
+    @pytest.mark.parametrize("newest", [f"{VERSION} (unreleased)", "9.9.9 - 2026-01-31"])
+    def test_it_is_refused_unless_the_newest_changes_are_dated(self, release: Path, newest: str) -> None:
+        (release / "CHANGELOG.md").write_text(f"# Changelog\n\n## {newest}\n\n## {VERSION} - 2026-01-30\n")
+        commit(release)
+        found = make_release(release)
+        assert found.returncode and f"CHANGELOG.md is no dated {VERSION}" in found.stderr
+        assert not (release / "dist").exists()
+
+
 def installed(wheel: Path, folder: Path, python: str = sys.executable, extras: Sequence[str] = ()) -> Path:
     """Folder of the programs of an environment with the wheel and its requirements for some extras."""
     run(*_UV, "venv", "--quiet", "--offline", "--python", python, folder / "venv", folder=folder)
