@@ -42,6 +42,10 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
     "forecast": {
         "forecast": "Shows the bytes that other retention rules would free, and the bytes of each branch and tag.",
     },
+    "orphans": {
+        "orphans": "Lists data of deleted repositories: places in the bucket that look like a repository's storage "
+        "namespace.",
+    },
     "playground": {
         "demo": "Shows a whole collection of a sample repository on an embedded lakeFS server.",
         "embedded": "Serves an embedded lakeFS with a sample repository until interrupted.",

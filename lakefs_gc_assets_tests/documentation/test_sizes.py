@@ -18,7 +18,14 @@ PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 EXTENSIONS = PACKAGE / "extensions"
 CORE_CODE = 26_640
 CORE_MODULES = 160
-EXTENSION_CODE = {"branches": 660, "check": 1_240, "erasure": 1_210, "forecast": 1_220, "playground": 3_670}
+EXTENSION_CODE = {
+    "branches": 660,
+    "check": 1_240,
+    "erasure": 1_210,
+    "forecast": 1_220,
+    "orphans": 270,
+    "playground": 3_670,
+}
 NOT_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
 }

@@ -1,0 +1,1 @@
+"""Data of deleted repositories: found in a bucket, never deleted."""
