@@ -18,30 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import guards, reporting
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
-from lakefs_gc_assets.collector.frame.frames import (
-    CANDIDATES_DF,
-    COMMITTED_DF,
-    DELETED_REPORT,
-    EXPIRED_DF,
-    PROVISIONAL_DF,
-    STORE_DF,
-    UNCOMMITTED_DF,
-    UNRECOGNISED_DF,
-    CandidateFigures,
-    CommittedFigures,
-    DeletedFigures,
-    NoFigures,
-    StoredFigures,
-    UncommittedFigures,
-)
 from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
-from lakefs_gc_assets.collector.incremental.earlier_runs import branch_baseline, restored_before
 from lakefs_gc_assets.collector.live import other_repositories, references
 from lakefs_gc_assets.collector.live.commits_under_way import find_slowest_hooks
 from lakefs_gc_assets.collector.live.current import (
@@ -55,29 +37,16 @@ from lakefs_gc_assets.collector.live.current import (
     sample_staged,
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
-from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.uncommitted import write_samples
 from lakefs_gc_assets.collector.records import across_runs, report, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
-from lakefs_gc_assets.collector.records.report import Report, describe_loosened
-from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.reporting import (
-    count_amounts,
-    describe_gone,
-    describe_unasked,
-    list_obstacles,
-    make_report,
-    mark_of,
-    stored_mark,
-)
 from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector.universe.listing import find_expired, read_expired
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import (
     CollectionError,
@@ -89,11 +58,11 @@ from lakefs_gc_assets.errors import (
     counted,
 )
 
-Stored = StoredFrame[StoredFigures]
-UncommittedData = StoredFrame[UncommittedFigures]
-CommittedData = StoredFrame[CommittedFigures]
-Candidates = StoredFrame[CandidateFigures]
-Outcomes = StoredFrame[DeletedFigures]
+Stored = StoredFrame[frames.StoredFigures]
+UncommittedData = StoredFrame[frames.UncommittedFigures]
+CommittedData = StoredFrame[frames.CommittedFigures]
+Candidates = StoredFrame[frames.CandidateFigures]
+Outcomes = StoredFrame[frames.DeletedFigures]
 
 
 def list_stored(step: Step[R]) -> Stored:
@@ -110,18 +79,18 @@ def list_stored(step: Step[R]) -> Stored:
         step.log(f"this run builds on no other: {plan.why_clean}")
     elif plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
-    before = open_base_checkpoint(step)
+    before = checkpoint.open_base_checkpoint(step)
     around = find_other_repositories(step)
     parts = listing.nothing(store)
     written: list[FrameFile] = []
     expired = unread = None
     if plan.flow is Flow.COMMITTED:
-        expired = unread = find_expired(step)
+        expired = unread = listing.find_expired(step)
         if before:
             unread = expired.without(before.tracked.ids)
             step.log(f"{len(unread):,} of them were not looked at by run {before.run_id} and those that it builds on")
         pending = (before.pending_objects(step), before.checkpoint.pending) if before else None
-        written += step.write(STORE_DF, read_expired(step, unread, pending))
+        written += step.write(frames.STORE_DF, listing.read_expired(step, unread, pending))
     else:
         # If an optimized run skipped slices here, no later run would list them.
         windows = None if before else frozenset(plan.windows)
@@ -136,8 +105,8 @@ def list_stored(step: Step[R]) -> Stored:
             )
         written += listing.list_objects(step, parts)
         if before:
-            written += step.write(STORE_DF, before.pending_objects(step))
-    figures = StoredFigures(
+            written += step.write(frames.STORE_DF, before.pending_objects(step))
+    figures = frames.StoredFigures(
         flow=plan.flow.value,
         slices_listed=len(parts.slices),
         slices_skipped=len(parts.skipped_slices),
@@ -158,16 +127,16 @@ def list_stored(step: Step[R]) -> Stored:
         expired_sha256=None if expired is None else checkpoint.write_expired(store, plan.run_id, plan.attempt, expired),
     )
     checkpoint.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
-    return step.complete(STORE_DF, figures, written)
+    return step.complete(frames.STORE_DF, figures, written)
 
 
 def warn_of_loosening(step: Step[R]) -> None:
     """Warns of settings that the launch of this run changed, if any."""
     if step.repository.loosened:
-        step.warn(f"loosened by its launch: {describe_loosened(step.repository.loosened)}")
+        step.warn(f"loosened by its launch: {report.describe_loosened(step.repository.loosened)}")
 
 
-def find_other_repositories(step: Step[R]) -> OtherRepositories:
+def find_other_repositories(step: Step[R]) -> other_repositories.OtherRepositories:
     """Finds other repositories that may reference objects of this one. Logs those whose references are not checked."""
     repository = step.repository
     around = other_repositories.find(repository)
@@ -195,7 +164,7 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"), samples)
     note_for_pages(step, "where some entries are staged", write_samples, samples[0])
     own = data.prepared[0]
-    figures = UncommittedFigures(
+    figures = frames.UncommittedFigures(
         own.server_run_ids,
         own.files,
         reasons,
@@ -204,8 +173,8 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
         pages=own.pages,
         hooks_seconds=hooks.seconds,
     )
-    written = step.write_distinct(UNCOMMITTED_DF, data.addresses, data.count)
-    return step.complete(UNCOMMITTED_DF, figures, written, (listed,), data.started_at)
+    written = step.write_distinct(frames.UNCOMMITTED_DF, data.addresses, data.count)
+    return step.complete(frames.UNCOMMITTED_DF, figures, written, (listed,), data.started_at)
 
 
 def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData:
@@ -223,8 +192,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         LakeFSError, CorruptFile: the live commits or their contents cannot be read.
     """
     step.require_attempt(uncommitted)
-    before = open_base_checkpoint(step)
-    ids_read_before = before.read_ids if before else IdSet()
+    before = checkpoint.open_base_checkpoint(step)
+    ids_read_before = before.read_ids if before else tables.IdSet()
     # A dry run deletes nothing, and the recheck of its approval finds wrong candidates.
     prepared_until, reasons = uncommitted.manifest.span.ended_at, uncommitted.figures.reasons_before
     committed = ask_committed(step, prepared_until, ids_read_before, reasons, at_once=not step.plan.sweep)
@@ -239,9 +208,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, committed)]
     known_live: KnownLive[R] = KnownLive()
     if step.plan.flow is Flow.COMMITTED:
-        inputs.append(step.stored(STORE_DF))
+        inputs.append(step.stored(frames.STORE_DF))
     if before and step.plan.follows_expiry:
-        inputs += [step.stored(STORE_DF), store_expired(step, before, committed)]
+        inputs += [step.stored(frames.STORE_DF), checkpoint.store_expired(step, before, committed)]
         known_live = find_known_live(step, committed, inputs, before.sealed)
     unread = committed.without(known_live.range_ids)
     addresses, count = unread.addresses(step, facts_folders(step, committed)), unread.count
@@ -257,16 +226,16 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         ids = before.add_read_ids(run_id, attempt, ids_read_before, committed.ids)
     else:
         ids = tables.write_run_ids(step.repository.store, run_id, attempt, committed.ids)
-    written = step.write_distinct(COMMITTED_DF, addresses, count)
+    written = step.write_distinct(frames.COMMITTED_DF, addresses, count)
     if step.plan.sweep:
         references.tidy_facts(step)
     if committed.definition:
         holders = committed.definition.last_holders
         note_for_pages(step, "which commits held the garbage last", active_commits.write_last_holders, holders)
     store, repository = step.repository.store, step.plan.repository
-    branches_before = branch_baseline(store, step.plan.run_id, repository, step.warn, committed.own.heads)
+    branches_before = earlier_runs.branch_baseline(store, step.plan.run_id, repository, step.warn, committed.own.heads)
     figures = describe_committed(committed, branches_before, ids)
-    expired = step.stored(EXPIRED_DF) if before and step.plan.follows_expiry else None
+    expired = step.stored(frames.EXPIRED_DF) if before and step.plan.follows_expiry else None
     figures = replace(
         figures,
         tracked_sha256=track(step, committed),
@@ -278,10 +247,10 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     )
     # If commits were asked for before this step began, that was too early. The order of the frames must show it.
     began = min(step.started_at, committed.own.started_at)
-    return step.complete(COMMITTED_DF, figures, written, inputs, began)
+    return step.complete(frames.COMMITTED_DF, figures, written, inputs, began)
 
 
-def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[NoFigures], ...]:
+def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[frames.NoFigures], ...]:
     """Stores addresses that are live but not permanently committed as the frame `provisional`, if there are any."""
     ranges = sum(source.ranges for source in committed.provisional)
     if not ranges:
@@ -292,8 +261,8 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
         "as live"
     )
     count = sum(source.count for source in committed.provisional)
-    written = step.write_distinct(PROVISIONAL_DF, committed.provisional_addresses(step), count)
-    return (step.complete(PROVISIONAL_DF, NoFigures(), written),)
+    written = step.write_distinct(frames.PROVISIONAL_DF, committed.provisional_addresses(step), count)
+    return (step.complete(frames.PROVISIONAL_DF, frames.NoFigures(), written),)
 
 
 def track(step: Step[R], committed: Committed) -> str | None:
@@ -307,7 +276,7 @@ def track(step: Step[R], committed: Committed) -> str | None:
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     tracked = committed.records
     if step.plan.flow is Flow.COMMITTED:
-        expired_sha256 = step.stored(STORE_DF).figures.expired_sha256
+        expired_sha256 = step.stored(frames.STORE_DF).figures.expired_sha256
         if expired_sha256 is None:
             return None
         tracked = checkpoint.read_expired(store, run_id, attempt, expired_sha256).without(committed.ids)
@@ -330,7 +299,7 @@ def note_expired(step: Step[R]) -> None:
         step.warn(f"later runs cannot say which commits had expired when this run deleted: {error}")
 
 
-def require_source_of_base_run(committed: Committed, before: BaseCheckpoint | None) -> None:
+def require_source_of_base_run(committed: Committed, before: checkpoint.BaseCheckpoint | None) -> None:
     """Raises OrderViolation if commits come from another source than the base run's commits."""
     if before and before.report.commit_source != committed.source:
         raise OrderViolation(
@@ -339,10 +308,10 @@ def require_source_of_base_run(committed: Committed, before: BaseCheckpoint | No
         )
 
 
-def describe_committed(committed: Committed, branches_before: int | None, read_sha256: str) -> CommittedFigures:
+def describe_committed(committed: Committed, branches_before: int | None, read_sha256: str) -> frames.CommittedFigures:
     """The figures of the third step."""
     live, definition = committed.own, committed.definition
-    figures = CommittedFigures(
+    figures = frames.CommittedFigures(
         commit_source=committed.source,
         commits=live.commits,
         commits_fetched=live.fetched,
@@ -391,18 +360,18 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             engine,
             rows,
             not_committed.count,
-            STORE_DF.schema,
+            frames.STORE_DF.schema,
             lambda eligible: clear_hidden(
-                step, only_asked(step, eligible), heads, STORE_DF.schema, etags, record_heads=True
+                step, only_asked(step, eligible), heads, frames.STORE_DF.schema, etags, record_heads=True
             ),
         ) as (unreferenced, reasons, cleared):
             kept = {**reasons.kept, **cleared.kept}
             earlier_runs.keep_sightings(step, unreferenced, reasons.multipart, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
-            written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
-            step.complete(UNRECOGNISED_DF, NoFigures(), written)
+            written = step.write(frames.UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
+            step.complete(frames.UNRECOGNISED_DF, frames.NoFigures(), written)
             gap = gap_result()
-            written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
+            written = step.write(frames.CANDIDATES_DF, cleared.candidates, say_why(step))
             # A sweep reads the present state itself.
             foresees = not step.plan.sweep and any(file.rows for file in written)
             if step.plan.only_addresses is not None:
@@ -416,14 +385,14 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 unreadable=cleared.unreadable,
                 sweep_guards=foresee_refusals(step, listed, committed) if foresees else (),
             )
-            stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
-    figures_of_mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
+            stored = step.complete(frames.CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
+    figures_of_mark = reporting.mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
     guards.require_live_set(figures_of_mark)
-    for obstacle in list_obstacles(figures_of_mark, stored, step.repository.settings):
+    for obstacle in reporting.list_obstacles(figures_of_mark, stored, step.repository.settings):
         step.log(obstacle)
-    for line in describe_gone(stored.manifest.figures):
+    for line in reporting.describe_gone(stored.manifest.figures):
         step.warn(line)
-    if unasked := describe_unasked(stored, step.repository.settings):
+    if unasked := reporting.describe_unasked(stored, step.repository.settings):
         step.warn(unasked)
     return stored
 
@@ -445,9 +414,10 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
     repository, figures = step.repository, committed.figures
     own = repository.api, repository.store, repository.namespace
     listed_at, settings = listed.manifest.span.started_at, repository.settings
+    hooks = step.stored(frames.UNCOMMITTED_DF).figures.hooks_without_limit
     checks: tuple[Callable[[], None], ...] = (
         partial(other_repositories.require_own_addresses, *own, figures.heads),
-        partial(guards.require_limited_commits, step.stored(UNCOMMITTED_DF).figures.hooks_without_limit, settings),
+        partial(guards.require_limited_commits, hooks, settings),
         partial(guards.require_fresh_mark, listed_at, latest_clock(repository), settings),
     )
     refusals = []
@@ -464,14 +434,14 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
 def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Adds the reason to candidates; does not mark restored objects if the restorations cannot be read."""
     try:
-        restored = restored_before(step.repository.store, step.plan.run_id)
+        restored = earlier_runs.restored_before(step.repository.store, step.plan.run_id)
     except CollectionError as error:
         step.warn(f"cannot mark candidates that were restored earlier: {error}")
         restored = pa.array([], pa.string())
     return partial(add_why, why=by_flow(step.plan.flow), restored=restored)
 
 
-def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
+def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, report.Report]:
     """Step 5: delete the candidates after a recheck, and store their outcomes and the run's report.
 
     Candidates are deleted if the plan says so, or if these very candidates of a dry run were approved. Any other run
@@ -486,15 +456,15 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     if swept and not step.plan.sweep:
         references.tidy_facts(step)
     written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
-    outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
+    outcomes = step.complete(frames.DELETED_REPORT, frames.DeletedFigures(swept), written, (candidates,))
     passes.require_all_decided(outcomes, candidates)
-    with step.engine.in_background(partial(count_amounts, step, outcomes)) as counted:
+    with step.engine.in_background(partial(reporting.count_amounts, step, outcomes)) as counted:
         checkpoint_or_reason, amounts = write_checkpoint(step, outcomes), counted()
     failures = passes.judge_failures(step, outcomes, amounts) if swept else None
     late = count_late_arrivals(step, candidates)
     if candidates.count and not swept:
-        passes.log_wait_of_approval(step, step.stored(UNCOMMITTED_DF))
-    ended = make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)
+        passes.log_wait_of_approval(step, step.stored(frames.UNCOMMITTED_DF))
+    ended = reporting.make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)
     report.write(step.repository.store, ended)
     earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.statistics.failed:,} failed")
@@ -511,7 +481,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         CollectionError: any other error of a recheck or a deletion, see `recheck.find_live_again`.
     """
     repository, settings = step.repository, step.repository.settings
-    listed, figures_of_mark = step.stored(STORE_DF), stored_mark(step)
+    listed, figures_of_mark = step.stored(frames.STORE_DF), reporting.stored_mark(step)
     across_runs.require_not_restored_since(repository.store, step.plan.run_id)
     require_not_overtaken(repository.store, step.plan.run_id)
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
@@ -519,9 +489,9 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     for guard in guards.tripped(figures_of_mark, settings):
         raise guard
     if candidates.count:
-        heads = step.stored(COMMITTED_DF).figures.heads
+        heads = step.stored(frames.COMMITTED_DF).figures.heads
         other_repositories.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
-        passes.wait_for_recheck(step, step.stored(UNCOMMITTED_DF))
+        passes.wait_for_recheck(step, step.stored(frames.UNCOMMITTED_DF))
     remaining, undecided, done = passes.resume(step, candidates)
     yield from done
     if undecided:

@@ -780,8 +780,10 @@ class TestListing:
         record = RangeRecord("0" * 64, b"a", b"z", 1, 100)
         ranges = range_records([record])
         with (
-            mock.patch.object(run, "find_expired", lambda asked: ranges if asked is step else None),
-            mock.patch.object(run, "read_expired", lambda *asked: expired if asked == (step, ranges, None) else None),
+            mock.patch.object(listing, "find_expired", lambda asked: ranges if asked is step else None),
+            mock.patch.object(
+                listing, "read_expired", lambda *asked: expired if asked == (step, ranges, None) else None
+            ),
         ):
             listed = run.list_stored(step)
         assert addresses_of(listed) == ["data/x"]

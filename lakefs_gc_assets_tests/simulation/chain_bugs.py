@@ -239,7 +239,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     "what is live for now taken for committed": replaced((Committed, "everything", property(_everything))),
     "new commits chosen by date": _new_by_date(_newest_commit),
     "new commits chosen by the last run's timestamp": _new_by_date(_start),
-    "stop at the last read slice": replaced((run, "open_base_checkpoint", _open_at_last_slice)),
+    "stop at the last read slice": replaced((checkpoints, "open_base_checkpoint", _open_at_last_slice)),
     "pending without subtracting committed": replaced((checkpoint_writer, "NOT_COMMITTED_DF", STORE_DF), _UNCHECKED),
     "too young without subtracting committed": Bug(_young_pending),
     "ranges of the recheck marked as read": without_unnamed(Bug(_rechecked_as_read)),

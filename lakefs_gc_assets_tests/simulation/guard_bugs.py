@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import guards, make_step, run
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     DELETED_REPORT,
@@ -111,7 +111,7 @@ def _all_known(**figures: Any) -> StoredFigures:
 def _of_the_listing(figures: Callable[..., StoredFigures]) -> Bug:
     """Changes figures of the first step, without the recheck that would hide it."""
     return Bug(
-        lambda: ((run, "StoredFigures", figures), (guards, "require_own_namespace", ignored)), (run.list_stored,)
+        lambda: ((frames, "StoredFigures", figures), (guards, "require_own_namespace", ignored)), (run.list_stored,)
     )
 
 
@@ -478,7 +478,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         run, "require_source_of_base_run", run.read_committed, _OPTIMIZED.test_commits_come_from_the_same_source
     ),
     "run before at any attempt": TestedBug(
-        replaced((run, "open_base_checkpoint", _any_attempt)), _OPTIMIZED.test_the_run_before_was_not_made_again
+        replaced((checkpoint, "open_base_checkpoint", _any_attempt)), _OPTIMIZED.test_the_run_before_was_not_made_again
     ),
     "frames of the run before with any content": TestedBug(
         replaced((BaseCheckpoint, "_rows", _any_content)), _OPTIMIZED.test_its_frames_are_those_that_its_report_names

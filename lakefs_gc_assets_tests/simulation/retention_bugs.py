@@ -193,7 +193,7 @@ def _aged_by_commit() -> Sequence[Replacement]:
 
         return step.engine.map_batches(rows, aged, LISTED)
 
-    return (live_commits, "complete_dump", dump), (run, "read_expired", read)
+    return (live_commits, "complete_dump", dump), (listing, "read_expired", read)
 
 
 def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:

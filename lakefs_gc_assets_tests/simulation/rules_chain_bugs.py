@@ -94,7 +94,7 @@ def _first_look() -> Sequence[Replacement]:
     def store(step: ArrowStep, before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
         return store_expired(step, before, then[step.plan.run_id])
 
-    return (run, "find_other_repositories", look), (run, "store_expired", store)
+    return (run, "find_other_repositories", look), (checkpoint, "store_expired", store)
 
 
 def _look_up_every_range(
