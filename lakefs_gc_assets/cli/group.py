@@ -28,9 +28,9 @@ from lakefs_gc_assets.errors import (
     LockHeld,
     LockLost,
     RunFailed,
+    full_disk,
     printable,
 )
-from lakefs_gc_assets.full_disks import full_disk
 from lakefs_gc_assets.spark.start import process
 
 SECONDS_TO_LEAVE = 8.0

@@ -13,8 +13,7 @@ from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector, collector_of
-from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.full_disks import full_disk
+from lakefs_gc_assets.errors import CollectionError, full_disk
 from lakefs_gc_assets.spark.faults import from_spark
 
 _log = logging.getLogger(__name__)

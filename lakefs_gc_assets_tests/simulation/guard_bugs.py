@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     CandidateFigures,
     CommittedFigures,
     DeletedFigures,
+    ReasonsToStay,
     StoredFigures,
 )
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, earlier_runs, gap_check, planning
@@ -42,7 +43,6 @@ from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import LiveCommits

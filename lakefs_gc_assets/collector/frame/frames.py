@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.records.figures import StepFigures
 from lakefs_gc_assets.collector.records.outcomes import Outcome, Why
-from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")
@@ -254,6 +254,27 @@ class StoredFigures(StepFigures):
     repositories_unknown: str | None = None
     limited_to: str = ""
     expired_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class ReasonsToStay:
+    """Branches, tags, rules and policy at one moment: all that keeps commits. Without rules every commit stays.
+
+    Attributes:
+        branches, tags: commit id by name, hidden branches included; empty if every commit stays.
+        rules: the server's rules; None if it has none.
+        policy: the text of the policy file; empty without one.
+    """
+
+    branches: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    rules: RetentionRules | None = None
+    policy: str = ""
+
+    @property
+    def commit_ids(self) -> frozenset[str]:
+        """The commits that branches and tags name."""
+        return frozenset((*self.branches.values(), *self.tags.values()))
 
 
 @dataclass(frozen=True)

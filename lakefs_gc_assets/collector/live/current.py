@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet, distinct
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import LIVE
+from lakefs_gc_assets.collector.frame.frames import LIVE, ReasonsToStay
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactFile, FactsFolder
@@ -31,7 +31,6 @@ from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.records.tables import IdSet, lacking
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention

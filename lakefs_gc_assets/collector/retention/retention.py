@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
+from lakefs_gc_assets.collector.frame.frames import ReasonsToStay
 from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits as live_commits

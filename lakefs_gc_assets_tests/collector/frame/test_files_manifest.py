@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame import files as manifests
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STORE_DF, Frame, StoredFigures
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STORE_DF, Frame, ReasonsToStay, StoredFigures
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.figures import OLDEST, STEP_FIGURES, StepFigures, of_step
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.records.records_json import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.api.models import RetentionRules

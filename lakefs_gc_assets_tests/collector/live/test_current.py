@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame.frames import LIVE
+from lakefs_gc_assets.collector.frame.frames import LIVE, ReasonsToStay
 from lakefs_gc_assets.collector.live import facts, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -24,7 +24,6 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention

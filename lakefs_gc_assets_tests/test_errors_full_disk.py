@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from lakefs_gc_assets.cli.group import Status, one_line_errors
 from lakefs_gc_assets.defs.failures import summary
-from lakefs_gc_assets.full_disks import full_disk
+from lakefs_gc_assets.errors import full_disk
 
 
 @pytest.fixture
