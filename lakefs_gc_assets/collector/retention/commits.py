@@ -5,13 +5,13 @@ if every branch head, tag and parent is known; commits that a busy server omitte
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,12 @@ from lakefs_gc_assets.collector.repository.repository import Clock, OpenReposito
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, PreparedCommits, RefsDump
 from lakefs_gc_assets.lakefs.formats import ranges, refs
-from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ListsAtOnce, ListsInOrder, ObjectStore, as_batch, fetch
 
-Rows_co = TypeVar("Rows_co", covariant=True)
+Rows = TypeVar("Rows")
 
 _DUMP_TRIES = 3
 _FIRST_POLL_SECONDS = 0.2
@@ -241,8 +240,14 @@ def _dumped(
     dump = _finished_dump(api, settings, clock)
     tables: list[str] = []
 
-    def parts(metarange_id: str, entity: Entity, read: _TableReader[Rows_co]) -> Iterator[Rows_co]:
-        return table_parts(store, metarange_id, entity, read, tables)
+    def parts(metarange_id: str, entity: Entity, read: Callable[..., Rows]) -> Iterator[Rows]:
+        """The parts of a table, through its metarange; counts and bounds are checked."""
+        key = METADATA_PREFIX + metarange_id
+        tables.append(metarange_id)
+        for part in ranges.read_metarange(fetch(store, key), key, entity=entity):
+            tables.append(part.id)
+            part_key = METADATA_PREFIX + part.id
+            yield read(fetch(store, part_key), part_key, expected=part)
 
     commits = CommitColumns.joined(list(parts(dump.commits_meta_range_id, "commit", refs.read_commits)))
     records = [branch for part in parts(dump.branches_meta_range_id, "branch", refs.read_branches) for branch in part]
@@ -254,16 +259,7 @@ def _dumped(
     if fetched:
         commits = CommitColumns.joined([commits, CommitColumns.from_commits(fetched)])
     compacted = {base: branch.id for branch in records for base in branch.compacted_bases}
-    return Dump(
-        started_at,
-        clock.now(),
-        commits,
-        branches,
-        tags,
-        len(fetched),
-        tuple(tables),
-        compacted=compacted,
-    )
+    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched), tuple(tables), compacted=compacted)
 
 
 def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:
@@ -289,28 +285,6 @@ def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -
     if not (dump.commits_meta_range_id and dump.branches_meta_range_id and dump.tags_meta_range_id):
         raise IncompleteDump(f"the refs dump {task} is done, but lacks one of its three tables")
     return dump
-
-
-class _TableReader(Protocol[Rows_co]):
-    """Reads one file of a dump's table."""
-
-    def __call__(self, data: bytes, file: str, *, expected: RangeRecord | None = None) -> Rows_co: ...
-
-
-def table_parts(
-    store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Rows_co], files: list[str]
-) -> Iterator[Rows_co]:
-    """The parts of a dump's table, through its metarange; counts and bounds are checked.
-
-    Args:
-        files: receives the ids of the files read.
-    """
-    key = METADATA_PREFIX + metarange_id
-    files.append(metarange_id)
-    for part in ranges.read_metarange(fetch(store, key), key, entity=entity):
-        files.append(part.id)
-        part_key = METADATA_PREFIX + part.id
-        yield read(fetch(store, part_key), part_key, expected=part)
 
 
 def _fetch_missing(

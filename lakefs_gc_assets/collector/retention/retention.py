@@ -7,7 +7,7 @@ lack commits that must stay, and it can have commits that were made after the du
 `describe_rules` and `encode_rules` show the branches' rules, and the number of commits that each rule keeps.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -325,7 +325,11 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
         every = np.ones(len(graph.commits), np.bool_)
         return Retention(readings, graph, None, {}, frozenset(), np.empty(0, np.int64), {}, every, ~every, ~every)
     active = active_commits(graph, rules, now)
-    tags = _by_commit(dump.commits, {tag: at for tag, at in dump.tags.items() if policy.keeps_tag(tag)})
+    tags: dict[int, tuple[str, ...]] = {}
+    kept_tags = {tag: commit_id for tag, commit_id in dump.tags.items() if policy.keeps_tag(tag)}
+    tagged = dump.commits.positions(pa.array(kept_tags.values(), pa.string())).tolist()
+    for tag, at in zip(kept_tags, tagged, strict=True):
+        tags[at] = (*tags.get(at, ()), tag)
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
     pinned = frozenset(pins[pins >= 0].tolist())
     listed, late = _listed(repository, dump.commits, readings.listed)
@@ -359,14 +363,6 @@ def _keep_earlier(repository: OpenRepository, retained: Retention, before: Reaso
     beyond_doubt = (retained.flags & ~retained.in_doubt) | (earlier.flags & ~earlier.in_doubt)
     flags = retained.flags | earlier.flags
     return replace(retained, flags=flags, by_files=flags & ~certain, in_doubt=flags & ~beyond_doubt, before=earlier)
-
-
-def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tuple[str, ...]]:
-    tags_by_position: dict[int, tuple[str, ...]] = {}
-    at = columns.positions(pa.array(tags.values(), pa.string())).tolist()
-    for tag, position in zip(tags, at, strict=True):
-        tags_by_position[position] = (*tags_by_position.get(position, ()), tag)
-    return tags_by_position
 
 
 def _listed(
@@ -408,7 +404,9 @@ def define(retained: Retention, settings: CollectionSettings, now: datetime) -> 
     expired = live_commits.distinct_metaranges(dump.commits, ~retained.flags)
     kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
     expired = expired.filter(pc.invert(kept_too))
-    differences = _differences(retained, now)
+    differences, holders = _differences(retained, now), LAST_HOLDERS.empty_table()
+    if retained.active is not None:
+        holders = last_holders(retained.active, retained.flags, expired)
     return LiveDefinition(
         live=live,
         expired_metaranges=tuple(expired.to_pylist()),
@@ -428,11 +426,7 @@ def define(retained: Retention, settings: CollectionSettings, now: datetime) -> 
         warnings=tuple(_warnings(retained, unknown)),
         guards=tuple(guards.list_rule_guards(unknown, lost, settings)),
         stale=stale_branches(retained.graph, policy.stale_after, now),
-        last_holders=(
-            LAST_HOLDERS.empty_table()
-            if retained.active is None
-            else last_holders(retained.active, retained.flags, expired)
-        ),
+        last_holders=holders,
     )
 
 

@@ -353,11 +353,6 @@ def _read_stale_rule(node: yaml.Node, info: ValidationInfo) -> dict[str, object]
     return {"patterns": patterns, "line": _line(node), **parts}
 
 
-# Names are expanded and counted only in `_read_policy`, for the tags and for their lines.
-def _read_tags(tags: yaml.Node | tuple[str, ...]) -> bool | tuple[str, ...]:
-    return tags if isinstance(tags, tuple) else _read_flag(tags)
-
-
 def _read_policy(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
     values = _values(node, "a policy", _KEYS)
     replaces = values.get("replace")
@@ -388,7 +383,10 @@ class Policy:
     default: _Duration | None = None
     rules: Annotated[tuple[Annotated[BranchRule, BeforeValidator(_read_rule)], ...], BeforeValidator(_read_rules)] = ()
     pinned: Annotated[tuple[_Commit, ...], BeforeValidator(_list_of("pinned", "commit ids"))] = ()
-    keep_tags: Annotated[bool | tuple[str, ...], PlainValidator(_read_tags)] = True
+    # Names are a tuple already: `_read_policy` expands and counts them, for the tags and for their lines.
+    keep_tags: Annotated[
+        bool | tuple[str, ...], PlainValidator(lambda tags: tags if isinstance(tags, tuple) else _read_flag(tags))
+    ] = True
     stale_after: _Duration | None = None
     replace: _Flag = False
     stale: Annotated[
