@@ -235,7 +235,11 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
     }
     for variable in texts.values():
         show_by_variable(os.environ.get(variable, ""), variable)
-    configuration = _validated(_resolved(content, ()), source)
+    try:
+        configuration = Configuration.model_validate(_resolved(content, ()))
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {_problem(problem)}" for problem in error.errors())
+        raise ConfigurationError(f"{source}: {problems}") from None
     return Loaded(configuration, secrets, apart=bool(configuration.name), text_variables=texts)
 
 
@@ -332,20 +336,14 @@ def environment_value(variable: str) -> str:
     return os.environ[variable].rstrip("\r\n")
 
 
-def _validated(content: Any, source: str) -> Configuration:
-    try:
-        return Configuration.model_validate(content)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {_problem(problem)}" for problem in error.errors())
-        raise ConfigurationError(f"{source}: {problems}") from None
-
-
 def _problem(problem: ErrorDetails) -> str:
     """Message about an invalid setting; for an unknown name, with a suggestion."""
     if problem["type"] != "extra_forbidden":
         return problem["msg"].lower()
     *section, name = [each for each in problem["loc"] if isinstance(each, str) and each != REPOSITORIES]
-    settings = _settings()
+    # The empty name has the top level of the file, sections included.
+    settings = {"": [*Configuration.model_fields, REPOSITORIES]}
+    settings |= {section: list(kind.model_fields) for section, kind in _sections().items()}
     near = difflib.get_close_matches(name, settings.get(".".join(section), ()), n=1)
     if near:
         return f"there is no such setting. Did you mean `{near[0]}`?"
@@ -354,12 +352,6 @@ def _problem(problem: ErrorDetails) -> str:
         places = " or ".join(f"into `{other}`" if other else "to the top of the file" for other in elsewhere)
         return f"there is no such setting here. It belongs {places}"
     return "there is no such setting" if section else f"there is no such section. There are {', '.join(settings[''])}"
-
-
-def _settings() -> dict[str, list[str]]:
-    """Names of settings by section. The empty name has the top level of the file, sections included."""
-    by_section = {section: list(kind.model_fields) for section, kind in _sections().items()}
-    return {"": [*Configuration.model_fields, REPOSITORIES], **by_section}
 
 
 def default_file() -> Path | None:

@@ -38,7 +38,6 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRES
 from lakefs_gc_assets.collector.live.hidden import clear_hidden, staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.live.references import ROWS_MERGED, References, find_unnamed
-from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept
@@ -172,7 +171,9 @@ def explain(
     prepared = uncommitted_data.prepare(repository)
     step = _begin(repository, key, uncommitted_data.note_prepared(repository, prepared, note), note, warn)
     listed_by, ranges_read_before = _ask_newest_run(repository, key)
-    is_uncommitted = _is_uncommitted(repository, key, prepared)
+    live_files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
+    listed = (live_files.uncommitted(file).column("address") for file in prepared.files)
+    is_uncommitted = any(pc.any(pc.equal(addresses, key)).as_py() for addresses in listed)
     # Another repository's uncommitted data omits addresses outside its own namespace, so its branches are read anyway.
     repositories = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for repo in repositories for place in _staged_at(repository.namespace, repo, key))
@@ -466,11 +467,6 @@ def _keep_because(step: Step[ArrowRows], rows: ArrowRows, sighted: ArrowRows, he
 
     with choose_candidates(step.engine, unreferenced, 1, LISTED, clear) as (_, reasons, cleared):
         return next(iter({**reasons.kept, **cleared.kept}), None)
-
-
-def _is_uncommitted(repository: OpenRepository, key: str, prepared: Prepared) -> bool:
-    live_files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
-    return any(pc.any(pc.equal(live_files.uncommitted(file).column("address"), key)).as_py() for file in prepared.files)
 
 
 def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> Iterator[StagedAt]:

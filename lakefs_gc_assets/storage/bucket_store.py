@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -136,7 +136,8 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
             if delimiter and pc.any(pc.match_substring(pc.utf8_slice_codeunits(keys, len(prefix)), "/")).as_py():
                 raise self._errors.nonsense(action, "it lists an object that lies deeper")
             if self._ordered and page.rows.num_rows:
-                if not _continues(keys, last):
+                ascending = not pc.any(pc.greater_equal(keys[:-1], keys[1:])).as_py()
+                if not ascending or keys[0].as_py().encode() <= last.encode():
                     raise self._errors.nonsense(action, "it does not list in order of keys")
                 last = keys[-1].as_py()
             yield page
@@ -314,9 +315,3 @@ def obstore_can_name(key: str) -> bool:
     return all(segment not in ("", ".", "..") for segment in key.split("/")) and not any(
         character < " " or character == "\x7f" for character in key
     )
-
-
-def _continues(keys: "pa.Array[Any]", last: str) -> bool:
-    """True if keys are strictly ascending by UTF-8 bytes and follow the last key."""
-    ascending = not pc.any(pc.greater_equal(keys[:-1], keys[1:])).as_py()
-    return ascending and keys[0].as_py().encode() > last.encode()

@@ -118,7 +118,9 @@ class EarlierRuns:
 
     def newest_first(self) -> Iterator[str]:
         """The ids of our runs. A folder that the index does not name is examined when its turn comes."""
-        return (name for name in self._names if name in self._settled or self._is_ours(name))
+        for name in self._names:
+            if name in self._settled or (name not in self._others and run_folder.has_plan(self._store, name)):
+                yield name
 
     def settled(self, run_id: str) -> SettledRun | None:
         """The index's entry of a run; None if it has none, so that the run's own files must be read."""
@@ -133,9 +135,6 @@ class EarlierRuns:
             return plans.read(self._store, run_id).repository == repository
         except CollectionError:
             return False
-
-    def _is_ours(self, name: str) -> bool:
-        return name not in self._others and run_folder.has_plan(self._store, name)
 
 
 def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
@@ -532,17 +531,12 @@ def restored_before(store: ObjectStore, run_id: str) -> pa.Array:
     if across_runs.read_restoration(store) is not None:
         earlier = (earlier_id for earlier_id in run_folder.newest_runs(store) if earlier_id != run_id)
         for earlier_id in islice(earlier, _RUNS_READ):
-            addresses += _restored_of(store, earlier_id)
+            for rows in receipts.read_files(store, receipts.keys(store, earlier_id, receipts.OF_RESTORE)):
+                restored = rows.filter(pc.equal(rows.column("outcome"), Outcome.RESTORED.value))
+                addresses += restored["address"].to_pylist()
             if len(addresses) > MOST_RESTORED:
                 return pa.array([], pa.string())
     return pa.array(addresses, pa.string())
-
-
-def _restored_of(store: ObjectStore, run_id: str) -> list[str]:
-    addresses = list[str]()
-    for rows in receipts.read_files(store, receipts.keys(store, run_id, receipts.OF_RESTORE)):
-        addresses += rows.filter(pc.equal(rows.column("outcome"), Outcome.RESTORED.value))["address"].to_pylist()
-    return addresses
 
 
 _KEPT_FOR_LONGER = "objects uploaded in parts that an earlier run saw are kept for longer: {damage}"

@@ -68,7 +68,8 @@ def find(repository: OpenRepository, definition: str, before: str | None = None,
         plan, report = _newest(repository.store, before, flow)
         checkpoint = report.checkpoint
         if checkpoint is None:
-            raise NoBaseRun(f"run {report.run_id} left nothing to build on: {_why_nothing(report)}")
+            why = f"it failed ({report.error})" if report.error is not None else report.no_checkpoint
+            raise NoBaseRun(f"run {report.run_id} left nothing to build on: {why or 'its report does not say why'}")
         _require_not_undone(repository.store, report.run_id)
         _require_alike(repository, plan, definition)
         run_id = report.run_id
@@ -229,12 +230,6 @@ def _newest(store: ObjectStore, before: str | None, flow: Flow) -> tuple[Plan, R
     if report.attempt != plan.attempt:
         raise NoBaseRun(f"run {plan.run_id}, which was to delete, was begun again and has not ended")
     return plan, report
-
-
-def _why_nothing(report: Report) -> str:
-    if report.error is not None:
-        return f"it failed ({report.error})"
-    return report.no_checkpoint or "its report does not say why"
 
 
 def _require_not_undone(store: ObjectStore, run_id: str) -> None:

@@ -544,16 +544,13 @@ def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[
                 counts[by, row["group"]] = counts[by, row["group"]].plus(row["size_count"], row["size_sum"])
         oldest = min(filter(None, (oldest, pc.min(written).as_py())), default=None)
         table = pa.Table.from_batches([batch]).select(_COLUMNS)
-        large = _largest(table if large is None else pa.concat_tables([large, table]))
+        rows = table if large is None else pa.concat_tables([large, table])
+        order = [("size", "descending"), ("address", "ascending")]
+        large = rows.take(pc.select_k_unstable(rows, LARGEST, order)).combine_chunks()
     if large is not None:
         counted = [(by, group, *amount, oldest) for (by, group), amount in counts.items()]
         counted += [(_LARGEST, row["address"], 1, row["size"], row["last_modified"]) for row in large.to_pylist()]
         yield pa.RecordBatch.from_pylist([dict(zip(_COUNTED.names, row, strict=True)) for row in counted], _COUNTED)
-
-
-def _largest(rows: pa.Table) -> pa.Table:
-    order = [("size", "descending"), ("address", "ascending")]
-    return rows.take(pc.select_k_unstable(rows, LARGEST, order)).combine_chunks()
 
 
 def _grouped(names: Sequence[str], least: Sequence[int], values: pa.Array) -> pa.Array:

@@ -71,11 +71,6 @@ def shown(text: str, limit: int = 2000) -> str:
     return printable(text if len(text) <= limit else f"{text[:limit]}…")
 
 
-def _signed_size(count: int) -> str:
-    """Bytes for a person to read; may be negative."""
-    return f"-{size(-count)}" if count < 0 else size(count)
-
-
 def _duration(seconds: float) -> str:
     """A duration in words, such as 5 min 03 s."""
     if seconds < 60:
@@ -87,7 +82,7 @@ def _duration(seconds: float) -> str:
 
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "size": size,
-    "signed_size": _signed_size,
+    "signed_size": lambda count: f"-{size(-count)}" if count < 0 else size(count),
     "number": "{:,}".format,
     "tenth": "{:.1f}".format,
     "percent": "{:.0%}".format,

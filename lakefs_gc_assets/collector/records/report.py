@@ -331,15 +331,11 @@ def describe(report: Report) -> list[str]:
     if not report.counts:
         lines = [*approver, *([report.error] if report.error else [])]
     else:
-        lines = [*_describe_settings(report), *approver, *_describe_mark(report), *_describe_outcomes(report)]
+        settings = [f"a clean run, because {report.why_clean}"] if report.why_clean else []
+        if report.loosened:
+            settings.append(f"loosened by its launch: {describe_loosened(report.loosened)}")
+        lines = [*settings, *approver, *_describe_mark(report), *_describe_outcomes(report)]
     return [first, *(f"  {line}" for line in lines)]
-
-
-def _describe_settings(report: Report) -> Iterator[str]:
-    if report.why_clean:
-        yield f"a clean run, because {report.why_clean}"
-    if report.loosened:
-        yield f"loosened by its launch: {describe_loosened(report.loosened)}"
 
 
 def _figure(name: str, count: int | None, unit: str, more: str = "") -> str:

@@ -321,11 +321,9 @@ class _Scale:
         """The number of a name, which is cut or filled up to the number of digits."""
         number = 0
         for character in name[: self._digits].ljust(self._digits, self._alphabet[0]):
-            number = number * len(self._alphabet) + self._rank(character)
+            rank = sum(known < character for known in self._alphabet)
+            number = number * len(self._alphabet) + min(rank, len(self._alphabet) - 1)
         return number
-
-    def _rank(self, character: str) -> int:
-        return min(sum(known < character for known in self._alphabet), len(self._alphabet) - 1)
 
     def name(self, number: int) -> str:
         """The name of a number."""
@@ -380,8 +378,8 @@ def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tupl
         groups = [[group] for group in spread(parts, tasks)]
         answers = step.engine.collect(step.engine.read(groups, work, _ANSWER))
         files += frame_files(answers.filter(pc.is_valid(answers.column("file"))))
-        rests = [_rest(text) for text in answers.column("rest").drop_null().to_pylist()]
-        parts = tuple(piece for rest in rests for piece in cut(rest))
+        rests = map(json.loads, answers.column("rest").drop_null().to_pylist())
+        parts = tuple(piece for rest in rests for piece in cut(Rest(**{**rest, "part": Part(**rest["part"])})))
     return tuple(files)
 
 
@@ -443,11 +441,6 @@ def _list_together(
     for batches, rest in work_ahead(work, parts, _AT_ONCE):
         rests.extend([rest] if rest else [])
         yield from batches
-
-
-def _rest(text: str) -> Rest:
-    content = json.loads(text)
-    return Rest(**{**content, "part": Part(**content["part"])})
 
 
 def find_expired(step: Step[R]) -> RangeRecords:

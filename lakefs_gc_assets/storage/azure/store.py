@@ -211,13 +211,6 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         return response
 
 
-def answer_of(error: AzureError) -> StoreAnswer | None:
-    """The answer for which the library raised an error; None if there was none, or it was incomplete."""
-    if not isinstance(error, HttpResponseError) or isinstance(error, DecodeError) or error.response is None:
-        return None
-    return _answer(error.response)
-
-
 def _keep_names(root: str) -> "Callable[[PipelineRequest[HttpRequest]], None]":
     """Hook that makes a blob's name one segment of the path, before the request is signed.
 
@@ -438,10 +431,10 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             try:
                 yield
             except AzureError as error:
-                answer = answer_of(error)
-                if answer is None:
+                # Without an answer, or with an incomplete one, the service was not reached.
+                if not isinstance(error, HttpResponseError) or isinstance(error, DecodeError) or error.response is None:
                     raise self._errors.unreachable(action) from None
-                raise self._refused(action, answer) from None
+                raise self._refused(action, _answer(error.response)) from None
 
     def _refused(self, action: str, answer: StoreAnswer) -> StorageError:
         """The error for an answer about a blob."""
@@ -536,14 +529,10 @@ def _facts(key: str, blob: BlobProperties) -> ObjectFacts:
 
 def _outcome(full: str, part: StoreAnswer | None) -> DeleteOutcome:
     """The outcome for one blob. If snapshots prevent the delete, the error names the setting that deletes them."""
-    outcome = outcome_of(full, part, _soft_deleted(part))
+    # The service says if it keeps the deleted blob for some time.
+    permanent = part.headers.get("x-ms-delete-type-permanent") if part else None
+    outcome = outcome_of(full, part, None if permanent is None else permanent == "false")
     if part is None or code_and_message(part)[0] != "SnapshotsPresent":
         return outcome
     advice = "the blob has snapshots: set store.delete_snapshots to delete them with it, or delete them first"
     return replace(outcome, error=f"{outcome.error}; {advice}")
-
-
-def _soft_deleted(part: StoreAnswer | None) -> bool | None:
-    """True if the service keeps the deleted blob for some time; None if it does not say."""
-    permanent = part.headers.get("x-ms-delete-type-permanent") if part else None
-    return None if permanent is None else permanent == "false"

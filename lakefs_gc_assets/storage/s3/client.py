@@ -516,22 +516,18 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
             response_checksum_validation="when_required",
         ),
     )
-    client.meta.events.register(EVENT, read_page)
-    client.meta.events.register("before-sign.s3.DeleteObjects", _send_content_md5)
-    _show_waits(client)
-    # Last, because the client's rate limit may delay a request. Exceptions of this handler are not retried.
-    client.meta.events.register_last("before-send", cloud.require_time_to_delete)
-    if encryption := _encryption(settings):
-        for operation in _WRITES:
-            client.meta.events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
-    return client
-
-
-def _show_waits(client: "S3Client") -> None:
     events = client.meta.events
+    events.register(EVENT, read_page)
+    events.register("before-sign.s3.DeleteObjects", _send_content_md5)
     events.register("before-call.s3", lambda model, **_: cloud.waits.begin(model.name))
     for end in ("after-call.s3", "after-call-error.s3"):
         events.register(end, lambda **_: cloud.waits.end())
+    # Last, because the client's rate limit may delay a request. Exceptions of this handler are not retried.
+    events.register_last("before-send", cloud.require_time_to_delete)
+    if encryption := _encryption(settings):
+        for operation in _WRITES:
+            events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
+    return client
 
 
 def _encryption(settings: StoreSettings) -> dict[str, str]:
