@@ -23,7 +23,6 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check
-from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
 from lakefs_gc_assets.collector.live import other_repositories, references
 from lakefs_gc_assets.collector.live.commits_under_way import find_slowest_hooks
 from lakefs_gc_assets.collector.live.current import (
@@ -459,9 +458,9 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, report.Repor
     outcomes = step.complete(frames.DELETED_REPORT, frames.DeletedFigures(swept), written, (candidates,))
     passes.require_all_decided(outcomes, candidates)
     with step.engine.in_background(partial(reporting.count_amounts, step, outcomes)) as counted:
-        checkpoint_or_reason, amounts = write_checkpoint(step, outcomes), counted()
+        checkpoint_or_reason, amounts = checkpoint.write_checkpoint(step, outcomes), counted()
     failures = passes.judge_failures(step, outcomes, amounts) if swept else None
-    late = count_late_arrivals(step, candidates)
+    late = gap_check.count_late_arrivals(step, candidates)
     if candidates.count and not swept:
         passes.log_wait_of_approval(step, step.stored(frames.UNCOMMITTED_DF))
     ended = reporting.make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)

@@ -39,7 +39,7 @@ _MODULES = {
     "collector": "expiring guards make_step run step",
     "collector/frame": "files receipts",
     "collector/engine": "local",
-    "collector/incremental": "checkpoint checkpoint_writer earlier_runs gap_check planning",
+    "collector/incremental": "checkpoint earlier_runs gap_check planning",
     "collector/live": (
         "contents current facts facts_of_ranges hidden live_files other_repositories references uncommitted"
     ),

@@ -22,10 +22,11 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, LIVE, STORE_DF, TIME, DeletedFigures
 from lakefs_gc_assets.collector.frame.slices import folders, select_unsealed
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import checkpoint_writer, planning
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
-from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
+from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.incremental.checkpoint import (
+    BaseCheckpoint,
     CheckpointCounts,
+    open_base_checkpoint,
     reason_for_none,
     select_pending,
     write_checkpoint,
@@ -129,7 +130,7 @@ def _young_pending() -> Sequence[Replacement]:
         left: ArrowRows = select_pending(engine, engine.union(rows, young), *more, **named)
         return left
 
-    return (run, "write_checkpoint", leave_by_age), (checkpoint_writer, "select_pending", select), _UNCHECKED
+    return (checkpoints, "write_checkpoint", leave_by_age), (checkpoints, "select_pending", select), _UNCHECKED
 
 
 def _rechecked_as_read() -> Sequence[Replacement]:
@@ -149,7 +150,7 @@ def _rechecked_as_read() -> Sequence[Replacement]:
         sha256 = tables.write_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
         return replace(left, read=len(ids), read_sha256=sha256)
 
-    return (recheck, "ask_committed", ask), (run, "write_checkpoint", leave_more)
+    return (recheck, "ask_committed", ask), (checkpoints, "write_checkpoint", leave_more)
 
 
 def _sealed_anew(step: ArrowStep) -> frozenset[str]:
@@ -162,7 +163,7 @@ def _sealed_anew(step: ArrowStep) -> frozenset[str]:
 def _dealt_with(*outcomes: Outcome) -> Replacement:
     """Never retries candidates that have one of these outcomes."""
     return (
-        checkpoint_writer,
+        checkpoints,
         "receipts",
         SimpleNamespace(NOT_THERE=(*receipts.NOT_THERE, *(each.value for each in outcomes))),
     )
@@ -190,7 +191,7 @@ def all_accepted(step: ArrowStep, candidates: Frame) -> Frame:
 
 def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
     """Writes the checkpoint of a fully successful sweep before it deletes."""
-    left = vars(run)["write_checkpoint"](step, all_accepted(step, candidates))
+    left = vars(checkpoints)["write_checkpoint"](step, all_accepted(step, candidates))
     early = report.failed(step.plan, step.repository.clock.now(), "it has not ended")
     source = step.stored(COMMITTED_DF).figures.commit_source
     checkpoint = left if isinstance(left, Checkpoint) else None
@@ -240,31 +241,29 @@ CHAIN_BUGS: dict[str, Bug] = {
     "new commits chosen by date": _new_by_date(_newest_commit),
     "new commits chosen by the last run's timestamp": _new_by_date(_start),
     "stop at the last read slice": replaced((checkpoints, "open_base_checkpoint", _open_at_last_slice)),
-    "pending without subtracting committed": replaced((checkpoint_writer, "NOT_COMMITTED_DF", STORE_DF), _UNCHECKED),
+    "pending without subtracting committed": replaced((checkpoints, "NOT_COMMITTED_DF", STORE_DF), _UNCHECKED),
     "too young without subtracting committed": Bug(_young_pending),
     "ranges of the recheck marked as read": without_unnamed(Bug(_rechecked_as_read)),
-    "sealed recomputed and shrinking": replaced((checkpoint_writer, "seal", _sealed_anew)),
+    "sealed recomputed and shrinking": replaced((checkpoints, "seal", _sealed_anew)),
     "committed left out of the checkpoint": replaced(
         (BaseCheckpoint, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))
     ),
-    "committed in shards left out of the checkpoint": replaced(
-        (checkpoint_writer, "select_unsealed", _select_unsharded)
-    ),
+    "committed in shards left out of the checkpoint": replaced((checkpoints, "select_unsealed", _select_unsharded)),
     "what lies in shards taken for sealed": replaced((slices, "_SLICE_FOLDER", r"^data/(?P<folder>[0-9a-v]{19}[0g])/")),
     "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
     "a dry run as base run": replaced(
         (planning, "newest_sweep", _newest_of_all),
-        (checkpoint_writer, "reason_for_none", _as_if_swept),
+        (checkpoints, "reason_for_none", _as_if_swept),
         _dealt_with(Outcome.DRY_RUN),
         _UNCHECKED,
     ),
     "checkpoint without success": replaced(
         (run, "sweep_candidates", _carry_before_sweep), (make_step, "store_report", ignored)
     ),
-    "first slice from an unsorted frame": replaced((run, "write_checkpoint", _first_row)),
+    "first slice from an unsorted frame": replaced((checkpoints, "write_checkpoint", _first_row)),
     "rows outside the run's windows dropped from the checkpoint": replaced(
-        (checkpoint_writer, "is_limited", lambda listed, universe: False),
-        (checkpoint_writer, "select_pending", _inside_alone),
+        (checkpoints, "is_limited", lambda listed, universe: False),
+        (checkpoints, "select_pending", _inside_alone),
         _UNCHECKED,
     ),
 }

@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, LIVE
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -91,7 +92,7 @@ def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any
     claimed = all_accepted(step, candidates)
     outcomes = step.complete(DELETED_REPORT, claimed.figures, claimed.manifest.files, (candidates,))
     ended = make_report(
-        step, outcomes, vars(run)["write_checkpoint"](step, outcomes), count_amounts(step, outcomes), 0, None
+        step, outcomes, vars(checkpoint)["write_checkpoint"](step, outcomes), count_amounts(step, outcomes), 0, None
     )
     report.write(step.repository.store, ended)
     yield from sweep_candidates(step, candidates)

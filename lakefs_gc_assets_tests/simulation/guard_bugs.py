@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     ReasonsToStay,
     StoredFigures,
 )
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, earlier_runs, gap_check, planning
+from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.commits_under_way import SlowestHooks
@@ -518,7 +518,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((planning, "require_every_window", ignored)), _FOLLOWING.test_it_is_not_limited_to_some_windows
     ),
     "run limited to some windows built on": TestedBug(
-        replaced((checkpoint_writer, "is_limited", lambda listed, universe: False)),
+        replaced((checkpoint, "is_limited", lambda listed, universe: False)),
         _FOLLOWING.test_it_is_not_limited_to_some_windows,
     ),
     "by rules: run before that failed": TestedBug(

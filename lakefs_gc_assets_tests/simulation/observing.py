@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, FRAMES, LISTED, PROVISIONAL_DF, SIGHTINGS, STEPS
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, earlier_runs
+from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -53,8 +53,8 @@ def observing() -> Iterator[None]:
         wrap(run, "mark", _marks)
         wrap(passes, "find_live_again", _rechecks)
         wrap(LiveCheck, "_look", _looks)
-        wrap(run, "write_checkpoint", _writes_checkpoint)
-        wrap(checkpoint_writer, "select_late", _finds_late)
+        wrap(checkpoint, "write_checkpoint", _writes_checkpoint)
+        wrap(gap_check, "select_late", _finds_late)
         yield
 
 

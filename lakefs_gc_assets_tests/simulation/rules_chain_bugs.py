@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, STORE_DF, NoFigures
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live.current import Committed, KnownLive, ask_committed, find_known_live
@@ -50,9 +50,9 @@ from lakefs_gc_assets_tests.simulation.bug import (
 )
 
 _mark_counted = active_commits._mark_counted
-_select_pending = checkpoint_writer.select_pending
+_select_pending = checkpoint.select_pending
 _join_runs, _look_up_part = facts_of_ranges.join_runs, current._look_up_part
-_UNCHECKED: Replacement = (checkpoint_writer.CheckpointCounts, "contradiction", None)
+_UNCHECKED: Replacement = (checkpoint.CheckpointCounts, "contradiction", None)
 
 
 def _read_once(self: BaseCheckpoint) -> IdSet:
@@ -178,7 +178,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
         (BaseCheckpoint, "committed", _taken_over), (BaseCheckpoint, "add_read_ids", _written_whole)
     ),
     "only new ranges tracked": replaced((run, "track", _only_new)),
-    "nothing pending by rules": replaced((checkpoint_writer, "select_pending", _nothing_pending), _UNCHECKED),
+    "nothing pending by rules": replaced((checkpoint, "select_pending", _nothing_pending), _UNCHECKED),
     "notes of what expired taken for held": replaced(
         (facts_of_ranges, "look_up_hashes", _look_up_every_range),
         (current, "_select_fitting", lambda step, reported, records: reported),
@@ -218,7 +218,7 @@ def _looked_at(step: ArrowStep, found: Committed) -> str | None:
 
 COMMITTED_CHAIN_BUGS: dict[str, Bug] = {
     "nothing pending where nothing is listed": replaced(
-        (checkpoint_writer, "select_pending", _nothing_pending_unlisted), _UNCHECKED
+        (checkpoint, "select_pending", _nothing_pending_unlisted), _UNCHECKED
     ),
     "ranges that were looked at and are live again tracked": replaced((run, "track", _looked_at)),
 }

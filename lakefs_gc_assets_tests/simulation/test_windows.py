@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector.incremental import checkpoint_writer
-from lakefs_gc_assets.collector.incremental.checkpoint_writer import is_limited
+from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import is_limited
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import chains, rules_chains
 from lakefs_gc_assets_tests.simulation.final_runs import Kind
@@ -67,7 +67,7 @@ def test_many_runs_leave_out_windows(kind: Kind) -> None:
         limited.append(is_limited(listed, universe))
         return limited[-1]
 
-    with mock.patch.object(checkpoint_writer, "is_limited", watched):
+    with mock.patch.object(checkpoint, "is_limited", watched):
         results = played(kind, range(12))
     assert sum(limited) > 10 and limited.count(False) > 10, (sum(limited), len(limited))
     assert sum(result.deleted for result in results) > 50

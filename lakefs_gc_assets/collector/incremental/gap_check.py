@@ -6,6 +6,8 @@ together, so that the subtraction would miss live objects.
 Some missing objects are no losses. A branch can be made on an expired commit, and an expired commit can be merged or
 cherry-picked. Its objects may have been deleted long before, as the retention rules say. An object counts as lost
 unless it is proved that the run which deleted it knew a commit that held it, and took that commit to be expired.
+
+A clean run also counts its candidates that an optimized run would not have found (`count_late_arrivals`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -23,13 +25,15 @@ from lakefs_gc_assets.collector.frame.frames import (
     LIVE,
     LOST_DF,
     RANGES,
+    STORE_DF,
     CandidateFigures,
     CommittedFigures,
     NoFigures,
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.frame.slices import select_sealed
+from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.earlier_runs import (
     DELETIONS,
@@ -38,6 +42,7 @@ from lakefs_gc_assets.collector.incremental.earlier_runs import (
     deleted_before,
     deletions,
 )
+from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records import plan as plans
@@ -340,3 +345,28 @@ def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_befo
     heads = lacking(read_before, sorted(set(committed.figures.heads.values())))
     ranges = references.range_records(heads).without(read_before).without(new.ids)
     return step.engine.union(references.committed(ranges), references.committed(new))
+
+
+def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> int:
+    """Counts the candidates of a clean run that came into a slice after an earlier run had sealed it.
+
+    An optimized run would not find them. 0 for other flows, and without an earlier run to build on.
+    """
+    if step.plan.flow is not Flow.CLEAN or not candidates.count:
+        return 0
+    try:
+        base = planning.find_base_run(step.repository, step.plan)
+        planning.require_files(step.repository.store, base)
+    except NoBaseRun:
+        return 0
+    return step.engine.count(
+        select_late(step, candidates, base.sealed, BaseCheckpoint(step.repository.store, base.run_id))
+    )
+
+
+def select_late(
+    step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: Iterable[str], before: BaseCheckpoint
+) -> R:
+    """The candidates that lie in sealed slices, or in no slice, and were not pending in the base run."""
+    rows = select_sealed(step.engine, candidates.rows(step.engine, *STORE_DF.schema.names), sealed)
+    return step.engine.without_exactly(rows, step.engine.select(before.pending_objects(step), "address"))

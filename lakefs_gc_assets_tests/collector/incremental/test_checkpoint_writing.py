@@ -31,16 +31,16 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.slices import select_sealed, select_unsealed
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
-from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
+from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import (
     CheckpointCounts,
-    count_late_arrivals,
     count_sealed,
     reason_for_none,
     seal,
     select_pending,
     write_checkpoint,
 )
+from lakefs_gc_assets.collector.incremental.gap_check import count_late_arrivals
 from lakefs_gc_assets.collector.records import across_runs, run_folder, tables
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
@@ -255,7 +255,7 @@ class TestLeave:
 
     def test_a_contradiction_leaves_nothing(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
         step, outcomes = self.swept(repository)
-        monkeypatch.setattr(checkpoint_writer, "NOT_COMMITTED_DF", STORE_DF)
+        monkeypatch.setattr(checkpoint, "NOT_COMMITTED_DF", STORE_DF)
         assert write_checkpoint(step, outcomes) == "1 object would be pending although commits hold them"
 
     @pytest.mark.parametrize(
