@@ -34,9 +34,9 @@ _SHOWN = 20
 @click.group(cls=TargetGroup, invoke_without_command=True)
 @click.pass_context
 def branches(context: click.Context, file: Path | None, repository: str | None) -> None:
-    """Shows stale branches, deletes them if approved, and makes them again.
+    """Lists stale branches, deletes them if approved, and recreates deleted ones.
 
-    Without a command of its own it does what `list` does.
+    Without a subcommand, it does the same as `list`.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_stale, file=file, repository=repository, quiet=False, as_json=False)
@@ -47,12 +47,12 @@ def branches(context: click.Context, file: Path | None, repository: str | None) 
 @QUIET
 @JSON
 def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
-    """Shows which branches are stale by the rules of the policy, and why others stay. Deletes nothing.
+    """Lists branches that are stale by the policy, and the reasons why others stay. Deletes nothing.
 
-    The rules are the list stale_branches in the file of collection.retention_policy. The last line says how to approve
-    the deletion of exactly these branches.
+    The rules are the list stale_branches in the file of collection.retention_policy. The last line of the output is the
+    command that approves the deletion of exactly these branches.
 
-    Exit status 6 if the server failed at a branch, which then stays.
+    Exit status 6 if the server failed for a branch; that branch stays.
     """
     opened = target.open()
     listing = stale_branches.list_branches(opened, progress_unless(quiet))
@@ -68,15 +68,16 @@ def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
 @JSON
 @click.argument("digest")
 def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
-    """Deletes the branches that `list` showed with this digest, as far as nothing of them has changed.
+    """Deletes the branches that `list` showed with this digest, except those that have changed since.
 
-    Each branch is looked at again right before its deletion. Uncommitted changes go for good. A branch can be made
-    again on its commit, whose objects stay for as long as `list` says. Asks unless --yes is given. May be repeated.
+    Each branch is checked again right before its deletion. Its uncommitted changes are lost. The branch can be
+    recreated at its commit, whose objects stay for as long as `list` says. Asks for confirmation unless --yes is
+    given. Can be repeated.
 
-    Exit status 0 if all of them are deleted, 6 if some are not, 4 if a guard refuses.
+    Exit status 0 if all of these branches are deleted, 6 if some are not, 4 if a guard refuses.
     """
     opened = target.open()
-    require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
+    require_yes(f"Delete the unchanged branches of list {digest}?")
     owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
     deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
     print_outcomes(deleting, "branch", BranchFate.DELETED, as_json)
@@ -88,11 +89,11 @@ def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
 @JSON
 @click.argument("names", metavar="[BRANCH]...", nargs=-1)
 def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
-    """Makes branches again that `approve` deleted, each on its commit: those that are named, or all.
+    """Recreates branches that `approve` deleted, each at its commit: the named ones, or all.
 
-    A branch of that name that somebody made meanwhile on another commit stays as it is. Objects that runs have deleted
-    since do not come back: the command counts them, `lakefs-gc fsck` names them. Asks unless --yes is given. May be
-    repeated.
+    If a user has created a branch of that name at another commit since, that branch is not changed. Objects that
+    runs have deleted since do not come back: this command counts them, and `lakefs-gc fsck` names them. Asks for
+    confirmation unless --yes is given. Can be repeated.
 
     Exit status 0 if every branch exists with all of its data, 6 otherwise.
     """
@@ -101,7 +102,7 @@ def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
     for record in planned:
         show_progress(f"{record.branch}: commit {record.commit_id}, {record.state} at {record.at:%F %T}Z")
     if planned:
-        require_yes("Make these branches again?")
+        require_yes("Recreate these branches?")
     owner = f"branches-{uuid.uuid4().hex}"
     restoring = stale_branches.restore(opened, names, owner, show_progress)
     print_outcomes(restoring, "branch", BranchFate.RESTORED, as_json)
@@ -116,14 +117,14 @@ def describe(listing: BranchListing) -> Iterator[str]:
     kept.sort(key=lambda each: not each.is_unknown)
     yield from (f"kept: {each.identity.branch}: {each.kept}" for each in kept[:_SHOWN])
     if len(kept) > _SHOWN:
-        yield f"{len(kept) - _SHOWN:,} more are shown with --json"
+        yield f"{len(kept) - _SHOWN:,} more branches are in the output of --json"
     yield f"{listing.repository}: {len(listing.stale):,} of {counted(len(listing.standings), 'branches are')} stale"
     if listing.unknown:
         yield f"undecided, since the server failed: {counted(listing.unknown, 'branches')}"
     if any(each.alone is None for each in listing.stale):
-        yield "`lakefs-gc forecast` says what each holds alone; this command shows it from then on"
+        yield "run `lakefs-gc forecast` to see here how many bytes only each branch references"
     if listing.refused_by:
-        yield f"the deletion would be refused: {listing.refused_by}"
+        yield f"this deletion would be refused: {listing.refused_by}"
     elif listing.stale:
         yield f"`lakefs-gc branches approve {listing.digest}` deletes them"
 
@@ -131,15 +132,15 @@ def describe(listing: BranchListing) -> Iterator[str]:
 def _describe(standing: BranchStatus, listing: BranchListing) -> Iterator[str]:
     assert standing.first_own_commit is not None
     yield (
-        f"{standing.identity.branch}: first commit of its own {standing.first_own_commit:%F}, last one "
-        f"{standing.head_made_at:%F}, by the {standing.rule}"
+        f"{standing.identity.branch}: first own commit {standing.first_own_commit:%F}, last commit "
+        f"{standing.head_made_at:%F}, stale by the {standing.rule}"
     )
     if standing.changes:
-        yield f"    {standing.changes:,} uncommitted changes go with it for good"
+        yield f"    {standing.changes:,} uncommitted changes are lost with it"
     if standing.alone is not None and listing.forecast_made_at is not None:
-        freed = f"; its deletion makes {size(standing.freed.bytes)} garbage at once" if standing.freed else ""
+        freed = f"; deleting it makes {size(standing.freed.bytes)} garbage at once" if standing.freed else ""
         yield (
-            f"    holds {counted(standing.alone.objects, 'objects')}, {size(standing.alone.bytes)}, alone{freed} "
-            f"(forecast of {listing.forecast_made_at:%F})"
+            f"    it alone references {counted(standing.alone.objects, 'objects')}, "
+            f"{size(standing.alone.bytes)}{freed} (forecast of {listing.forecast_made_at:%F})"
         )
-    yield f"    can be made again with its data {standing.undo}"
+    yield f"    can be recreated with its data {standing.undo}"

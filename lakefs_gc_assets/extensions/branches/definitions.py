@@ -47,7 +47,7 @@ def find_stale_branches(names: Names, settings: AutomationSettings, job: dg.JobD
         settings.stale_branches_cron,
         job,
         {},
-        f"Shows which branches of {names.repository} the policy calls stale; deletes nothing. Cron: "
+        f"Lists branches of {names.repository} that are stale by the policy; deletes nothing. Cron: "
         "automation.stale_branches_cron.",
     )
 
@@ -57,10 +57,10 @@ class StaleBranchesConfig(dg.Config):
 
     approve: str = Field(
         default="",
-        description="The digest that an earlier launch showed: deletes these branches, as far as nothing of them has "
-        "changed. Empty to show which are stale.",
+        description="Digest of an earlier launch's list: deletes the branches of that list, except those that have "
+        "changed since. Empty: list stale branches.",
     )
-    approved_by: str = Field(default="", max_length=100, description="Who approves it, as in the job approve.")
+    approved_by: str = Field(default="", max_length=100, description="Name of the approver, as in the job approve.")
 
 
 def stale_branches_asset(names: Names) -> dg.AssetSpec:
@@ -70,8 +70,8 @@ def stale_branches_asset(names: Names) -> dg.AssetSpec:
     """
     return dg.AssetSpec(
         key=names.asset(STALE_BRANCHES),
-        description=f"Branches of {names.repository} that the policy calls stale, and why others stay. The job "
-        f"{names.qualified(STALE_BRANCHES)} lists them: launch that to see them here. It deletes them if approved.",
+        description=f"Branches of {names.repository} that are stale by the policy, and the reasons why others stay. "
+        f"Launch the job {names.qualified(STALE_BRANCHES)} to list them here, and again to delete approved ones.",
         kinds={"lakefs"},
     )
 
@@ -82,7 +82,7 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
     It lists stale branches. A second launch with the digest of that listing deletes exactly the listed branches.
     """
 
-    @collector_op(names, _RETIRE_OP, "Shows stale branches, or deletes those that were shown.", StaleBranchesConfig)
+    @collector_op(names, _RETIRE_OP, "Lists stale branches, or deletes those of an approved list.", StaleBranchesConfig)
     def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
         repository, log = collector.open(), context.log
         tally = Tally(stale_branches.BranchFate.DELETED)
@@ -105,9 +105,9 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
             )
 
     description = (
-        f"Shows which branches of {names.repository} are stale by the policy, and why others stay. With the digest of "
-        "what it showed in `approve`, it deletes exactly these, after looking at each again. `lakefs-gc branches "
-        "restore` makes them again."
+        f"Lists branches of {names.repository} that are stale by the policy, and the reasons why others stay. With the "
+        "digest of that list in `approve`, it checks each listed branch again and deletes those that have not changed. "
+        "`lakefs-gc branches restore` recreates them."
     )
     return one_op_job(names, STALE_BRANCHES, retire, description)
 
@@ -115,9 +115,9 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
 def require_approvable(policy: LaunchSettings, digest: str) -> None:
     """Raises ConfigurationError if the configuration does not let a single launch delete."""
     if policy.sweep == "never" or policy.approvers == 2:
-        setting = "launch.sweep never" if policy.sweep == "never" else "launch.approvers 2"
+        setting = "launch.sweep is never" if policy.sweep == "never" else "launch.approvers is 2"
         raise ConfigurationError(
-            f"a launch may not delete branches, by {setting}: run `lakefs-gc branches approve {digest}`"
+            f"a launch may not delete branches, since {setting}: run `lakefs-gc branches approve {digest}`"
         )
 
 

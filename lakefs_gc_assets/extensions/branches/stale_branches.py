@@ -234,8 +234,7 @@ def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
     policy = retention.policy_of(repository.settings)
     if not policy.stale:
         raise ConfigurationError(
-            "no rule says which branches are stale: list them under stale_branches in the file of "
-            "collection.retention_policy"
+            "no rule defines stale branches: add rules under stale_branches in the file of collection.retention_policy"
         )
     now = earliest_clock(repository)
     dump = commits.complete_dump(repository.dumping_at_once(), now, note)
@@ -262,7 +261,7 @@ def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
         lambda branch: _stand(facts, branch, policy.stale_rule_of(branch)),
         lambda branch, error: replace(
             _first_standing(facts, branch, policy.stale_rule_of(branch)),
-            kept=f"its uncommitted changes are not known: {error}",
+            kept=f"its uncommitted changes are unknown: {error}",
             is_unknown=True,
         ),
     )
@@ -339,7 +338,7 @@ def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> BranchStatus:
         return replace(standing, kept=why)
     if staged.changes and rule.max_inactivity is not None:
         if staged.last_write is None:
-            return replace(standing, kept="the server does not say when its last uncommitted change was made")
+            return replace(standing, kept="the server does not report the time of its last uncommitted change")
         if kept := _is_younger(facts.now, staged.last_write, rule.max_inactivity, "its last staged write"):
             return replace(standing, kept=kept)
     identity = replace(identity, staged=staged.digest)
@@ -352,15 +351,15 @@ def _why_kept(facts: _Facts, standing: BranchStatus, rule: StaleRule | None) -> 
     if branch == facts.repository.facts.default_branch:
         return "it is the default branch"
     if pattern := protecting(branch, facts.protection):
-        return f"the branch protection rule {pattern} fits it"
+        return f"the branch protection rule {pattern} matches it"
     if merge := describe_merge(branch, facts.pull_requests):
         return merge
     if rule is None:
-        return "no rule fits it"
+        return "no rule matches it"
     if rule.max_age is None and rule.max_inactivity is None:
         return f"the {rule} has no limit"
     if standing.first_own_commit is None:
-        return "it has no commit of its own, so nobody can tell its age or its last use"
+        return "it has no commit of its own, so its age and its last use are unknown"
     used_at = max(
         standing.head_made_at, facts.restored.get((branch, standing.identity.commit_id), standing.head_made_at)
     )
@@ -374,7 +373,7 @@ def _is_younger(now: datetime, moment: datetime, limit: timedelta | None, what: 
     """Reason a branch stays because a moment lies within a limit; empty if it does not, or without a limit."""
     if limit is None or now - moment > limit:
         return ""
-    return f"{what} is of {moment:%F %T}Z, within {in_units(limit)}"
+    return f"{what} at {moment:%F %T}Z is within {in_units(limit)}"
 
 
 def protecting(branch: str, patterns: Collection[str]) -> str | None:
@@ -494,13 +493,13 @@ def _delete_one(
         return BranchOutcome(branch, commit_id, BranchFate.GONE, f"{record.state} at {record.at:%F %T}Z")
     if standing is None:
         if record is None or record.state is BranchState.KEPT:
-            return BranchOutcome(branch, commit_id, BranchFate.GONE, "somebody else deleted it")
+            return BranchOutcome(branch, commit_id, BranchFate.GONE, "another client deleted it")
         _put(repository, record, BranchState.DELETED)
-        return BranchOutcome(branch, commit_id, BranchFate.DELETED, "by an attempt before, which saw no answer")
+        return BranchOutcome(branch, commit_id, BranchFate.DELETED, "by an earlier attempt, which got no answer")
     if standing.kept:
         return BranchOutcome(branch, commit_id, BranchFate.KEPT, standing.kept)
     if standing.identity != identity:
-        return BranchOutcome(branch, commit_id, BranchFate.KEPT, "it was changed, or made anew, since it was shown")
+        return BranchOutcome(branch, commit_id, BranchFate.KEPT, "it was changed or recreated after it was listed")
     record = DeletedBranch(
         repository.facts.id,
         branch,
@@ -520,7 +519,7 @@ def _delete_one(
             repository.branches_api.delete_branch(branch)
     except ServerUnavailable as error:
         # The record keeps its state, so that the next attempt can tell whether the branch is deleted.
-        raise ServerUnavailable(f"{error}; it may be deleted all the same: approve again to see") from error
+        raise ServerUnavailable(f"{error}; the branch may be deleted: approve again to find out") from error
     except LakeFSError as refusal:
         outcome = BranchOutcome(branch, commit_id, BranchFate.FAILED, str(refusal))
     _put(repository, record, BranchState.DELETED if outcome.fate is BranchFate.DELETED else BranchState.KEPT)
@@ -534,18 +533,18 @@ def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
     """
     api, branch = repository.branches_api, identity.branch
     if repository.api.repository().default_branch == branch:
-        return "it is the default branch by now"
+        return "it is the default branch now"
     if pattern := protecting(branch, api.protection_patterns()):
-        return f"the branch protection rule {pattern} fits it by now"
+        return f"the branch protection rule {pattern} matches it now"
     if merge := describe_merge(branch, api.open_pull_requests()):
-        return f"{merge} by now"
+        return f"{merge} now"
     staged = read_staged(repository.api, branch, bool(identity.staged))
     # Last, since most writes change the branch's head.
     current = api.branch(branch)
     if current is None or current.commit_id != identity.commit_id:
-        return "its head is another commit by now"
+        return "its head has changed"
     if staged is None or staged.digest != identity.staged:
-        return "its uncommitted changes are others by now"
+        return "its uncommitted changes have changed"
     return ""
 
 
@@ -560,7 +559,7 @@ def _read_approved(repository: OpenRepository, digest: str) -> _Shown:
             shown = records_json.read(repository.store, _Shown, key)
             if shown is not None and _digest(shown.stale) == digest and shown.repository == repository.facts.id:
                 return shown
-    raise OrderViolation(f"{digest!r} is not what was shown last: look at the stale branches again, and approve that")
+    raise OrderViolation(f"{digest!r} is not the digest of the newest list: list stale branches and approve again")
 
 
 def _approved_key(digest: str) -> str:
@@ -578,7 +577,7 @@ def list_deleted(repository: OpenRepository, branches: Collection[str], warn: Lo
     records = {each.branch: each for each in read_deleted_branches(repository.store, repository.facts.id, warn)}
     deleted = {name: each for name, each in sorted(records.items()) if each.state is not BranchState.KEPT}
     if unknown := sorted({*branches} - deleted.keys()):
-        raise ConfigurationError(f"no record of deleted branches names {', '.join(unknown)}")
+        raise ConfigurationError(f"no record of deleted branches contains {', '.join(unknown)}")
     if branches:
         return tuple(each for name, each in deleted.items() if name in branches)
     return tuple(each for each in deleted.values() if each.state is not BranchState.RESTORED)
@@ -641,12 +640,12 @@ class _CommittedData:
         except ServerUnavailable:
             raise
         except CollectionError as error:
-            return f"whether its data is there is not known: {error}"
+            return f"whether its data still exists is unknown: {error}"
         if not count:
             return ""
         return (
             f"{counted(count, 'objects')} of its {counted(records.entries, 'entries')} {'is' if count == 1 else 'are'} "
-            "gone: earlier runs deleted them. `lakefs-gc fsck` names each, and whether it can be brought back"
+            "gone: earlier runs deleted them. `lakefs-gc fsck` names each, and whether it can be restored"
         )
 
 
@@ -655,8 +654,8 @@ def _restore_one(repository: OpenRepository, record: DeletedBranch) -> BranchOut
     current = api.branch(branch)
     if current is not None and current.commit_id != commit_id:
         why = (
-            f"a branch of this name is there, on commit {current.commit_id}; "
-            f"`lakectl branch create` makes one of another name on commit {commit_id}"
+            f"a branch of this name exists at commit {current.commit_id}; "
+            f"use `lakectl branch create` to create one with another name at commit {commit_id}"
         )
         return BranchOutcome(branch, commit_id, BranchFate.KEPT, why)
     if current is None:

@@ -28,7 +28,7 @@ from lakefs_gc_assets_tests.extensions.check.test_fsck_command import NOW
 RULE = "rule of line 2"
 STALE = BranchStatus(BranchIdentity("old", "c1", ""), RULE, "", NOW, NOW, hidden=False, undo="until 2027-01-01")
 KEPT = replace(STALE, identity=BranchIdentity("new\n", "c2", ""), kept="it is protected")
-UNFIT = replace(KEPT, identity=BranchIdentity("main", "c3", ""), rule="", kept="no rule fits it")
+UNFIT = replace(KEPT, identity=BranchIdentity("main", "c3", ""), rule="", kept="no rule matches it")
 LISTING = BranchListing("repo", NOW, (UNFIT, KEPT, STALE))
 Branches = Callable[..., Result]
 
@@ -50,11 +50,11 @@ def test_what_is_stale_and_what_a_rule_fits_and_stays(branches: Branches) -> Non
     result = branches(LISTING)
     assert result.exit_code == Status.WELL
     assert result.stdout.splitlines() == [
-        "old: first commit of its own 2026-11-26, last one 2026-11-26, by the rule of line 2",
-        "    can be made again with its data until 2027-01-01",
+        "old: first own commit 2026-11-26, last commit 2026-11-26, stale by the rule of line 2",
+        "    can be recreated with its data until 2027-01-01",
         "kept: new\\n: it is protected",
         "repo: 1 of 3 branches are stale",
-        "`lakefs-gc forecast` says what each holds alone; this command shows it from then on",
+        "run `lakefs-gc forecast` to see here how many bytes only each branch references",
         f"`lakefs-gc branches approve {LISTING.digest}` deletes them",
     ]
     assert branches(LISTING, "list", "--quiet").stdout == result.stdout
@@ -72,34 +72,34 @@ def test_what_a_stale_branch_holds(branches: Branches) -> None:
     holding = replace(STALE, alone=Amount(1, 2048), freed=Amount(1, 1024), changes=3)
     lines = branches(replace(LISTING, standings=(holding,), forecast_made_at=NOW)).stdout.splitlines()
     assert lines[1:3] == [
-        "    3 uncommitted changes go with it for good",
-        "    holds 1 object, 2.0 KiB, alone; its deletion makes 1.0 KiB garbage at once (forecast of 2026-11-26)",
+        "    3 uncommitted changes are lost with it",
+        "    it alone references 1 object, 2.0 KiB; deleting it makes 1.0 KiB garbage at once (forecast of 2026-11-26)",
     ]
     assert not any("`lakefs-gc forecast`" in line for line in lines)
 
 
 def test_none_is_stale_and_many_stay(branches: Branches) -> None:
     lines = branches(replace(LISTING, standings=(KEPT,) * 25)).stdout.splitlines()
-    assert lines[-2:] == ["5 more are shown with --json", "repo: 0 of 25 branches are stale"]
+    assert lines[-2:] == ["5 more branches are in the output of --json", "repo: 0 of 25 branches are stale"]
     lines = branches(replace(LISTING, refused_by="guard x")).stdout.splitlines()
-    assert lines[-1] == "the deletion would be refused: guard x"
+    assert lines[-1] == "this deletion would be refused: guard x"
 
 
 def test_in_json(branches: Branches) -> None:
     answer = json.loads(branches(LISTING, "list", "--json").stdout)
     assert answer["digest"] == LISTING.digest
-    assert [each["kept"] for each in answer["standings"]] == ["no rule fits it", "it is protected", ""]
+    assert [each["kept"] for each in answer["standings"]] == ["no rule matches it", "it is protected", ""]
 
 
 def test_approving(branches: Branches) -> None:
     well = [
         BranchOutcome("old", "c1", BranchFate.DELETED),
-        BranchOutcome("older", "c2", BranchFate.GONE, "somebody else deleted it"),
+        BranchOutcome("older", "c2", BranchFate.GONE, "another client deleted it"),
     ]
     result = branches(well, "approve", "digest", "--yes")
     assert result.exit_code == Status.WELL
     assert result.stdout.splitlines() == [
-        "older: gone before: somebody else deleted it",
+        "older: gone before: another client deleted it",
         "1 deleted, 1 gone before",
     ]
     partly = branches(
@@ -108,7 +108,7 @@ def test_approving(branches: Branches) -> None:
     assert partly.exit_code == Status.INCOMPLETE
     *rows, last = map(json.loads, partly.stdout.splitlines())
     assert [(row["branch"], row["why"]) for row in rows[1:]] == [
-        ("older", "somebody else deleted it"),
+        ("older", "another client deleted it"),
         ("new", "changed"),
     ]
     assert last == {"counts": {"deleted": 1, "gone before": 1, "kept": 1}}

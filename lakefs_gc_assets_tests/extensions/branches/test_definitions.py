@@ -48,17 +48,17 @@ def test_the_job_shows_and_deletes_what_is_approved(tmp_path: Path, monkeypatch:
         shown = metadata()
         assert (shown["stale"], shown["branches"]) == (1, 2)
         assert metadata()["digest"] == shown["digest"], "showing it changes nothing"
-        with pytest.raises(dg.Failure, match="say who you are in approved_by"):
+        with pytest.raises(dg.Failure, match="enter your name in approved_by"):
             metadata(approve=shown["digest"])
         after = metadata(approve=shown["digest"], approved_by="somebody")
         assert (after["stale"], after["branches"]) == (0, 1)
-        with pytest.raises(dg.Failure, match="is not what was shown last"):
+        with pytest.raises(dg.Failure, match="is not the digest of the newest list"):
             metadata(approve="0" * 16, approved_by="somebody")
 
 
 @pytest.mark.parametrize("policy", [LaunchSettings(sweep="never"), LaunchSettings(approvers=2)])
 def test_a_launch_deletes_none_where_the_file_forbids_it(policy: LaunchSettings) -> None:
-    with pytest.raises(ConfigurationError, match=r"a launch may not delete branches, by launch.* branches approve d"):
+    with pytest.raises(ConfigurationError, match=r"a launch may not delete branches, since .* branches approve d"):
         require_approvable(policy, "d")
     require_approvable(LaunchSettings(), "d")
 

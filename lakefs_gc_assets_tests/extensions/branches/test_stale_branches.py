@@ -148,9 +148,9 @@ class TestWhichAreStale:
         branch(made, "other", 90)
         assert stale(made) == ["old-1"]
         kept = standing(made, "old-2").kept
-        assert kept.startswith("its first commit is of ") and kept.endswith(", within 60d")
-        assert standing(made, "old-3").kept.startswith("its last commit is of ")
-        assert standing(made, "other").kept == "no rule fits it"
+        assert kept.startswith("its first commit at ") and kept.endswith(" is within 60d")
+        assert standing(made, "old-3").kept.startswith("its last commit at ")
+        assert standing(made, "other").kept == "no rule matches it"
 
     def test_the_first_rule_that_fits_counts_and_one_without_limits_keeps(self, made: RetainedRepository) -> None:
         branch(made, "dev-1", 90)
@@ -169,7 +169,7 @@ class TestWhichAreStale:
     def test_never_a_protected_one(self, made: RetainedRepository, pattern: str) -> None:
         made.call("PUT", "/settings/branch_protection", [{"pattern": "main"}, {"pattern": pattern}])
         assert stale(made) == []
-        assert standing(made, "old-1").kept == f"the branch protection rule {pattern} fits it"
+        assert standing(made, "old-1").kept == f"the branch protection rule {pattern} matches it"
 
     def test_protection_that_cannot_be_read_ends_it(self, made: RetainedRepository) -> None:
         def refuse() -> Any:
@@ -206,14 +206,14 @@ class TestWhichAreStale:
         branch(made, "wild-1", 90)
         stage(made, "wild-1", "a", 35)
         stage(made, "wild-1", "b", 3)
-        assert standing(made, "wild-1").kept.startswith("its last staged write is of ")
+        assert standing(made, "wild-1").kept.startswith("its last staged write at ")
 
     def test_of_a_staged_deletion_nobody_can_tell_the_time(self, made: RetainedRepository) -> None:
         branch(made, "wild-1", 90)
         stage(made, "wild-1", "a", 35)
         clients.call(made.server, "DELETE", "/repositories/repo/branches/wild-1/objects", path="wild-1/0")
         kept = standing(made, "wild-1").kept
-        assert kept == "the server does not say when its last uncommitted change was made"
+        assert kept == "the server does not report the time of its last uncommitted change"
 
     def test_too_many_changes_to_look_at(self, made: RetainedRepository) -> None:
         branch(made, "wild-1", 90)
@@ -238,7 +238,7 @@ class TestWhichAreStale:
         made.call("POST", "/branches", {"name": "old-2", "source": "main"})
         made.put("backfill", "backfill", "old-2")
         made.commit("backfill", 3, "old-2", claimed_days=100)
-        assert standing(made, "old-2").kept.startswith("its first commit is of ")
+        assert standing(made, "old-2").kept.startswith("its first commit at ")
         policy(made, RULES, commit_dates="claimed")
         assert stale(made) == ["old-1", "old-2"]
 
@@ -250,7 +250,7 @@ class TestWhichAreStale:
 
     def test_without_rules_it_says_so(self, made: RetainedRepository) -> None:
         made.configuration()
-        with pytest.raises(ConfigurationError, match="no rule says which branches are stale"):
+        with pytest.raises(ConfigurationError, match="no rule defines stale branches"):
             listed(made)
 
 
@@ -270,7 +270,7 @@ def test_a_branch_that_the_server_fails_at_stays_and_the_others_are_decided(
     listing = listed(made, first_change=fail)
     assert [each.identity.branch for each in listing.stale] == ["old-1", "old-3"]
     (kept,) = [each for each in listing.standings if each.is_unknown]
-    assert (kept.identity.branch, kept.kept) == ("old-2", "its uncommitted changes are not known: 500")
+    assert (kept.identity.branch, kept.kept) == ("old-2", "its uncommitted changes are unknown: 500")
     assert listing.unknown == 1
 
 
@@ -312,7 +312,7 @@ class TestDeleting:
         assert restored(made) == {}, "nothing is left to do"
         assert restored(made, "old-1")["old-1"].fate is BranchFate.THERE
         assert fates(made, listing.digest) == {"old-1": BranchFate.GONE}, "an approval does not undo the restoration"
-        assert standing(made, "old-1").kept.startswith("making it again is of ")
+        assert standing(made, "old-1").kept.startswith("making it again at ")
 
     def test_a_hidden_branch_is_hidden_again(self, made: RetainedRepository) -> None:
         made.call("POST", "/branches", {"name": "old-2", "source": "main", "hidden": True})
@@ -326,7 +326,7 @@ class TestDeleting:
     @pytest.mark.parametrize("digest", ["", "0" * 16, "../shown", "é"])
     def test_another_digest_is_refused(self, made: RetainedRepository, digest: str) -> None:
         listed(made)
-        with pytest.raises(OrderViolation, match="is not what was shown last"):
+        with pytest.raises(OrderViolation, match="is not the digest of the newest list"):
             deleted(made, digest)
 
     def test_an_older_listing_is_refused(self, made: RetainedRepository) -> None:
@@ -359,16 +359,16 @@ class TestDeleting:
         stage(made, "wild-1", days=40, content=b"other")
         made.call("DELETE", "/branches/wild-2")
         outcomes = deleted(made, digest)
-        changed = "it was changed, or made anew, since it was shown"
+        changed = "it was changed or recreated after it was listed"
         assert {name: (outcome.fate, outcome.why) for name, outcome in outcomes.items()} == {
             "old-1": (BranchFate.KEPT, changed),
             "old-2": (BranchFate.KEPT, "uncommitted changes"),
             # Recreated on the same commit, it is unchanged since the listing.
             "old-3": (BranchFate.DELETED, ""),
-            "old-4": (BranchFate.KEPT, "the branch protection rule old-4 fits it"),
+            "old-4": (BranchFate.KEPT, "the branch protection rule old-4 matches it"),
             "old-5": (BranchFate.DELETED, ""),
             "wild-1": (BranchFate.KEPT, changed),
-            "wild-2": (BranchFate.GONE, "somebody else deleted it"),
+            "wild-2": (BranchFate.GONE, "another client deleted it"),
         }
         assert {*heads(made)} == {"main", "old-1", "old-2", "old-4", "wild-1"}
 
@@ -380,13 +380,13 @@ class TestDeleting:
     @pytest.mark.parametrize(
         ("meanwhile", "why"),
         [
-            (lambda made: made.commit("late", 0, "old-1"), "its head is another commit by now"),
-            (lambda made: stage(made, "old-1"), "its uncommitted changes are others by now"),
+            (lambda made: made.commit("late", 0, "old-1"), "its head has changed"),
+            (lambda made: stage(made, "old-1"), "its uncommitted changes have changed"),
             (
                 lambda made: made.call("PUT", "/settings/branch_protection", [{"pattern": "old*"}]),
-                "the branch protection rule old* fits it by now",
+                "the branch protection rule old* matches it now",
             ),
-            (lambda made: pull(made, "old-1", "main"), "the open pull request {id} would merge it into main by now"),
+            (lambda made: pull(made, "old-1", "main"), "the open pull request {id} would merge it into main now"),
             (lambda made: made.call("DELETE", "/branches/old-1"), ""),
         ],
         ids=["commit", "staged write", "protected", "pull request", "deleted"],
@@ -431,7 +431,7 @@ class TestDeleting:
         digest, facts = listed(made).digest, opened(made).facts
         changed = replace(facts, default_branch="old-1")
         outcomes = deleted(made, digest, repository=lambda: changed)
-        assert outcomes["old-1"].why == "it is the default branch by now" and "old-1" in heads(made)
+        assert outcomes["old-1"].why == "it is the default branch now" and "old-1" in heads(made)
 
     def test_the_server_fails_at_the_second_of_three_and_the_others_go(self, made: RetainedRepository) -> None:
         for number in (2, 3):
@@ -446,7 +446,7 @@ class TestDeleting:
 
         outcomes = deleted(made, digest, delete_branch=fail)
         assert [each.fate for each in outcomes.values()] == [BranchFate.DELETED, BranchFate.FAILED, BranchFate.DELETED]
-        assert outcomes["old-2"].why == "gone; it may be deleted all the same: approve again to see"
+        assert outcomes["old-2"].why == "gone; the branch may be deleted: approve again to find out"
         states = {each.branch: each.state for each in read_deleted_branches(opened(made).store, "repo", pytest.fail)}
         assert states == {
             "old-1": BranchState.DELETED,
@@ -547,7 +547,7 @@ class TestRestoring:
         assert restored(made)["old-1"].fate is BranchFate.THERE
 
     def test_one_that_nobody_deleted(self, made: RetainedRepository) -> None:
-        with pytest.raises(ConfigurationError, match="no record of deleted branches names main, other"):
+        with pytest.raises(ConfigurationError, match="no record of deleted branches contains main, other"):
             restored(made, "other", "main")
 
     def test_the_server_fails_at_the_second_of_three(self, made: RetainedRepository) -> None:
@@ -589,7 +589,7 @@ class TestRestoring:
         repository.store.put(METADATA_PREFIX + repository.api.commit(commit_id).metarange_id, b"damaged")
         outcome = restored(made)["old-2"]
         assert outcome.fate is BranchFate.INCOMPLETE and outcome.why.startswith(
-            "whether its data is there is not known: "
+            "whether its data still exists is unknown: "
         )
 
     def test_a_damaged_record_keeps_no_other_from_coming_back(self, made: RetainedRepository) -> None:
