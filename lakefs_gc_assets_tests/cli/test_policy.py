@@ -81,8 +81,8 @@ class TestShow:
     def test_zero_is_said_first(self, made: RetainedRepository) -> None:
         made.rules(0, main=0)
         lines = invoke("show").stdout.splitlines()
-        assert lines[1].startswith("WARNING: RETENTION OF ZERO: 2 of 2 branches keep their head")
-        assert lines[2].startswith("WARNING: RETENTION OF ZERO: dangling commits")
+        assert lines[1].startswith("WARNING: RETENTION OF ZERO: 2 of 2 branches keep only their head")
+        assert lines[2].startswith("WARNING: RETENTION OF ZERO: no dangling commit")
 
     def test_the_policy_of_the_configuration_counts(self, made: RetainedRepository) -> None:
         Path("policy.yaml").write_text("branches: {d*: 10w}\nstale_after: 25d\nkeep_tags: false\n")
@@ -213,16 +213,16 @@ class TestSet:
         [
             ("default: 3d", "rules.json: Invalid JSON: expected value at line 1 column 1. The server's rules are JSON"),
             ('{\n"default_retention_days": 3,\n}', "rules.json: Invalid JSON: trailing comma at line 3"),
-            ("[]", "an object of default_retention_days and branches"),
+            ("[]", "an object with default_retention_days and branches"),
             ("{}", "default_retention_days: Field required"),
             ('{"default_retention_days": 3, "branch": []}', "branch: Extra inputs are not permitted"),
             ('{"default_retention_days": "3d"}', "default_retention_days: Input should be a valid integer"),
             ('{"default_retention_days": true}', "default_retention_days: Input should be a valid integer"),
             ('{"default_retention_days": 1.5}', "default_retention_days: Input should be a valid integer"),
             ('{"default_retention_days": -3}', "default_retention_days is negative"),
-            ('{"default_retention_days": 0}', "lakeFS takes zero days for all for no rules"),
+            ('{"default_retention_days": 0}', "lakeFS treats zero days for everything as no rules"),
             ('{"default_retention_days": 1e9}', "default_retention_days: Input should be a valid integer"),
-            ('{"default_retention_days": 1000000}', "more than the 36,500 that can be meant"),
+            ('{"default_retention_days": 1000000}', "more than the maximum of 36,500"),
             ('{"default_retention_days": 3, "branches": {"main": 3}}', "branches: Input should be a valid array"),
             (
                 '{"default_retention_days": 3, "branches": [{"branch_id": "main"}]}',
@@ -239,7 +239,7 @@ class TestSet:
             (
                 '{"default_retention_days": 3, "branches": [{"branch_id": "main", "retention_days": 1}, '
                 '{"branch_id": "main", "retention_days": 2}]}',
-                "rules.json: there are two rules of branch main",
+                "rules.json: there are two rules for branch main",
             ),
             (
                 '{"default_retention_days": 3, "branches": [{"branch_id": "mian", "retention_days": 1}]}',
@@ -311,7 +311,7 @@ class TestOneRule:
         Path("policy.yaml").write_text("default: 1d\n")
         made.configuration(retention_policy="policy.yaml")
         result = invoke("set", "user-*", "2d", "--yes")
-        assert "WARNING: the policy's rule of user-*, line 3, fits no branch" in result.stdout.splitlines()
+        assert "WARNING: the policy's rule of user-*, line 3, matches no branch" in result.stdout.splitlines()
         assert "refused" not in result.stdout
 
     def test_longer_rule_says_how_many_commits_lost_objects_before(self, made: RetainedRepository) -> None:
@@ -395,7 +395,7 @@ class TestOneRule:
         [
             (("set", "main"), "there is no file main. The rule of a branch needs a duration, too"),
             (("set", "main", "20"), "20 has no unit: write 20d for days, 20h for hours or 20w for weeks"),
-            (("unset", "dev"), "the server's rules: there is no rule of dev"),
+            (("unset", "dev"), "the server's rules: there is no rule for dev"),
         ],
     )
     def test_what_is_refused(self, made: RetainedRepository, arguments: tuple[str, ...], words: str) -> None:

@@ -161,7 +161,7 @@ def test_what_does_not_come_back_is_reported_by_the_exit_status(deleted: Deleted
 
     assert result.exit_code == Status.INCOMPLETE
     lines = result.stdout.splitlines()
-    assert f"{deleted.addresses[0]}: still gone: the delete marker of the run is not the newest version" in lines
+    assert f"{deleted.addresses[0]}: still gone: the run's delete marker is not the newest version" in lines
     assert lines[-1] == "1 restored, 1 still gone"
     assert deleted.statuses() == [410, 200]
 

@@ -120,7 +120,7 @@ def test_a_part_that_cannot_be_read_is_named_and_the_others_are_shown(
     assert lines[1] == "lock: it cannot be read: 403"
     of_runs = {plan.run_id: [line for line in lines if plan.run_id in line] for plan in plans}
     in_quarantine, report_line = of_runs[plans[1].run_id]
-    assert "stays: 403" in in_quarantine and "its report cannot be read: 403" in report_line
+    assert "stay: 403" in in_quarantine and "its report cannot be read: 403" in report_line
     assert all(len(of_runs[plans[place].run_id]) == 2 for place in (0, 2)) and len(lines) == 8
 
     answer = status("--json")
@@ -145,7 +145,7 @@ def test_copies_of_a_run_that_cannot_be_judged_are_reported(automated: Automated
     assert len(lines) == 3
     assert f"of run {plans[2].run_id}" in lines[0]
     for plan, why, line in zip(plans, ("plan.json", "is of repository another"), lines[1:], strict=False):
-        assert f"what run {plan.run_id} moved stays: " in line and why in line
+        assert f"objects of run {plan.run_id} stay: " in line and why in line
 
     reported = json.loads(status("--json").stdout)["quarantine"]
     assert [(each["run_id"], "error" in each) for each in reported] == [

@@ -176,7 +176,7 @@ class PurgePlan:
     def describe_unreadable(self) -> Iterator[str]:
         """A line for each run whose copies stay."""
         for run_id, why in self.unreadable.items():
-            yield (f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore {run_id} --yes` restores it")
+            yield f"quarantine: objects of run {run_id} stay: {why}; `lakefs-gc restore {run_id} --yes` restores them"
 
     def due_at(self, moved: Moved) -> datetime:
         """The earliest time to purge a run's objects, UTC."""
@@ -247,8 +247,8 @@ def purge_by(
         if run_id and not plan.due:
             (waiting,) = plan.waiting
             raise CollectionError(
-                f"what run {run_id} moved to quarantine may go at {plan.due_at(waiting):%F %T}Z: lower "
-                "collection.quarantine_days for an earlier time"
+                f"objects that run {run_id} moved to quarantine may be purged from {plan.due_at(waiting):%F %T}Z: "
+                "lower collection.quarantine_days to purge earlier"
             )
         planned(sum(moved.copies.num_rows for moved in plan.due))
         for excluded, why in plan.unreadable.items():
@@ -292,7 +292,7 @@ def purge(
         try:
             _settle(store, each.plan)
         except CorruptFile as corrupt:
-            yield left_out(each.run_id, f"{corrupt} Delete this file once nobody needs to know what that purge removed")
+            yield left_out(each.run_id, f"{corrupt} Delete this file when the record of that purge is no longer needed")
             continue
         except StorageError as error:
             yield _failed(each, error)
@@ -314,7 +314,7 @@ def purge(
                 rest.append(replace(each, copies=copies))
         if _count(rest) == _count(pending):
             raise CollectionError(
-                "nothing could be purged in the time for which it is known what is live: raise "
+                "no object could be purged while the check of live data was valid: raise "
                 "collection.recheck_valid_minutes"
             )
         pending = rest
@@ -327,7 +327,7 @@ def left_out(run_id: str, why: str) -> Purged:
 
 def _failed(moved: Moved, error: StorageError) -> Purged:
     """The result for copies of a run at which the store failed. The next purge finds out which copies are gone."""
-    why = f"the store failed, and what is left of this run stays: {error}. Purge again"
+    why = f"the store failed, and the other objects of this run stay: {error}. Purge again"
     return Purged(moved.run_id, passes.key(moved.run_id, ""), 0, PurgeFate.FAILED, why)
 
 
@@ -341,8 +341,8 @@ def _emptied(
     yield from _brought_back(store, moved.plan, live.filter(pc.invert(_among(live, back))), lock, clock)
     for row in moved.copies.filter(_among(moved.copies, verdict.unsure - verdict.live - back)).to_pylist():
         why = (
-            "it may be staged with the content of a committed object: at a path that is no text, or there is more to "
-            "ask than collection.hidden_suspect_limit"
+            "it may be staged with the content of a committed object: its path is not valid text, or more objects "
+            "needed this check than collection.hidden_suspect_limit allows"
         )
         yield Purged(moved.run_id, row["address"], row["size"], PurgeFate.KEPT, why)
     copies = moved.copies.filter(pc.invert(_among(moved.copies, (verdict.live | verdict.unsure) - back)))
@@ -424,7 +424,7 @@ def _delete(
         outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
     if outcomes.keys() != set(batch.column("key").to_pylist()):
         raise StorageError(
-            f"the store answered for {counted(len(outcomes), 'keys')}, {batch.num_rows} were to be deleted: purge again"
+            f"the store answered for {counted(len(outcomes), 'keys')}, {batch.num_rows} were requested: purge again"
         )
     rows = batch.to_pylist()
     left = {row["address"] for row in rows if outcomes[row["key"]].result is DeleteResult.LEFT}

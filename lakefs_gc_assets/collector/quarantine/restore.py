@@ -109,8 +109,9 @@ def deleted_by(
         raise CollectionError(f"run {run_id} deleted nothing")
     if deleted.column("version_id").null_count == deleted.num_rows and not _moved(deleted):
         raise CollectionError(
-            f"what run {run_id} deleted is gone: its receipts name no delete marker and nothing in quarantine. Only a "
-            "bucket that kept versions when the run deleted, or the sweep mode quarantine, can bring objects back"
+            f"objects that run {run_id} deleted are gone: its receipts name neither delete markers nor objects in "
+            "quarantine. Objects can be restored only if the bucket kept versions when the run deleted, or if "
+            "collection.sweep_mode was quarantine"
         )
     return deleted
 
@@ -147,7 +148,7 @@ def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFi
         manifest = files.read_manifest(store, run_id, DELETED_REPORT)
         if not manifest.figures.swept:
             # It dates from the dry run, before the approval.
-            raise OrderViolation(f"{DELETED_REPORT.name} of run {run_id} tells of no sweep")
+            raise OrderViolation(f"{DELETED_REPORT.name} of run {run_id} contains no sweep")
         stored = manifest.files
     except OrderViolation:
         stored, missing = (), [CorruptFile.missing(run_folder.manifest(run_id, DELETED_REPORT.name))]
@@ -239,7 +240,7 @@ def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dic
     """A function that restores one address."""
     versions = store if isinstance(store, KeepsVersions) else None
     if not has_copies and versions is None:
-        raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
+        raise ConfigurationError("this kind of store has no delete markers: objects that a run deleted there are gone")
 
     def undo(row: dict[str, Any]) -> Restored:
         if has_copies and not _MOVED.isdisjoint(row["outcome_list"]):
@@ -271,8 +272,8 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
     kept = None if copy_etag is None else head_if_there(store, copy)
     if kept is not None and kept.etag not in (None, copy_etag):
         why = (
-            f"its copy {copy} was changed since the run made it, and has {counted(kept.size, 'bytes')} now: restore an "
-            "earlier version of the copy, or look at it and copy it to the address yourself"
+            f"its copy {copy} was changed after the run made it, and now has {counted(kept.size, 'bytes')}: restore an "
+            "earlier version of the copy, or inspect it and copy it to the address yourself"
         )
         return Restored(
             address, RestoreFate.FAILED if head_if_there(store, address) is None else RestoreFate.THERE, why
@@ -285,7 +286,7 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
         kept = head_if_there(store, copy)
     except ObjectNotFound:
         if head_if_there(store, address) is None:
-            return Restored(address, RestoreFate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
+            return Restored(address, RestoreFate.HIDDEN, "it is no longer in quarantine: purged, or removed by hand")
     there = store.head(address)
     # A receipt may have a size that a client stated; a copy has its own.
     moved_size = size if kept is None else kept.size
@@ -293,7 +294,7 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
         return Restored(address, RestoreFate.FAILED, _other_size(there.size, moved_size))
     # Any other object at the address is not the original of the copy.
     if kept is not None and not _alike(store, there, kept):
-        why = f"it is not known to be the same: the one in quarantine stays, {copy}"
+        why = f"it may differ from the deleted object, whose copy {copy} stays in quarantine"
         return Restored(address, RestoreFate.THERE, why)
     return Restored(address, RestoreFate.THERE)
 
@@ -347,16 +348,16 @@ def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
 
 
 def _other_size(there: int, deleted: int) -> str:
-    return f"there is an object of {counted(there, 'bytes')}, {deleted:,} were deleted"
+    return f"the address has an object of {counted(there, 'bytes')}, but the deleted one had {deleted:,}"
 
 
 def _why_hidden(version_ids: Sequence[str | None], removed: Sequence[bool]) -> str:
     if any(removed):
-        return "below the delete marker of the run is another one that its receipts do not name, or nothing"
+        return "below the run's delete marker is nothing, or a marker that its receipts do not name"
     if removed:
-        return "the delete marker of the run is not the newest version"
+        return "the run's delete marker is not the newest version"
     if NULL_VERSION in version_ids:
-        return "versioning was suspended: the delete marker of the run has no id of its own"
+        return "versioning was suspended: the run's delete marker has no unique id"
     return "the bucket kept no version of it"
 
 
@@ -382,7 +383,7 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
     Raises:
         CollectionError: an address lies elsewhere or was not deleted by the run, or nothing of the run can be restored.
     """
-    deleted = _deleted(repository, run_id, addresses, lambda damage: warn(f"not everything is known: {damage}"))
+    deleted = _deleted(repository, run_id, addresses, lambda damage: warn(f"some deletions are unknown: {damage}"))
     sizes = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
     return sizes.sort_by("address")
 
@@ -417,7 +418,9 @@ def restore(
         yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock, in_tasks)
         for damage in lost:
             yield Restored(
-                damage.file, RestoreFate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}"
+                damage.file,
+                RestoreFate.FAILED,
+                f"the objects that this file records are unknown: {damage.check}: {damage.detail}",
             )
 
 

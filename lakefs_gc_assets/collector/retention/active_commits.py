@@ -208,7 +208,7 @@ class Graph:
         branches_at: dict[int, tuple[str, ...]] = {}
         for branch, at in zip(branches, heads.tolist(), strict=True):
             if at < 0:
-                raise LakeFSError(f"commit {branches[branch]}, head of branch {branch}, is not among the commits")
+                raise LakeFSError(f"commit {branches[branch]}, head of branch {branch}, is missing from the commits")
             branches_at[at] = (*branches_at.get(at, ()), branch)
         parents = _main_parents(commits)
         inner = np.zeros(len(commits), np.bool_)
@@ -256,7 +256,7 @@ def _main_parents(commits: CommitColumns) -> Integers:
     lost = np.flatnonzero(has_parents & (parents < 0))
     if len(lost):
         raise LakeFSError(
-            f"the graph is incomplete: commit {commits.ids[int(lost[0])]} has a main parent that is not among the "
+            f"the graph is incomplete: the main parent of commit {commits.ids[int(lost[0])]} is missing from the "
             f"commits ({len(lost)} such commits)"
         )
     return parents
@@ -508,7 +508,7 @@ def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> 
 
 
 def _circle(what: str) -> LakeFSError:
-    return LakeFSError(f"the graph of commits is broken: {what} go in a circle. Nothing may be collected")
+    return LakeFSError(f"the commit graph is corrupt: {what} form a cycle. Nothing may be collected")
 
 
 def date(commits: CommitColumns, at: int) -> datetime:
@@ -620,7 +620,7 @@ def read_expired_before(store: ObjectStore) -> pa.ChunkedArray:
     data = get_if_there(store, EXPIRED_BEFORE_KEY)
     table = EXPIRED_BEFORE.empty_table()
     if data is not None:
-        table = tables.decode(EXPIRED_BEFORE, data, EXPIRED_BEFORE_KEY, "metaranges that expired before")
+        table = tables.decode(EXPIRED_BEFORE, data, EXPIRED_BEFORE_KEY, "metaranges of expired commits")
     return table.column("metarange_id")
 
 

@@ -168,7 +168,7 @@ def without_dump(
         began: when the dump was requested, UTC.
         refusal: reason why there is none.
     """
-    note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
+    note(f"no refs dump ({refusal}): reading every range file of the repository instead")
     starts_at = _starts_at(repository, prepared_until)
     repository.wait_until(starts_at, note, "reading commits")
     return replace(every_metadata_file(repository), waited=max((starts_at - began).total_seconds(), 0.0))
@@ -224,7 +224,7 @@ def dump_refs(
         try:
             return _dumped(api, store, settings, clock, started_at, named)
         except IncompleteDump as incomplete:
-            note(f"{incomplete}; asking for another one")
+            note(f"{incomplete}; requesting another one")
             problem = incomplete
     raise IncompleteDump(f"{_DUMP_TRIES} refs dumps in a row were incomplete, the last: {problem}")
 
@@ -254,7 +254,7 @@ def _dumped(
     branches = {branch.id: branch.commit_id for branch in records}
     tags = {tag.id: tag.commit_id for part in parts(dump.tags_meta_range_id, "tag", refs.read_tags) for tag in part}
     if not branches:
-        raise IncompleteDump("the refs dump names no branch, and every repository has one")
+        raise IncompleteDump("the refs dump has no branch, but every repository has one")
     fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values(), *named])
     if fetched:
         commits = CommitColumns.joined([commits, CommitColumns.from_commits(fetched)])
@@ -270,20 +270,20 @@ def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -
         try:
             dump = api.refs_dump(task)
         except (AccessDenied, NotFound, NotSupported) as lost:
-            raise IncompleteDump(f"the refs dump {task} was started, but its state is refused: {lost}") from lost
+            raise IncompleteDump(f"the refs dump {task} was started, but its state was refused: {lost}") from lost
         if dump.done:
             break
         if clock.now() >= deadline:
             raise LakeFSError(
-                f"the refs dump {task} was not done after {settings.dump_timeout_seconds:.0f} s. See the server's log, "
-                "or raise collection.dump_timeout_seconds"
+                f"the refs dump {task} was not finished after {settings.dump_timeout_seconds:.0f} s. See the server's "
+                "log, or raise collection.dump_timeout_seconds"
             )
         clock.sleep(pause)
         pause = min(pause * 2, _LONGEST_POLL_SECONDS)
     if dump.error:
-        raise IncompleteDump(f"the refs dump {task} ended with an error: {dump.error}")
+        raise IncompleteDump(f"the refs dump {task} failed: {dump.error}")
     if not (dump.commits_meta_range_id and dump.branches_meta_range_id and dump.tags_meta_range_id):
-        raise IncompleteDump(f"the refs dump {task} is done, but lacks one of its three tables")
+        raise IncompleteDump(f"the refs dump {task} is finished, but lacks one of its three tables")
     return dump
 
 
@@ -307,7 +307,7 @@ def _fetch_missing(
             commit = api.commit(commit_id)
         except NotFound as missing_commit:
             raise IncompleteDump(
-                f"the refs dump names commit {commit_id}, which the server does not know"
+                f"the refs dump contains commit {commit_id}, which the server does not know"
             ) from missing_commit
         known_ids.add(commit_id)
         fetched.append(commit)
@@ -480,7 +480,7 @@ def server_commits(repository: OpenRepository, note: LogLine = lambda message: N
     if file is None:
         raise LakeFSError(
             f"prepare_commits wrote to {prepared.location}, which is outside of the repository's {namespace.uri}: "
-            "check that repository and object store belong together"
+            "check that the configured repository and object store belong together"
         )
     return read_server_commits(fetch(repository.store, file), file)
 
@@ -495,14 +495,14 @@ def prepare_server_commits(
     try:
         task = api.start_prepare_commits()
     except (NotFound, NotSupported) as unknown:
-        note(f"prepare_commits cannot be started in the background ({unknown}): making the blocking call")
+        note(f"prepare_commits cannot be started in the background ({unknown}): using the blocking call")
         return api.prepare_commits()
     deadline = clock.now() + timedelta(seconds=settings.prepare_commits_timeout_seconds)
     pause = _FIRST_LIST_POLL_SECONDS
     while not (state := api.prepare_commits_task(task)).completed:
         if clock.now() >= deadline:
             raise LakeFSError(
-                f"prepare_commits {task} was not completed after {settings.prepare_commits_timeout_seconds:.0f} s. See "
+                f"prepare_commits {task} was not finished after {settings.prepare_commits_timeout_seconds:.0f} s. See "
                 "the server's log, or raise collection.prepare_commits_timeout_seconds"
             )
         clock.sleep(pause)
@@ -528,16 +528,16 @@ def read_server_commits(data: bytes, file: str) -> ServerCommits:
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise CorruptFile(file, "commits", f"cannot be read as CSV: {error}") from None
     if len(set(table.column_names)) != table.num_columns:
-        raise CorruptFile(file, "commits", f"its columns are {', '.join(table.column_names)}: one is there twice")
+        raise CorruptFile(file, "commits", f"a column appears twice: {', '.join(table.column_names)}")
     if not {_ID_COLUMN, _EXPIRED_COLUMN} <= set(table.column_names):
         raise CorruptFile(file, "commits", f"its columns are {', '.join(table.column_names)}")
     if pc.any(pc.invert(pc.is_in(table[_EXPIRED_COLUMN], value_set=pa.array(_FLAGS)))).as_py():
-        raise CorruptFile(file, "commits", f"{_EXPIRED_COLUMN} is something else than true or false")
+        raise CorruptFile(file, "commits", f"{_EXPIRED_COLUMN} is neither true nor false")
     if pc.any(pc.equal(table[_ID_COLUMN], "")).as_py():
         raise CorruptFile(file, "commits", f"a {_ID_COLUMN} is empty")
     kept = table.filter(pc.equal(table[_EXPIRED_COLUMN], "false"))
     if not kept.num_rows:
-        raise CorruptFile(file, "commits", "it lists no commit that stays, and the head of every branch does")
+        raise CorruptFile(file, "commits", "it lists no active commit, but the head of every branch is active")
 
     def column(name: str) -> pa.StringArray:
         return pa.concat_arrays(kept[name].chunks)

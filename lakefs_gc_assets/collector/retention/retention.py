@@ -117,16 +117,16 @@ class Retention:
             return (NO_RULES,)
         reasons = [self.active.why(at)] if self.active.flags[at] else []
         if self.by_files[at]:
-            reasons = [f"{reason}, by when files were written; commits claim older dates" for reason in reasons]
+            reasons = [f"{reason}, by the time of its files; the commit claims an older date" for reason in reasons]
         reasons += [f"tag {tag}" for tag in self.tags.get(at, ())]
         if at in self.pins:
             reasons.append("pinned by the policy")
         if not reasons and self.before is not None:
-            reasons = [f"{reason}, before uncommitted data was read" for reason in self.before.why(at)]
+            reasons = [f"{reason}, as of the time before uncommitted data was read" for reason in self.before.why(at)]
         if not reasons and at in self.listed:
-            reasons.append("in the server's own list, by its clock and its rules at that moment")
+            reasons.append("in the server's own list, by its clock and its rules at that time")
         if self.flags[at] and not reasons:
-            raise ValueError(f"commit {self.graph.commits.ids[at]} stays for no known reason")
+            raise ValueError(f"commit {self.graph.commits.ids[at]} stays without a known reason")
         return tuple(reasons)
 
 
@@ -139,7 +139,7 @@ class Difference:
     why: str
 
     def __str__(self) -> str:
-        return f"commit {self.commit_id} stays by the {self.kept_by} alone: {self.why}"
+        return f"commit {self.commit_id} is kept only by the {self.kept_by}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def live_definition(
         rules, policy = repository.api.retention_rules(), policy_of(settings)
         if rules is not None or policy.replace:
             raise LakeFSError(
-                f"retention needs the graph of all commits, which only a refs dump gives: {refusal}"
+                f"retention needs the graph of all commits, which only a refs dump has: {refusal}"
             ) from refusal
         live = live_commits.without_dump(repository, prepared_until, began, refusal, note)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
@@ -377,7 +377,7 @@ def _listed(
         own = columns.metarange_ids.take(pa.array(at[known]))
         stated = listed.metarange_ids.filter(pa.array(known))
         if pc.any(pc.not_equal(own, stated)).as_py():
-            raise CorruptFile(listed.file, "metarange", "a commit has another metarange here than in the refs dump")
+            raise CorruptFile(listed.file, "metarange", "a commit has a different metarange here than in the refs dump")
     unknown = np.flatnonzero(~known)
     ids = listed.ids.take(pa.array(unknown)).to_pylist()
     if listed.metarange_ids is not None:
@@ -437,7 +437,7 @@ def _differences(retained: Retention, now: datetime) -> tuple[Difference, ...]:
     counted separately. If a policy replaces those rules, only commits that the dump lacks matter.
     """
     readings = retained.readings
-    late = [Difference(commit_id, "server", "the refs dump lacks it: it is newer") for commit_id in retained.late]
+    late = [Difference(commit_id, "server", "it is newer than the refs dump") for commit_id in retained.late]
     if readings.listed is None or readings.rules is None or readings.policy.replace:
         return tuple(late)
     graph = retained.graph
@@ -463,29 +463,29 @@ def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
     lines = [] if retained.active is None else list(retention_rules.headless(retained.active.rules))
     if retained.active is None:
         named = bool(policy.rules or policy.default is not None)
-        advice = "; the policy could only keep more. `replace: true` would make it count alone" if named else ""
+        advice = "; the policy can only keep more. With `replace: true` the policy alone decides" if named else ""
         lines.append(NO_RULES + advice)
     if count := int(retained.by_files.sum()):
         lines.append(
-            f"{counted(count, 'commits stay')} only because files were written later than the dates that commits "
-            "claim: backdated commits, or a copied or restored storage namespace. They stay for one retention period "
-            "after their files were written; collection.commit_dates: claimed believes the dates"
+            f"{counted(count, 'commits stay')} only because their files were written later than the dates that the "
+            "commits claim: commits were backdated, or the storage namespace was copied or restored. They stay for one "
+            "retention period after their files were written; collection.commit_dates: claimed trusts their dates"
         )
     if count := int(retained.in_doubt.sum()):
         lines.append(
-            f"{counted(count, 'commits stay')} only because it is in doubt in which days, weeks, months or years they "
-            "were made: what they claim and when files were written do not agree. They stay until newer commits fill "
-            "as many periods as their rule counts"
+            f"{counted(count, 'commits stay')} only because their day, week, month or year is in doubt: the dates that "
+            "they claim and the times when their files were written disagree. They stay until newer commits fill as "
+            "many periods as their rule counts"
         )
     expired = pc.is_in(dump.commits.metarange_ids, value_set=readings.expired_before)
     if count := int((retained.flags & expired.to_numpy(zero_copy_only=False)).sum()):
         lines.append(
             f"{count:,} of the {counted(int(retained.flags.sum()), 'commits')} that stay had expired when earlier "
-            "sweeps deleted objects: what only expired commits held then is gone, and reading it answers 410. "
-            "`lakefs-gc restore` brings back what is in quarantine or has a version"
+            "sweeps deleted objects: objects that only expired commits referenced then are gone, and reading them "
+            "answers 410. `lakefs-gc restore` restores those in quarantine or with a version"
         )
     idle = [*retention_rules.fitting_nothing(policy, dump.branches, dump.tags)]
-    more = [f"{len(idle) - _LINES} more names and patterns of the policy fit nothing"] if len(idle) > _LINES else []
+    more = [f"{len(idle) - _LINES} more names and patterns of the policy match nothing"] if len(idle) > _LINES else []
     return [*lines, *unknown_names, *idle[:_LINES], *more]
 
 
@@ -502,7 +502,7 @@ def _noted(definition: LiveDefinition) -> list[str]:
     lines = [f"WARNING: {warning}" for warning in definition.warnings]
     lines += [str(difference) for difference in definition.differences[:_LINES]]
     if len(definition.differences) > _LINES:
-        lines.append(f"… and {len(definition.differences) - _LINES} more commits that one of them keeps alone")
+        lines.append(f"… and {len(definition.differences) - _LINES} more commits that only one of them keeps")
     lines += [str(each) for each in definition.stale[:_LINES]]
     if len(definition.stale) > _LINES:
         lines.append(f"… and {len(definition.stale) - _LINES} more stale branches")
@@ -610,7 +610,7 @@ def describe_rules(retained: Retention, definition: LiveDefinition, now: datetim
     if definition.differences:
         lines.append(
             f"lakeFS's own list lacks {counted(counts['commits_by_definition_alone'], 'commits that stay')}, and has "
-            f"{counts['commits_by_server_alone']:,} that nothing else keeps"
+            f"{counts['commits_by_server_alone']:,} that only this list keeps"
         )
         lines += [f"  {difference}" for difference in definition.differences[:_SHOWN]]
     lines += [str(stale) for stale in definition.stale]

@@ -94,7 +94,7 @@ def count_number(name: str) -> int:
     Raises ValueError for any other name: skipping it or confusing it with another would keep fewer commits.
     """
     if name not in COUNTS:
-        raise ValueError(f"{name!r} is none of {', '.join(PERIODS)} and {LAST}")
+        raise ValueError(f"{name!r} is not one of {', '.join(PERIODS)} and {LAST}")
     return COUNTS.index(name)
 
 
@@ -129,10 +129,10 @@ def parse_duration(text: str) -> timedelta:
         raise ConfigurationError(f"{text} has no unit: write {text}d for days, {text}h for hours or {text}w for weeks")
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ConfigurationError(f"{text!r} is no duration such as 36h, 21d or 6w")
+        raise ConfigurationError(f"{text!r} is not a duration such as 36h, 21d or 6w")
     duration = int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
     if duration is None or duration > LONGEST_RETENTION:
-        raise ConfigurationError(f"{text} is longer than the {LONGEST_RETENTION.days:,} days that can be meant")
+        raise ConfigurationError(f"{text} is longer than the maximum of {LONGEST_RETENTION.days:,} days")
     return duration
 
 
@@ -147,7 +147,7 @@ def _line(node: yaml.Node) -> int:
 
 def _text(node: yaml.Node, kind: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise _fault(node, f"here must be {kind}")
+        raise _fault(node, f"expected {kind}")
     return str(node.value)
 
 
@@ -159,7 +159,7 @@ def _items(node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.N
         if not isinstance(key, yaml.ScalarNode):
             raise _fault(key, "a key must be a plain word; write a pattern in quotes")
         if key.value in seen:
-            raise _fault(key, f"{key.value} is said twice")
+            raise _fault(key, f"{key.value} appears twice")
         seen.add(key.value)
         yield key, value
 
@@ -169,10 +169,10 @@ def _values(node: yaml.Node, what: str, keys: Collection[str]) -> dict[str, yaml
     values: dict[str, yaml.Node] = {}
     for key, value in _items(node, what):
         if key.value in _SERVER_FIELDS:
-            advice = "a policy says `default: 21d`, `branches: {main: 28d}`"
-            raise _fault(key, f"{key.value} is for the server's rules; {advice}")
+            advice = "write `default: 21d`, `branches: {main: 28d}` in a policy"
+            raise _fault(key, f"{key.value} belongs to the server's rules; {advice}")
         if key.value not in keys:
-            raise _fault(key, f"{key.value!r} is none of {', '.join(keys)}")
+            raise _fault(key, f"{key.value!r} is not one of {', '.join(keys)}")
         if isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null":
             raise _fault(key, f"{key.value} has no value: write one, or remove the key")
         values[key.value] = value
@@ -200,13 +200,13 @@ def _choice(values: Mapping[str, bool], text: str) -> bool:
 
 def _parse_count(text: str) -> int:
     if not _COUNT.fullmatch(text) or int(text) > _MOST_KEPT:
-        raise ConfigurationError(f"{text!r} is no whole number from 1 to {_MOST_KEPT:,}")
+        raise ConfigurationError(f"{text!r} is not a whole number from 1 to {_MOST_KEPT:,}")
     return int(text)
 
 
 def _parse_commit(text: str) -> str:
     if not _COMMIT.fullmatch(text):
-        raise ConfigurationError("a pinned commit is written with all 64 digits of its id")
+        raise ConfigurationError("write a pinned commit with all 64 digits of its id")
     return text
 
 
@@ -289,19 +289,19 @@ def _expand(node: yaml.Node, info: ValidationInfo, what: str) -> Iterator[tuple[
     text, spent = _text(node, f"a name or pattern of {what}"), info.context
     assert isinstance(spent, _Spent)
     if len(text) > _LONGEST_PATTERN:
-        raise _fault(node, f"a name or pattern of {what} has at most {_LONGEST_PATTERN:,} characters")
+        raise _fault(node, f"a name or pattern of {what} may have at most {_LONGEST_PATTERN:,} characters")
     for number, pattern in enumerate(expand_braces(text), 1):
         spent.names += 1
         spent.characters += len(pattern)
         if number > _MOST_ALTERNATIVES:
-            raise _fault(node, f"a pattern of {what} has at most {_MOST_ALTERNATIVES:,} alternatives")
+            raise _fault(node, f"a pattern of {what} may have at most {_MOST_ALTERNATIVES:,} alternatives")
         if spent.names > _MOST_RULES or spent.characters > _MOST_CHARACTERS:
             bounds = f"{_MOST_RULES:,} names and patterns with {_MOST_CHARACTERS:,} characters"
-            policies = f"a policy, or all policies of a launch, have at most {bounds}"
-            raise _fault(node, f"{policies}, with each alternative written out")
+            policies = f"a policy, or all policies of a launch together, may have at most {bounds}"
+            raise _fault(node, f"{policies}, counting each alternative in braces")
         if not _is_pattern(pattern):
             characters = "letters, digits, - _ . / and, for patterns, * ? [abc] [a-z] [!abc] {a,b}"
-            raise _fault(node, f"{text!r} is no name or pattern of {what}: {characters}")
+            raise _fault(node, f"{text!r} is not a name or pattern of {what}: use {characters}")
         yield pattern, _line(node)
 
 
@@ -326,7 +326,7 @@ def _read_rules(node: yaml.Node, info: ValidationInfo) -> list[tuple[str, int, y
     for key, value in _items(node, "branches"):
         for pattern, line in _expand(key, info, "branches"):
             if pattern in rules:
-                raise _fault(key, f"{pattern} is said twice")
+                raise _fault(key, f"{pattern} appears twice")
             rules[pattern] = pattern, line, value
     return [*rules.values()]
 
@@ -337,7 +337,7 @@ def _read_rule(written: tuple[str, int, yaml.Node]) -> dict[str, object]:
     if isinstance(node, yaml.MappingNode):
         parts = _values(node, "a rule", ("retention", LAST, "keep", "follow"))
         if "retention" not in parts:
-            raise _fault(node, "a rule that keeps by number needs a `retention`, too; 0d keeps nothing by its age")
+            raise _fault(node, "a rule that keeps commits by number also needs a `retention`; 0d keeps nothing by age")
     counts = _values(parts.pop("keep"), "keep", PERIODS) if "keep" in parts else {}
     counts |= {LAST: parts.pop(LAST)} if LAST in parts else {}
     keeps = sorted(counts.items(), key=lambda each: count_number(each[0]))
@@ -520,7 +520,7 @@ def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
     """
     if (characters := sum(map(len, texts.values()))) > _LONGEST_FILE:
         raise ConfigurationError(
-            f"the policies of a launch have at most {_LONGEST_FILE:,} characters together, these {characters:,}"
+            f"the policies of a launch may have at most {_LONGEST_FILE:,} characters; these have {characters:,}"
         )
     spent = _Spent()
     return {name: _parse(text, name, spent) for name, text in texts.items()}
@@ -533,7 +533,7 @@ def parse_policy(text: str, file: str) -> Policy:
 
 def _parse(text: str, file: str, spent: _Spent) -> Policy:
     if len(text) > _LONGEST_FILE:
-        raise ConfigurationError(f"{file}: a policy has at most {_LONGEST_FILE:,} characters, this one {len(text):,}")
+        raise ConfigurationError(f"{file}: a policy may have {_LONGEST_FILE:,} characters, not {len(text):,}")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except RecursionError:
@@ -541,7 +541,7 @@ def _parse(text: str, file: str, spent: _Spent) -> Policy:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it is not YAML"
+        problem = getattr(error, "problem", None) or "the file is not YAML"
         raise ConfigurationError(f"{file}{line}: {problem}") from None
     try:
         return Policy() if root is None else _POLICY.validate_python(root, context=spent)
@@ -571,7 +571,7 @@ def edit_policy(text: str, file: str, branch: str | None, retention: str | None)
     if duration is not None:
         expected |= {name: replace(_rules(before).get(name, _rule_like(name)), retention=duration) for name in changed}
     if _rules(after) != expected or after != replace(before, default=after.default, rules=after.rules):
-        raise ConfigurationError(f"{file}: this rule cannot be changed in the way the file is written. Edit the file")
+        raise ConfigurationError(f"{file}: this rule cannot be changed in this file's layout. Edit the file")
     return edited
 
 
@@ -602,7 +602,7 @@ def _edited(text: str, file: str, branch: str | None, retention: str | None) -> 
         node = rules[name][1]
         return replaced(_entries(node).get("retention", (None, node))[1], retention)
     if name not in rules and retention is None:
-        raise ConfigurationError(f"{file}: there is no rule of {name}")
+        raise ConfigurationError(f"{file}: there is no rule for {name}")
     if branches is None:
         return f"{text}{entry}\n" if branch is None else f"{text}branches:\n  {entry}\n"
     if not rules or text[branches.start_mark.index] == "{":
@@ -683,9 +683,7 @@ def require_sane(server: RetentionRules) -> None:
         what = name if name == "default_retention_days" else f"the rule of branch {name}"
         longest = LONGEST_RETENTION // _DAY
         if not 0 <= days <= longest:
-            wrong = (
-                f"negative ({days} days)" if days < 0 else f"{days} days, more than the {longest:,} that can be meant"
-            )
+            wrong = f"negative ({days} days)" if days < 0 else f"{days} days, more than the maximum of {longest:,}"
             raise ConfigurationError(f"the repository's retention rules: {what} is {wrong}. {_CORRECT}")
 
 
@@ -746,14 +744,14 @@ def fitting_nothing(policy: Policy, branches: Collection[str], tags: Collection[
 
     for rule in policy.rules:
         if not (rule.exact or fits_any(rule.pattern, branches)):
-            yield f"the policy's rule of {rule.pattern}, line {rule.line}, fits no branch"
+            yield f"the policy's rule of {rule.pattern}, line {rule.line}, matches no branch"
     for pattern, line in policy.tag_names():
         if not (_is_exact(pattern) or fits_any(pattern, tags)):
-            yield f"{pattern} in the policy's keep_tags, line {line}, fits no tag"
+            yield f"{pattern} in the policy's keep_tags, line {line}, matches no tag"
     for stale in policy.stale:
         for pattern in stale.patterns:
             if not fits_any(pattern, branches):
-                yield f"{pattern} in the policy's stale_branches, {stale}, fits no branch"
+                yield f"{pattern} in the policy's stale_branches, {stale}, matches no branch"
 
 
 def headless(rules: EffectiveRules) -> Iterator[str]:
@@ -762,11 +760,11 @@ def headless(rules: EffectiveRules) -> Iterator[str]:
     if branches:
         named = ", ".join(sorted(branches)[:10]) + (" …" if len(branches) > 10 else "")
         yield (
-            f"RETENTION OF ZERO: {len(branches)} of {len(rules.branches)} branches keep their head and nothing of what "
-            f"it replaced ({named})"
+            f"RETENTION OF ZERO: {len(branches)} of {len(rules.branches)} branches keep only their head, not the "
+            f"commits before it ({named})"
         )
     if not rules.default.retention:
-        yield f"RETENTION OF ZERO: dangling commits keep nothing ({rules.default.source})"
+        yield f"RETENTION OF ZERO: no dangling commit is kept ({rules.default.source})"
 
 
 def digest(server: RetentionRules | None, policy: Policy, commit_dates: CommitDates) -> str:
@@ -818,13 +816,13 @@ def load_server_rules(file: Path) -> RetentionRules:
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ConfigurationError(
             f"{file}: {problems.removeprefix(': ')}. The server's rules are JSON as for `lakectl gc set-config`: an "
-            "object of default_retention_days and branches, each of them an object of branch_id and retention_days. A "
-            "policy in YAML belongs into the setting collection.retention_policy"
+            "object with default_retention_days and branches, a list of objects with branch_id and retention_days. For "
+            "a policy in YAML, use the setting collection.retention_policy"
         ) from None
     branches: dict[str, int] = {}
     for rule in stated.branches or ():
         if rule.branch_id in branches:
-            raise ConfigurationError(f"{file}: there are two rules of branch {rule.branch_id}")
+            raise ConfigurationError(f"{file}: there are two rules for branch {rule.branch_id}")
         branches[rule.branch_id] = rule.retention_days
     rules = RetentionRules(stated.default_retention_days, branches)
     require_settable(rules, str(file))
@@ -836,7 +834,7 @@ def require_settable(server: RetentionRules, source: str) -> None:
     require_sane(server)
     if not server.default_days and not server.branches:
         raise ConfigurationError(
-            f"{source}: lakeFS takes zero days for all for no rules, by which everything stays. "
+            f"{source}: lakeFS treats zero days for everything as no rules, so everything would stay. "
             "Name at least one branch"
         )
 
@@ -846,9 +844,9 @@ def edit_server_rules(server: RetentionRules | None, branch: str | None, retenti
     source = "the server's rules"
     duration = timedelta() if retention is None else parse_duration(retention)
     if duration % _DAY:
-        raise ConfigurationError(f"{source} count whole days, not {retention}: a policy file takes hours")
+        raise ConfigurationError(f"{source} count whole days, not {retention}: use a policy file for hours")
     if branch and retention and not (_is_pattern(branch) and BranchRule(branch, duration, 0).exact):
-        raise ConfigurationError(f"{source} name branches, not patterns such as {branch}: a policy file takes these")
+        raise ConfigurationError(f"{source} name branches, not patterns such as {branch}: use a policy file")
     branches = dict(server.branches) if server else {}
     if branch is None:
         edited = RetentionRules(duration // _DAY, branches)
@@ -856,7 +854,7 @@ def edit_server_rules(server: RetentionRules | None, branch: str | None, retenti
         raise ConfigurationError("the server has no rules: set a default first (`lakefs-gc policy set-default 30d`)")
     elif retention is None:
         if branches.pop(branch, None) is None:
-            raise ConfigurationError(f"{source}: there is no rule of {branch}")
+            raise ConfigurationError(f"{source}: there is no rule for {branch}")
         edited = RetentionRules(server.default_days, branches)
     else:
         edited = RetentionRules(server.default_days, {**branches, branch: duration // _DAY})

@@ -232,7 +232,7 @@ def test_a_marker_that_no_receipt_names_is_reported_of_and_left(versioned: Versi
     }
     assert reported[KEYS[1]].fate is RestoreFate.RESTORED
     assert reported[KEYS[0]].fate is RestoreFate.HIDDEN
-    assert "another one that its receipts do not name" in (reported[KEYS[0]].why or "")
+    assert "or a marker that its receipts do not name" in (reported[KEYS[0]].why or "")
     assert {each[1] for each in versioned.versions() if each[2]} == {foreign}
 
 
@@ -258,7 +258,7 @@ class TestRefused:
         store, run_id = opened.store, began(opened, DAY).run_id
         rows = receipts.table(candidates(KEYS[0]), [Outcome.ACCEPTED], [None], NOW, "attempt")
         receipts.write(store, run_id, "batch", rows)
-        with pytest.raises(CollectionError, match="name no delete marker"):
+        with pytest.raises(CollectionError, match="name neither delete markers"):
             restore.deleted_by(store, run_id)
         lock = Lock.acquire(store, run_id=run_id, owner="owner", now=NOW, expiry=timedelta(hours=1))
         with pytest.raises(ConfigurationError, match="no delete markers"):
@@ -450,8 +450,8 @@ class TestInAFolder:
         folder.store.put(KEYS[1], b"another one")
         folder.store.put(KEYS[2], b"yy")
         assert self.reported(folder) == {
-            KEYS[0]: (RestoreFate.HIDDEN, "the delete marker of the run is not the newest version"),
-            KEYS[1]: (RestoreFate.FAILED, "there is an object of 11 bytes, 1 were deleted"),
+            KEYS[0]: (RestoreFate.HIDDEN, "the run's delete marker is not the newest version"),
+            KEYS[1]: (RestoreFate.FAILED, "the address has an object of 11 bytes, but the deleted one had 1"),
             KEYS[2]: (RestoreFate.THERE, None),
             KEYS[3]: (RestoreFate.RESTORED, None),
         }
@@ -461,13 +461,13 @@ class TestInAFolder:
         folder.sweep(*KEYS)
         assert self.reported(folder)[KEYS[0]] == (
             RestoreFate.HIDDEN,
-            "below the delete marker of the run is another one that its receipts do not name, or nothing",
+            "below the run's delete marker is nothing, or a marker that its receipts do not name",
         )
 
     @pytest.mark.parametrize(
         ("version_id", "why"),
         [
-            (NULL_VERSION, "versioning was suspended: the delete marker of the run has no id of its own"),
+            (NULL_VERSION, "versioning was suspended: the run's delete marker has no unique id"),
             (None, "the bucket kept no version of it"),
         ],
     )
@@ -546,7 +546,7 @@ class TestInAFolder:
         (key,) = receipts.keys(folder.store, folder.run)
         folder.store.delete([key])
         receipts.write(folder.store, folder.run, "without", none)
-        with pytest.raises(CollectionError, match="name no delete marker"):
+        with pytest.raises(CollectionError, match="name neither delete markers"):
             restore.deleted_by(folder.store, folder.run)
         # One object with a marker is enough.
         folder.sweep(KEYS[1])

@@ -88,7 +88,8 @@ def test_many_objects_are_restored_by_spark(
 
     assert engine.ran_on == "Spark"
     assert [reported[key] for key in (KEYS[0], KEYS[2])] == [(RestoreFate.RESTORED, None)] * 2
-    assert reported[KEYS[1]] == (RestoreFate.FAILED, "there is an object of 14 bytes, 20 were deleted")
+    why = "the address has an object of 14 bytes, but the deleted one had 20"
+    assert reported[KEYS[1]] == (RestoreFate.FAILED, why)
     assert moved.there() == {**ALL, KEYS[1]: b"something else"}
     assert restored(moved) == [KEYS[0], KEYS[2]]
 

@@ -288,9 +288,9 @@ class TestEdges:
 
     def test_what_is_not_whole_is_refused(self) -> None:
         for commits, heads, words in (
-            ([Commit("a", "", ("lost",), 0)], {"main": "a"}, "a main parent that is not among the commits"),
+            ([Commit("a", "", ("lost",), 0)], {"main": "a"}, "is missing from the commits"),
             ([Commit("a", "", (), 0)], {"main": "lost"}, "head of branch main"),
-            ([Commit("a", "", ("b",), 0), Commit("b", "", ("a",), 0)], {"main": "a"}, "in a circle"),
+            ([Commit("a", "", ("b",), 0), Commit("b", "", ("a",), 0)], {"main": "a"}, "form a cycle"),
         ):
             with pytest.raises(LakeFSError, match=words):
                 active(commits, heads, RetentionRules(5, {}), NOW)
@@ -538,7 +538,7 @@ class TestCounts:
         assert active_ids(self.kept(("yearly", 2))) == {"09"}
 
     def test_unknown_period_raises_and_is_not_taken_for_years(self) -> None:
-        with pytest.raises(ValueError, match="'hourly' is none of daily, weekly, monthly, yearly"):
+        with pytest.raises(ValueError, match="'hourly' is not one of daily, weekly, monthly, yearly"):
             self.kept(("hourly", 2))
 
     def test_why_of_an_expired_commit_raises_and_names_no_rule(self) -> None:

@@ -253,8 +253,8 @@ class TestIncompleteDumps:
             (lambda dump: RefsDump(True, None, "", *ids(dump)[1:]), "lacks one of its three tables"),
             (lambda dump: RefsDump(True, None, ids(dump)[0], "", ids(dump)[2]), "lacks one of its three tables"),
             (lambda dump: RefsDump(True, None, *ids(dump)[:2], ""), "lacks one of its three tables"),
-            (lambda dump: NotFound("GET /dump: 404"), "its state is refused"),
-            (lambda dump: AccessDenied("GET /dump: 403"), "its state is refused"),
+            (lambda dump: NotFound("GET /dump: 404"), "its state was refused"),
+            (lambda dump: AccessDenied("GET /dump: 403"), "its state was refused"),
         ],
     )
     def test_end_the_run_after_three(
@@ -266,7 +266,7 @@ class TestIncompleteDumps:
         assert api.dump_starts.calls == 3
 
     def test_without_any_branch_end_the_run(self, store: LocalStore) -> None:
-        with pytest.raises(LakeFSError, match="names no branch"):
+        with pytest.raises(LakeFSError, match="has no branch"):
             live(dumping(put_dump(store, LINE, [])), store)
 
 
@@ -295,7 +295,7 @@ class TestWaiting:
     def test_ends_when_the_time_is_over_to_the_moment(self, store: LocalStore) -> None:
         settings = CollectionSettings(wait_before_dump_seconds=0, dump_timeout_seconds=3)
         clock = HandClock()
-        with pytest.raises(LakeFSError, match="not done after 3 s"):
+        with pytest.raises(LakeFSError, match="not finished after 3 s"):
             live(dumping(*[RefsDump(False)] * 5, put_dump(store, LINE, MAIN)), store, clock, settings)
         assert clock.slept == [0.2, 0.4, 0.8, 1.6]
         clock = HandClock()
@@ -308,14 +308,14 @@ class TestWaiting:
         commits.live_commits(opened(api, store), NOW, notes.append)
         assert notes == [
             "waiting 30 s before reading commits",
-            "the refs dump names no branch, and every repository has one; asking for another one",
+            "the refs dump has no branch, but every repository has one; requesting another one",
         ]
 
     def test_for_a_dump_that_never_ends_ends_the_run(self, store: LocalStore) -> None:
         clock = HandClock()
         settings = CollectionSettings(wait_before_dump_seconds=0, dump_timeout_seconds=100)
         api = dumping(RefsDump(False))
-        with pytest.raises(LakeFSError, match=r"not done after 100 s.*collection\.dump_timeout_seconds"):
+        with pytest.raises(LakeFSError, match=r"not finished after 100 s.*collection\.dump_timeout_seconds"):
             live(api, store, clock, settings)
         assert api.dump_starts.calls == 1
         assert 100 <= sum(clock.slept) < 120

@@ -48,7 +48,7 @@ class TestWaiting:
     def test_no_longer_than_the_settings_say(self, store: LocalStore) -> None:
         clock = HandClock()
         settings = CollectionSettings(prepare_commits_timeout_seconds=60)
-        with pytest.raises(LakeFSError, match=r"not completed after 60 s.*collection\.prepare_commits_timeout_seconds"):
+        with pytest.raises(LakeFSError, match=r"not finished after 60 s.*collection\.prepare_commits_timeout_seconds"):
             ask(ScriptedApi(prepare_commits_tasks=Script(RUNNING)), store, clock, settings)
         assert 60 <= sum(clock.slept) < 80
 
@@ -61,7 +61,7 @@ class TestWaiting:
                 assert said(ask(api, store, clock, settings)) == [("a", "m"), ("c", "")]
                 assert clock.slept == slept
                 continue
-            with pytest.raises(LakeFSError, match="not completed"):
+            with pytest.raises(LakeFSError, match="not finished"):
                 ask(api, store, clock, settings)
             assert clock.slept == [0.5, 1, 2]
 
@@ -107,16 +107,16 @@ class TestLists:
         [
             (b"", "cannot be read as CSV"),
             (b"\xff\xfe", "cannot be read as CSV"),
-            (b"commit_id,expired,metarange_id\n", "no commit that stays"),
-            (b"commit_id,expired,metarange_id\na,true,m\n", "no commit that stays"),
+            (b"commit_id,expired,metarange_id\n", "no active commit"),
+            (b"commit_id,expired,metarange_id\na,true,m\n", "no active commit"),
             (b"commit_id,expired,metarange_id\na,false,m\nb,false", "cannot be read as CSV"),
-            (b"commit_id,expired,metarange_id\na,perhaps,m\n", "something else than true or false"),
+            (b"commit_id,expired,metarange_id\na,perhaps,m\n", "neither true nor false"),
             (b"commit_id,expired,metarange_id\n,false,m\n", "commit_id is empty"),
             (b"commit,expired,metarange_id\na,false,m\n", "its columns are commit, expired, metarange_id"),
             (b"commit_id,metarange_id\na,m\n", "its columns are"),
             (b"a,false,m\n", "its columns are"),
             (b"commit_id,expired\xff,metarange_id\na,false,m\n", "cannot be read as CSV"),
-            (b"commit_id,expired,expired\na,false,false\n", "is there twice"),
+            (b"commit_id,expired,expired\na,false,false\n", "appears twice"),
             (b"<html></html>", "cannot be read as CSV"),
         ],
     )

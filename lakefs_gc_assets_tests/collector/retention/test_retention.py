@@ -257,7 +257,7 @@ class TestTheServersList:
         assert {each.commit_id for each in found.differences} == {digest("b"), digest("c")}
         assert {each.kept_by for each in found.differences} == {"definition"}
         why = f"was replaced on branch main by {digest('c')}, made 5.0 days ago: 7d by the server's rule of main"
-        assert f"commit {digest('b')} stays by the definition alone: {why}" in notes
+        assert f"commit {digest('b')} is kept only by the definition: {why}" in notes
         assert found.counts["commits_by_definition_alone"] == 2
 
     def test_what_it_has_alone_stays_and_is_named(self, server: Server) -> None:
@@ -280,7 +280,7 @@ class TestTheServersList:
         found = server.define()
         assert metarange("new") in found.live.metarange_ids
         assert "" not in found.live.metarange_ids
-        newer = "the refs dump lacks it: it is newer"
+        newer = "it is newer than the refs dump"
         assert {(each.commit_id, each.kept_by, each.why) for each in found.differences} == {
             (digest("new"), "server", newer),
             (digest("empty"), "server", newer),
@@ -299,7 +299,7 @@ class TestTheServersList:
 
     def test_a_contradiction_ends_the_run(self, server: Server) -> None:
         server.listed[0] = ("d", metarange("c"))
-        with pytest.raises(CorruptFile, match="another metarange here than in the refs dump") as caught:
+        with pytest.raises(CorruptFile, match="a different metarange here than in the refs dump") as caught:
             server.define()
         assert (caught.value.file, caught.value.check) == (LIST, "metarange")
 
@@ -384,9 +384,9 @@ class TestBadRules:
             "the server's rule of mian: there is no such branch",
             "the policy's rule of dve, line 1: there is no such branch",
             "v2 in the policy's keep_tags, line 2: there is no such tag",
-            "the policy's rule of x-*, line 1, fits no branch",
-            "w* in the policy's keep_tags, line 2, fits no tag",
-            "z in the policy's stale_branches, rule of line 3, fits no branch",
+            "the policy's rule of x-*, line 1, matches no branch",
+            "w* in the policy's keep_tags, line 2, matches no tag",
+            "z in the policy's stale_branches, rule of line 3, matches no branch",
         )
         assert "; ".join(found.warnings[:3]) in str(found.guards[0])
         assert "collection.allow_rules_of_unknown_branches" in found.guards[0].lifted_by
@@ -399,13 +399,13 @@ class TestBadRules:
         found = server.define(**server.policy(f"branches: {{{names}}}"))
         assert found.guards == ()
         assert len(found.warnings) == 21
-        assert found.warnings[-1] == "3 more names and patterns of the policy fit nothing"
+        assert found.warnings[-1] == "3 more names and patterns of the policy match nothing"
 
     def test_commits_that_had_expired_at_earlier_sweeps_are_counted(self, server: Server) -> None:
         ids = pa.table([pa.array(metaranges("a", "b", "c"))], schema=EXPIRED_BEFORE)
         tables.put(server.store, EXPIRED_BEFORE_KEY, ids)
         (line,) = server.define().warnings
-        assert line.startswith("2 of the 5 commits that stay had expired when earlier sweeps deleted objects: what")
+        assert line.startswith("2 of the 5 commits that stay had expired when earlier sweeps deleted objects: objects")
         tables.put(server.store, EXPIRED_BEFORE_KEY, ids.slice(0, 1))
         assert server.define().warnings == ()
 
@@ -421,7 +421,7 @@ class TestBadRules:
         notes: list[str] = []
         found = server.define(notes=notes)
         assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "old")
-        assert notes[0].startswith("WARNING: RETENTION OF ZERO: 2 of 2 branches keep their head")
+        assert notes[0].startswith("WARNING: RETENTION OF ZERO: 2 of 2 branches keep only their head")
 
     def test_policies_end_the_run_before_anything_is_asked(self, server: Server) -> None:
         server.api.dump_starts = Script(AssertionError("a dump was asked for"))
@@ -476,7 +476,7 @@ class TestCommitsThatLieAboutTheirDates:
         found = server.define()
         assert metarange("a") in found.live.metarange_ids
         assert (found.counts["commits_by_files_alone"], found.counts["commits_expired"]) == (1, 1)
-        assert found.warnings[0].startswith("1 commit stays only because files were written later than the dates")
+        assert found.warnings[0].startswith("1 commit stays only because their files were written later than the dates")
 
     def test_a_commit_is_as_young_as_its_parents_are_proved_to_be(self, server: Server) -> None:
         """The file of a was written yesterday, so every child of a was made after that."""
@@ -536,7 +536,7 @@ class TestCommitsThatLieAboutTheirDates:
         reason = TestWhyCommitsStay.why(found)["a"]
         assert reason == (
             f"was replaced on branch main by {digest('b')}, made 2.0 days ago: 7d by the server's rule of main, "
-            "by when files were written; commits claim older dates",
+            "by the time of its files; the commit claims an older date",
         )
 
     def test_rules_that_count_come_on_top_of_the_servers(self, server: Server) -> None:
@@ -553,7 +553,7 @@ class TestCommitsThatLieAboutTheirDates:
         found = server.define(**server.policy("branches: {main: {retention: 0d, keep: {monthly: 4}}}"))
         assert tuple(sorted(found.expired_metaranges)) == ()
         assert (found.counts["commits_by_doubt_alone"], found.counts["commits_by_files_alone"]) == (1, 0)
-        assert found.warnings[0].startswith("1 commit stays only because it is in doubt in which days, weeks, months")
+        assert found.warnings[0].startswith("1 commit stays only because their day, week, month or year is in doubt")
 
     def test_parents_in_a_circle_end_it(self, server: Server) -> None:
         merge = commit("x", 3, "d", "y")
@@ -561,7 +561,7 @@ class TestCommitsThatLieAboutTheirDates:
         server.write()
         server.written = True
         server.api.dumps = Script(server.dump([*HISTORY, merge, other], HEADS, server.tags))
-        with pytest.raises(LakeFSError, match="parents go in a circle"):
+        with pytest.raises(LakeFSError, match="parents form a cycle"):
             server.define()
 
 
@@ -590,7 +590,7 @@ class TestWhyCommitsStay:
         assert self.why(found) == {
             "d": ("head of main",),
             "b": (by_rule, "tag v3"),
-            "a": ("in the server's own list, by its clock and its rules at that moment",),
+            "a": ("in the server's own list, by its clock and its rules at that time",),
             "older": ("tag v1", "tag v2", "pinned by the policy"),
             "first": (),
         }
@@ -607,7 +607,7 @@ class TestWhyCommitsStay:
         self, server: Server
     ) -> None:
         found = self.computed(server)
-        with pytest.raises(ValueError, match=f"commit {digest('a')} stays for no known reason"):
+        with pytest.raises(ValueError, match=f"commit {digest('a')} stays without a known reason"):
             self.why(replace(found, flags=np.ones_like(found.flags)))
 
     def test_what_the_server_lists_counts_for_nothing_under_a_policy_that_replaces(self, server: Server) -> None:
@@ -649,7 +649,7 @@ class TestWhatTheLogIsTold:
         retention.live_definition(opened(server.api, server.store, NAMESPACE, settings), NOW, NOW, note=notes.append)
         assert notes == [
             "waiting 30 s before reading commits",
-            "prepare_commits cannot be started in the background (POST /async: 404): making the blocking call",
+            "prepare_commits cannot be started in the background (POST /async: 404): using the blocking call",
             "retention: of 7 commits 5 stay, 2 are expired",
         ]
 
@@ -657,16 +657,16 @@ class TestWhatTheLogIsTold:
         ("count", "more"),
         [
             (18, []),
-            (19, ["… and 1 more commits that one of them keeps alone"]),
-            (20, ["… and 2 more commits that one of them keeps alone"]),
-            (21, ["… and 3 more commits that one of them keeps alone", "… and 1 more stale branches"]),
+            (19, ["… and 1 more commits that only one of them keeps"]),
+            (20, ["… and 2 more commits that only one of them keeps"]),
+            (21, ["… and 3 more commits that only one of them keeps", "… and 1 more stale branches"]),
         ],
     )
     def test_twenty_of_a_kind_and_how_many_more(self, server: Server, count: int, more: list[str]) -> None:
         notes: list[str] = []
         found = self.defined(server, count, notes)
         assert (len(found.differences), len(found.stale)) == (count + 2, count)
-        assert sum("stays by the definition alone" in note for note in notes) == min(count + 2, 20)
+        assert sum("is kept only by the definition" in note for note in notes) == min(count + 2, 20)
         assert sum("is stale" in note for note in notes) == min(count, 20)
         assert [note for note in notes if note.startswith("…")] == more
 
@@ -693,7 +693,7 @@ def test_without_rules_a_refused_dump_is_reported_with_its_reason_and_waits(serv
     repository = opened(server.api, server.store, NAMESPACE, CollectionSettings(wait_before_dump_seconds=30))
     found = retention.live_definition(repository, NOW, NOW, notes.append, at_once=at_once)
     waiting = "waiting 30 s before reading commits"
-    refused = "refs dump not available (dump: 403): reading every range file of the repository instead"
+    refused = "no refs dump (dump: 403): reading every range file of the repository instead"
     assert notes == ([refused, waiting] if at_once else [waiting, refused])
     assert found.live.waited == 30
     assert (found.warnings, found.counts) == (("the repository has no retention rules, so every commit stays",), {})

@@ -102,7 +102,7 @@ def test_no_policy_shortens_a_rule(default: int, branches: dict[str, int], polic
     [
         (RetentionRules(-1, {}), "default_retention_days is negative (-1 days)"),
         (RetentionRules(5, {"main": -7}), "the rule of branch main is negative (-7 days)"),
-        (RetentionRules(36_501, {}), "default_retention_days is 36501 days, more than the 36,500"),
+        (RetentionRules(36_501, {}), "default_retention_days is 36501 days, more than the maximum of 36,500"),
         (RetentionRules(5, {"gone": 2**31 - 1}), "the rule of branch gone is 2147483647 days"),
     ],
 )
@@ -143,10 +143,10 @@ stale_branches:
         "policy.yaml",
     )
     assert [*fitting_nothing(policy, BRANCHES, ["v1", "x1"])] == [
-        "the policy's rule of nobody-*, line 1, fits no branch",
-        "w* in the policy's keep_tags, line 4, fits no tag",
-        "importnat in the policy's stale_branches, rule of line 7, fits no branch",
-        "z* in the policy's stale_branches, rule of line 8, fits no branch",
+        "the policy's rule of nobody-*, line 1, matches no branch",
+        "w* in the policy's keep_tags, line 4, matches no tag",
+        "importnat in the policy's stale_branches, rule of line 7, matches no branch",
+        "z* in the policy's stale_branches, rule of line 8, matches no branch",
     ]
     assert [*fitting_nothing(Policy(), (), ())] == []
 
@@ -156,8 +156,8 @@ def test_rules_that_keep_heads_only_are_said_aloud() -> None:
     assert list(headless(EffectiveRules(day, {"main": day}))) == []
     some = list(headless(EffectiveRules(zero, {"main": day, "b": zero, "a": zero})))
     assert some == [
-        "RETENTION OF ZERO: 2 of 3 branches keep their head and nothing of what it replaced (a, b)",
-        "RETENTION OF ZERO: dangling commits keep nothing (the server's default)",
+        "RETENTION OF ZERO: 2 of 3 branches keep only their head, not the commits before it (a, b)",
+        "RETENTION OF ZERO: no dangling commit is kept (the server's default)",
     ]
     many = list(headless(EffectiveRules(day, {f"b{number:02d}": zero for number in range(11)})))
     assert many[0].endswith("b09 …)")
@@ -205,7 +205,7 @@ def test_equally_long_patterns_keep_what_each_of_them_keeps(names: tuple[str, st
 
 def test_unknown_count_raises_and_is_not_left_out() -> None:
     policy = Policy(default=DAY, rules=(BranchRule("main", DAY, 1, (("daily", 2), ("hourly", 9))),), replace=True)
-    with pytest.raises(ValueError, match="'hourly' is none of daily, weekly, monthly, yearly"):
+    with pytest.raises(ValueError, match="'hourly' is not one of daily, weekly, monthly, yearly"):
         effective(None, policy, ["main"])
 
 
@@ -265,10 +265,10 @@ def test_rules_of_the_server_begin_with_a_default() -> None:
         (SERVER, "main", "36h", "the server's rules count whole days, not 36h"),
         (SERVER, "user-*", "20d", "the server's rules name branches, not patterns such as user-*"),
         (SERVER, "{a,b}", "20d", "name branches, not patterns"),
-        (SERVER, "nobody", None, "the server's rules: there is no rule of nobody"),
+        (SERVER, "nobody", None, "the server's rules: there is no rule for nobody"),
         (RetentionRules(-1, {}), "main", "3d", "default_retention_days is negative"),
-        (RetentionRules(3, {}), None, "0d", "lakeFS takes zero days for all for no rules"),
-        (RetentionRules(0, {"main": 3}), "main", None, "lakeFS takes zero days for all for no rules"),
+        (RetentionRules(3, {}), None, "0d", "lakeFS treats zero days for everything as no rules"),
+        (RetentionRules(0, {"main": 3}), "main", None, "lakeFS treats zero days for everything as no rules"),
     ],
 )
 def test_rules_that_the_server_does_not_get(

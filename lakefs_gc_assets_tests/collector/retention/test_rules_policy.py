@@ -100,21 +100,29 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "line", "words"),
         [
-            ("branches:\n  main: {keep_last: 3}", 2, "a rule that keeps by number needs a `retention`, too; 0d keeps"),
+            (
+                "branches:\n  main: {keep_last: 3}",
+                2,
+                "a rule that keeps commits by number also needs a `retention`",
+            ),
             ("branches:\n  main: {retention: ~}", 2, "retention has no value: write one, or remove the key"),
             ("branches:\n  main: {retention: 3}", 2, "3 has no unit"),
             (
                 "branches:\n  main: {retention: 3d, daily: 3}",
                 2,
-                "'daily' is none of retention, keep_last, keep, follow",
+                "'daily' is not one of retention, keep_last, keep, follow",
             ),
-            ("branches:\n  main: {retention: 3d, keep: {hourly: 3}}", 2, "is none of daily, weekly, monthly, yearly"),
+            (
+                "branches:\n  main: {retention: 3d, keep: {hourly: 3}}",
+                2,
+                "is not one of daily, weekly, monthly, yearly",
+            ),
             ("branches:\n  main: {retention: 3d, keep: 3}", 2, "keep must be written as `key: value`"),
-            ("branches:\n  main: {retention: 3d, keep_last: 0}", 2, "'0' is no whole number from 1 to 100,000"),
-            ("branches:\n  main: {retention: 3d, keep_last: -1}", 2, "'-1' is no whole number"),
-            ("branches:\n  main: {retention: 3d, keep_last: 1.5}", 2, "'1.5' is no whole number"),
-            ("branches:\n  main: {retention: 3d, keep_last: 3d}", 2, "'3d' is no whole number"),
-            ("branches:\n  main: {retention: 3d, keep_last: [3]}", 2, "here must be a number"),
+            ("branches:\n  main: {retention: 3d, keep_last: 0}", 2, "'0' is not a whole number from 1 to 100,000"),
+            ("branches:\n  main: {retention: 3d, keep_last: -1}", 2, "'-1' is not a whole number"),
+            ("branches:\n  main: {retention: 3d, keep_last: 1.5}", 2, "'1.5' is not a whole number"),
+            ("branches:\n  main: {retention: 3d, keep_last: 3d}", 2, "'3d' is not a whole number"),
+            ("branches:\n  main: {retention: 3d, keep_last: [3]}", 2, "expected a number"),
             ("branches:\n  main:\n    retention: 3d\n    keep: {daily: 100001}", 4, "from 1 to 100,000"),
             ("branches:\n  main: {retention: 3d, keep: {daily: 1000000000}}", 2, "from 1 to 100,000"),
             (
@@ -122,10 +130,10 @@ class TestFiles:
                 2,
                 "'parents' is neither first-parents nor all-par",
             ),
-            ("branches:\n  main: {retention: 3d, retention: 4d}", 2, "retention is said twice"),
-            ("keep_tags: [[v1]]", 1, "here must be a name or pattern of tags"),
-            ("keep_tags:\n- 'a b'", 2, "'a b' is no name or pattern of tags"),
-            ("keep_tags:\n- v1: 3d", 2, "here must be a name or pattern of tags"),
+            ("branches:\n  main: {retention: 3d, retention: 4d}", 2, "retention appears twice"),
+            ("keep_tags: [[v1]]", 1, "expected a name or pattern of tags"),
+            ("keep_tags:\n- 'a b'", 2, "'a b' is not a name or pattern of tags"),
+            ("keep_tags:\n- v1: 3d", 2, "expected a name or pattern of tags"),
             ("default:\nbranches: {main: 3d}", 1, "default has no value"),
             ("default: 3d\nbranches:", 2, "branches has no value"),
             ("branches:\n  main:\n    retention: 0d\n    keep_last:\n", 4, "keep_last has no value"),
@@ -146,34 +154,34 @@ class TestFiles:
             ("default: 2.5", 1, "2.5 has no unit"),
             ("stale_after: -3d", 1, "-3d is negative"),
             ("\n\ndefault: -3", 3, "-3 is negative"),
-            ("default: 3 days", 1, "'3 days' is no duration such as 36h, 21d or 6w"),
-            ("default: 3D", 1, "'3D' is no duration"),
-            ("default: 3m", 1, "'3m' is no duration"),
-            ("default: ''", 1, "'' is no duration"),
-            ("default: 36501d", 1, "36501d is longer than the 36,500 days that can be meant"),
+            ("default: 3 days", 1, "'3 days' is not a duration such as 36h, 21d or 6w"),
+            ("default: 3D", 1, "'3D' is not a duration"),
+            ("default: 3m", 1, "'3m' is not a duration"),
+            ("default: ''", 1, "'' is not a duration"),
+            ("default: 36501d", 1, "36501d is longer than the maximum of 36,500 days"),
             ("default: 999999999w", 1, "longer than"),
-            ("default: 9999999999d", 1, "is no duration"),
-            ("default: [3d]", 1, "here must be a duration"),
-            ("default: ٣d", 1, "is no duration"),
-            ("defualt: 3d", 1, "'defualt' is none of default, branches"),
+            ("default: 9999999999d", 1, "is not a duration"),
+            ("default: [3d]", 1, "expected a duration"),
+            ("default: ٣d", 1, "is not a duration"),
+            ("defualt: 3d", 1, "'defualt' is not one of default, branches"),
             ("keep_tags: true\nbranches: 3d", 2, "branches must be written as `key: value`"),
             ("branches:\n- main", 2, "branches must be written as `key: value`"),
-            ("branches:\n  main: 3d\n  main: 4d", 3, "main is said twice"),
-            ("default: 3d\ndefault: 4d", 2, "default is said twice"),
-            ("branches:\n  'a b': 3d", 2, "'a b' is no name or pattern of branches"),
-            ("branches:\n  'user-[a-z': 3d", 2, "'user-[a-z' is no name or pattern of branches"),
-            ("branches:\n  'a]': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '[]': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '[!]': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '[z-a]': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '[^a]': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '{a}': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '{a,b': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '{a,{b,c}}': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '{a,}': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '{a,b[}': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  '{main,dev}': 3d\n  main: 4d", 3, "main is said twice"),
-            ("branches:\n  'x{a,b}{a,a}': 3d", 2, "xaa is said twice"),
+            ("branches:\n  main: 3d\n  main: 4d", 3, "main appears twice"),
+            ("default: 3d\ndefault: 4d", 2, "default appears twice"),
+            ("branches:\n  'a b': 3d", 2, "'a b' is not a name or pattern of branches"),
+            ("branches:\n  'user-[a-z': 3d", 2, "'user-[a-z' is not a name or pattern of branches"),
+            ("branches:\n  'a]': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '[]': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '[!]': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '[z-a]': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '[^a]': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '{a}': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '{a,b': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '{a,{b,c}}': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '{a,}': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '{a,b[}': 3d", 2, "is not a name or pattern of branches"),
+            ("branches:\n  '{main,dev}': 3d\n  main: 4d", 3, "main appears twice"),
+            ("branches:\n  'x{a,b}{a,a}': 3d", 2, "xaa appears twice"),
             ("branches:\n  [a]: 3d", 2, "a key must be a plain word; write a pattern in quotes"),
             ("branches:\n  {a,b}: 3d", 2, "a key must be a plain word; write a pattern in quotes"),
             ("pinned: 3", 1, "pinned must be a list of commit ids"),
@@ -185,7 +193,7 @@ class TestFiles:
             ("branches: {main: 3d}\nreplace: true", 2, "needs a `default`"),
             ("- default: 3d", 1, "a policy must be written as `key: value`"),
             ("just words", 1, "a policy must be written as `key: value`"),
-            ("default_retention_days: 3", 1, "is for the server's rules"),
+            ("default_retention_days: 3", 1, "belongs to the server's rules"),
             ("default: 3d\nbranches: [", 2, ""),
             ("default: 3d\n\tbranches: x", 2, ""),
             ("a: &x 1\nb: *y", 2, "undefined alias"),
@@ -193,10 +201,10 @@ class TestFiles:
             ("stale_branches:\n- a", 2, "a rule of stale branches must be written as `key: value`"),
             ("stale_branches:\n- max_age: 3d", 2, "needs `branches`"),
             ("stale_branches:\n- {branches: a, max_age: 3}", 2, "3 has no unit"),
-            ("stale_branches:\n- {branches: a, age: 3d}", 2, "'age' is none of branches, max_age, max_inactivity"),
+            ("stale_branches:\n- {branches: a, age: 3d}", 2, "'age' is not one of branches, max_age, max_inactivity"),
             ("stale_branches:\n- {branches: a, uncommitted: no}", 2, "'no' is neither true nor false"),
-            ("stale_branches:\n- branches: [[a]]", 2, "here must be a name or pattern of branches"),
-            ("stale_branches:\n- branches: '[z-a]'", 2, "'[z-a]' is no name or pattern of branches"),
+            ("stale_branches:\n- branches: [[a]]", 2, "expected a name or pattern of branches"),
+            ("stale_branches:\n- branches: '[z-a]'", 2, "'[z-a]' is not a name or pattern of branches"),
         ],
     )
     def test_faults_are_named_by_their_line(self, text: str, line: int, words: str) -> None:
@@ -210,7 +218,7 @@ class TestFiles:
             read("stale_after: 3\nbranches:\n  '{a,b}': {keep_last: 0, retention: 3}\ndefault: -3d\n")
         no_unit = "3 has no unit: write 3d for days, 3h for hours or 3w for weeks"
         assert str(caught.value) == (
-            f"policy.yaml, line 1: {no_unit}; line 3: {no_unit}; line 3: '0' is no whole number from 1 to 100,000; "
+            f"policy.yaml, line 1: {no_unit}; line 3: {no_unit}; line 3: '0' is not a whole number from 1 to 100,000; "
             "line 4: -3d is negative"
         )
 
@@ -238,18 +246,21 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("# " + "x" * 1_000_000, "at most 1,000,000 characters"),
+            ("# " + "x" * 1_000_000, "may have 1,000,000 characters, not 1,000,0"),
             ("default: " + "[" * 5_000, "nested too deeply"),
             ("branches:\n  " + "a" * 1_001 + ": 3d", "at most 1,000 characters"),
-            (MANY, "line 10002: a policy, or all policies of a launch, have at most 10,000 names and patterns"),
+            (
+                MANY,
+                "line 10002: a policy, or all policies of a launch together, may have at most 10,000",
+            ),
             (MANY.replace("b10000: 3d", "'{a,b}': 3d"), "line 10002: .* at most 10,000 names"),
             (
                 "branches:\n  '" + "{a,b}" * 199 + "': 3d",
-                "line 2: a pattern of branches has at most 1,000 alternatives",
+                "line 2: a pattern of branches may have at most 1,000 alternatives",
             ),
-            ("branches:\n  '" + "{a,b}" * 10 + "': 3d", "line 2: a pattern of branches has at most 1,000 alternatives"),
-            ("keep_tags: ['" + "{a,b}" * 199 + "']", "a pattern of tags has at most 1,000 alternatives"),
-            ("stale_branches: [branches: '" + "{a,b}" * 199 + "']", "a pattern of branches has at most 1,000 alt"),
+            ("branches:\n  '" + "{a,b}" * 10 + "': 3d", "line 2: a pattern of branches may have at most 1,000"),
+            ("keep_tags: ['" + "{a,b}" * 199 + "']", "a pattern of tags may have at most 1,000 alternatives"),
+            ("stale_branches: [branches: '" + "{a,b}" * 199 + "']", "a pattern of branches may have at most 1,000 alt"),
             (
                 "keep_tags:\n" + "".join(f"- '{{a,b}}{n}*'\n" for n in range(5_001)),
                 "line 5002: .* at most 10,000 names",
@@ -258,9 +269,9 @@ class TestFiles:
             (MANY.replace("  b10000: 3d", "stale_branches: [branches: a]"), "line 10002: .* at most 10,000 names"),
             (
                 "keep_tags:\n" + ("- '{a,b}" + "*c" * 400 + "'\n") * 313,
-                "line 314: .* with 500,000 characters, with each alternative written out",
+                "line 314: .* with 500,000 characters, counting each alternative in braces",
             ),
-            ("keep_tags: [" + "a" * 1_001 + "]", "of tags has at most 1,000 characters"),
+            ("keep_tags: [" + "a" * 1_001 + "]", "of tags may have at most 1,000 characters"),
         ],
     )
     def test_a_policy_that_would_cost_without_bound_is_refused(self, text: str, words: str) -> None:
@@ -277,9 +288,9 @@ class TestFiles:
             "a": read(half),
             "b": Policy(default=3 * DAY),
         }
-        with pytest.raises(ConfigurationError, match=r"b, line 5001: .* all policies of a launch, have at most 10,000"):
+        with pytest.raises(ConfigurationError, match=r"b, line 5001: .* all policies of a launch together, may have"):
             retention_rules.parse_policies({"a": half, "b": half})
-        with pytest.raises(ConfigurationError, match="at most 1,000,000 characters together, these 1,000,002"):
+        with pytest.raises(ConfigurationError, match="at most 1,000,000 characters; these have 1,000,002"):
             retention_rules.parse_policies({"a": "#" * 500_001, "b": "#" * 500_001})
 
     def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
@@ -365,15 +376,15 @@ class TestEdits:
     @pytest.mark.parametrize(
         ("text", "branch", "retention", "words"),
         [
-            (EDITED, "dev", None, "policy.yaml: there is no rule of dev"),
-            ("", "dev", None, "there is no rule of dev"),
+            (EDITED, "dev", None, "policy.yaml: there is no rule for dev"),
+            ("", "dev", None, "there is no rule for dev"),
             (EDITED, "dev", "4", "4 has no unit: write 4d for days"),
-            (EDITED, "dev", "4d\nreplace: true", "is no duration"),
-            (EDITED, "a b", "4d", "'a b' is no name or pattern of branches"),
-            (EDITED, "", "4d", "is no name or pattern of branches"),
-            (EDITED, "{a,a}", "4d", "a is said twice"),
-            (EDITED, "{main,dev}", "4d", "main is said twice"),
-            ("default: x", "main", "4d", "policy.yaml, line 1: 'x' is no duration"),
+            (EDITED, "dev", "4d\nreplace: true", "is not a duration"),
+            (EDITED, "a b", "4d", "'a b' is not a name or pattern of branches"),
+            (EDITED, "", "4d", "is not a name or pattern of branches"),
+            (EDITED, "{a,a}", "4d", "a appears twice"),
+            (EDITED, "{main,dev}", "4d", "main appears twice"),
+            ("default: x", "main", "4d", "policy.yaml, line 1: 'x' is not a duration"),
             ("{default: 3d}", "main", "4d", "line 2"),
             ("default: &x 3d\nbranches: {main: *x}", None, "4d", "undefined alias"),
             ("default: &x 3d\nbranches: {main: *x}", "main", "4d", "undefined alias"),

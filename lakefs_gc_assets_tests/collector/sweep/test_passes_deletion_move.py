@@ -342,9 +342,17 @@ class TestWhatIsToldOfARestoration:
         moving.store.put(KEYS[2], b"another size")
         copy = passes.key(moving.run, KEYS[1])
         assert self.reported(moving, moving.store) == [
-            (KEYS[0], RestoreFate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"),
-            (KEYS[1], RestoreFate.THERE, f"it is not known to be the same: the one in quarantine stays, {copy}"),
-            (KEYS[2], RestoreFate.FAILED, f"there is an object of 12 bytes, {len(ALL[KEYS[2]])} were deleted"),
+            (KEYS[0], RestoreFate.HIDDEN, "it is no longer in quarantine: purged, or removed by hand"),
+            (
+                KEYS[1],
+                RestoreFate.THERE,
+                f"it may differ from the deleted object, whose copy {copy} stays in quarantine",
+            ),
+            (
+                KEYS[2],
+                RestoreFate.FAILED,
+                f"the address has an object of 12 bytes, but the deleted one had {len(ALL[KEYS[2]])}",
+            ),
         ]
 
     @pytest.mark.parametrize(

@@ -83,7 +83,9 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         assert "wrong, line 1: 7 has no unit" in failures(refused)["retention_forecast"]
         tags = "keep_tags: [" + ", ".join(f"v{number}" for number in range(5_001)) + "]"
         refused = made(policies={"first": tags, "second": tags})
-        assert "second, line 1: a policy, or all policies of a launch, have" in failures(refused)["retention_forecast"]
+        assert (
+            "second, line 1: a policy, or all policies of a launch together" in failures(refused)["retention_forecast"]
+        )
 
 
 def test_pictures_are_shown_where_they_stand() -> None:

@@ -111,7 +111,7 @@ def test_what_a_backdated_commit_replaced_a_moment_ago_stays(tmp_path: Path, flo
         read = [status_of(server, made.commits[name], "file") for name in "ABC"]
         # The initial commit of the repository holds nothing, and stays as well.
         alone = found.counts["commits_by_files_alone"]
-        warned = any(" only because files were written later" in warning for warning in found.warnings)
+        warned = any(" only because their files were written later" in warning for warning in found.warnings)
         if commit_dates == "written":
             assert (read, found.counts["deleted"], alone, warned) == ([200, 200, 200], 0, 2, True)
         else:
