@@ -194,7 +194,7 @@ def test_a_single_repository_has_plain_names_unless_it_is_given_one() -> None:
 
 
 def test_repositories_that_would_have_one_name_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="two repositories would be called my_data in Dagster"):
+    with pytest.raises(ConfigurationError, match="two repositories would have the name my_data in Dagster"):
         build_all([configured("my-data"), configured("one"), configured("other", "my_data")], SystemClock(), EXTENSIONS)
 
     dg.Definitions.validate_loadable(

@@ -152,8 +152,8 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 def _launch_whole(context: dg.AssetExecutionContext, names: Names, not_begun: NotBegun) -> None:
     """Requests a run of all five assets from the sensor, under a name without a run."""
     context.log.warning(
-        f"a run begins with store_df, and none over {plans.describe_windows(not_begun.windows)} is called "
-        f"{not_begun.name}: the sensor {names.qualified('launch_opened_runs')} launches one of all five assets under "
+        f"no run named {not_begun.name} has begun over {plans.describe_windows(not_begun.windows)}, and every run "
+        f"begins with store_df: the sensor {names.qualified('launch_opened_runs')} launches all five assets under "
         "this name within seconds"
     )
     # A range follows Dagster's order of windows, which differs from the order of an input's cells.
@@ -299,7 +299,7 @@ def next_steps(
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
     """The pending decision about a dry run, and a link that undoes the newest deletion, if the UI has one."""
     names = collector_names(context, collector)
-    if undo := link("See what can be brought back", restore_address(collector, names, context.run, report)):
+    if undo := link("See what can be restored", restore_address(collector, names, context.run, report)):
         return undo
     approval = _approval(context, collector, plan, ApprovableGarbage.from_report(report)) if report.dry_run else {}
     return {**approval, **history.newest_undo(context.instance, names)}
@@ -340,8 +340,8 @@ def funnel(report: Report) -> dg.MarkdownMetadataValue:
     statistics = report.statistics
     steps = {
         "looked at": statistics.listed,
-        "held or staged": statistics.live,
-        "kept all the same": statistics.kept,
+        "live": statistics.live,
+        "kept for other reasons": statistics.kept,
         "garbage": statistics.candidates,
         "deleted": statistics.deleted,
         "moved to quarantine": statistics.quarantined,

@@ -81,9 +81,9 @@ def launch_opened_runs(names: Names) -> dg.SensorDefinition:
         job_name=names.qualified("collect"),
         minimum_interval_seconds=_SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches each run that the job {opening} has opened, for a person or a "
-        f"schedule, and the deletion of each dry run that the job {approving} has approved. It starts "
-        "nothing of its own accord; turned off, what is opened is not launched.",
+        description=f"Launches each run that the job {opening} or a schedule has opened, and the deletion of each dry "
+        f"run that the job {approving} has approved. It opens no runs itself. While it is turned off, opened runs are "
+        "not launched.",
     )
 
 
@@ -105,11 +105,11 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         minimum_interval_seconds=settings.sensor_interval_seconds,
         required_resource_keys={names.collector},
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
-        f"and succeeded, {_hours_in_words(settings.optimized_every_hours)} after that one began. Dry runs are not "
-        "followed, nor are failures but those at objects alone that were written down as undeletable: after any other "
-        "failure, make that run or a clean one again. What it launches is a dry run unless the "
-        "configuration says sweep. Change the time by automation.optimized_every_hours.",
+        description=f"Opens and launches an optimized run of repository {names.repository} "
+        f"{_hours_in_words(settings.optimized_every_hours)} after the start of each run that deleted and succeeded. It "
+        "does not follow dry runs. It follows a failed run only if nothing failed but deletions of objects that the "
+        "run recorded as undeletable; after any other failure, launch that run again or a clean one. Its runs are dry "
+        "runs unless the configuration file sets `sweep`. The interval is automation.optimized_every_hours.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         collector = collector_of(names, context)
@@ -123,7 +123,7 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         if isinstance(report, str):
             return dg.SkipReason(report)
         if waiting := under_way(context.instance, names):
-            return dg.SkipReason(f"Dagster run {waiting} collects this repository or is about to")
+            return dg.SkipReason(f"Dagster run {waiting} is collecting this repository, or waits to do so")
         permit = Permit(names.qualified("follow_deleted_report"), automatic=True, flow=Flow.OPTIMIZED.value)
         opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
         tags = {**opened.tags, FOLLOWED_TAG: report.run_id}
@@ -144,7 +144,7 @@ def watch_sweeps(names: Names, sweep_within: timedelta) -> dg.SensorDefinition:
         minimum_interval_seconds=_WATCH_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Fails the check {SWEPT_IN_TIME} of the asset {SWEEPS} when {names.repository} has had no sweep "
-        "for automation.sweep_within_days. It starts nothing.",
+        "for automation.sweep_within_days. It starts no runs.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         verdict = judge_sweeps(context.instance, names, sweep_within, time.time())
@@ -209,9 +209,9 @@ def define_schedules(
             settings.clean_cron,
             opening,
             jobs.opening_config(names, "clean"),
-            f"Opens a clean run of repository {names.repository}: every object is looked at. It deletes if the "
-            "configuration says sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
-            f"{names.qualified('follow_deleted_report')}. Cron: automation.clean_cron.",
+            f"Opens a clean run of repository {names.repository}, which examines every object. It deletes if the "
+            "configuration file sets `sweep`; otherwise it is a dry run. Optimized runs can follow it (sensor "
+            f"{names.qualified('follow_deleted_report')}). Cron: automation.clean_cron.",
             Permit(names.qualified("clean_runs"), automatic=True, flow=Flow.CLEAN.value),
         ),
         schedule(
@@ -219,7 +219,7 @@ def define_schedules(
             settings.dry_run_cron,
             opening,
             jobs.opening_config(names, flow, sweep=False),
-            f"Opens a dry run of repository {names.repository}, flow {flow}: it reports what would go and deletes "
+            f"Opens a dry run of repository {names.repository}, flow {flow}: it reports candidates and deletes "
             "nothing, whatever the configuration says. Cron: automation.dry_run_cron; flow: automation.dry_run_flow.",
         ),
         schedule(
@@ -229,16 +229,16 @@ def define_schedules(
             maintenance.removing_config(names),
             f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}, "
             "and old forecasts; plans, reports and receipts stay. Launch the job "
-            f"{names.qualified('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
+            f"{names.qualified('expire_runs')} first to see what it would remove. Cron: automation.expiry_cron.",
         ),
         schedule(
             maintenance.PURGING_SCHEDULE,
             settings.purge_cron,
             purge,
             maintenance.purging_config(names),
-            f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
-            f"brings back objects that are live again. Launch the job {names.qualified('purge')} first to see the "
-            "quarantine. Cron: automation.purge_cron.",
+            f"Permanently deletes objects that runs of {names.repository} moved to quarantine at least "
+            "collection.quarantine_days ago, and restores objects that are live again. Launch the job "
+            f"{names.qualified('purge')} first to see the quarantine. Cron: automation.purge_cron.",
             Permit(names.qualified(maintenance.PURGING_SCHEDULE)),
         ),
     ]

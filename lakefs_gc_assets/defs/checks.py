@@ -97,7 +97,7 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
 
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
     """The checks of a repository's assets."""
-    shape = "Columns, types and values are what the frame's pandera model says."
+    shape = "Columns, types and values match the frame's pandera model."
     return [*(_check(names, [name], "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
 
 
@@ -221,7 +221,7 @@ def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -
         with readable():
             run_id = collector.require_run(*selected(cells))
     if run_id is None:
-        raise dg.Failure(description=f"nothing has made {asset} yet: make a run first", allow_retries=False)
+        raise dg.Failure(description=f"{asset} has not been materialized yet: start a run first", allow_retries=False)
     return Checked(collector, run_id, asset, ends_run=any(assets_to_make(context.run, STEPS)))
 
 
@@ -278,13 +278,13 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
         check(
             ["candidates", "store_df", "uncommitted_df", "committed_df"],
             "live_set",
-            "Something is committed where live commits count entries and there are candidates.",
+            "If live commits have entries and there are candidates, the committed frame has rows.",
             _live_set,
         ),
         check(
             alone,
             "nothing_deleted_is_live",
-            "No branch head and nothing staged holds an object that an earlier run deleted. It ends no run.",
+            "No branch head or staged entry references an object that an earlier run deleted. Never ends a run.",
             lambda checked: find_losses(checked.stored(CANDIDATES_DF)),
             blocking=False,
         ),

@@ -42,7 +42,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     @collector_op(
         names,
         _OP,
-        "Starts a job run, hands on its log, and materializes the five assets when it has ended.",
+        "Starts a job run on EMR Serverless, forwards its log, and materializes the five assets when it ends.",
         RunConfig,
     )
     def run_on_emr_serverless(context: dg.OpExecutionContext, collector: Collector, config: RunConfig) -> None:
@@ -63,7 +63,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         )
         replies = ended.get_custom_messages()
         if not replies:
-            raise CollectionError("the job on EMR Serverless ended without a word: see its log")
+            raise CollectionError("the job on EMR Serverless ended without reporting a run: see the job's log")
         repository = collector.open()
         report = _materialize(context, names, repository, replies[-1]["run_id"])
         historian = Historian.from_context(context, names)
@@ -74,7 +74,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         if not report.success:
             raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")
 
-    description = f"Makes one run of {names.repository} on EMR Serverless, application {settings.application_id}."
+    description = f"Collects {names.repository} on EMR Serverless, application {settings.application_id}."
     return one_op_job(names, "collect_on_emr_serverless", run_on_emr_serverless, description)
 
 
@@ -86,13 +86,13 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
     """
     for section, key in loaded.configuration.resource_keys.items():
         raise ConfigurationError(
-            f"{section}.resource is {key}, a resource of this Dagster, which a job of EMR Serverless does not have: "
-            f"write its settings under `{section}`"
+            f"{section}.resource is {key}, a resource of this Dagster deployment, which a job on EMR Serverless cannot "
+            f"use: write its settings under `{section}`"
         )
     if hidden := loaded.configuration.spark.config_from_environment:
         raise ConfigurationError(
-            f"spark.config.{next(iter(hidden))} comes from the environment, and AWS shows what starts a job run: "
-            "set it in the application of EMR Serverless"
+            f"spark.config.{next(iter(hidden))} is read from the environment, but AWS displays the parameters of job "
+            "runs: set this property in the application of EMR Serverless"
         )
     secrets = {variable: f"EMR.secret@{name}" for variable, name in settings.environment.items()}
     properties = {_ENVIRONMENT + variable: secret for variable, secret in secrets.items()}
@@ -156,5 +156,5 @@ def _materialize(context: dg.OpExecutionContext, names: Names, repository: OpenR
             )
     report = reports.read(repository.store, run_id)
     if report is None:
-        raise CollectionError(f"run {run_id} left no report")
+        raise CollectionError(f"run {run_id} stored no report: see the job's log")
     return report

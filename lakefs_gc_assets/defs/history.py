@@ -84,9 +84,9 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
     history = dg.AssetSpec(
         key=names.asset(HISTORY),
         deps=[names.asset(STEPS[-1])],
-        description=f"The runs of {names.repository}, one event each: how it ended, what it found, deleted and kept, "
-        "what is stored, how long each step took, and what was freed in all. Runs report here when they end, also "
-        "those that failed; it cannot be materialized. Metadata, below, has the plots."
+        description=f"The runs of {names.repository}, one event each: how it ended; how many objects it found, deleted "
+        "and kept; stored bytes; seconds of each step; and bytes freed by all runs. Runs report here when they end, "
+        "failed runs included; nothing can materialize this asset. The metadata below has the plots."
         + figure_definitions(in_events()),
         kinds={"lakefs"},
     )
@@ -94,11 +94,11 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
     sweeps = dg.AssetSpec(
         key=names.asset(SWEEPS),
         deps=[names.asset(STEPS[-1])],
-        description=f"Sweeps of {names.repository} that succeeded, one event each. automation.sweep_within_days says "
+        description=f"Successful sweeps of {names.repository}, one event each. "
         + (
-            f"that it is overdue when there was none for {counted(days, 'days')}."
+            f"A sweep is overdue after {counted(days, 'days')} without one (automation.sweep_within_days)."
             if days
-            else "when it is overdue: never."
+            else "No sweep is ever overdue (automation.sweep_within_days is 0)."
         ),
         kinds={"lakefs"},
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
@@ -122,7 +122,7 @@ def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksD
     """
     days = sweep_within / timedelta(days=1)
     limit = (
-        f"The last sweep is not older than automation.sweep_within_days, {counted(days, 'days')}."
+        f"The last sweep is at most {counted(days, 'days')} old (automation.sweep_within_days)."
         if days
         else "No limit is set."
     )
@@ -131,7 +131,7 @@ def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksD
             names,
             HISTORY,
             NEWEST_RUN_SUCCEEDED,
-            "The newest run came to a good end. A dry run that somebody interrupted counts as one.",
+            "The newest run succeeded, or was a dry run that a user interrupted.",
             lambda instance: judge_newest(newest_metadata(instance, names.asset(HISTORY))),
         ),
         define_check(
@@ -181,7 +181,7 @@ def judge_sweeps(instance: dg.DagsterInstance, names: Names, sweep_within: timed
     if not sweep_within or not (swept or first):
         return CheckVerdict(True, "no sweep is due")
     since = datetime.fromtimestamp((swept or first)[0].timestamp, UTC)
-    what = "the last sweep was recorded" if swept else "there was no sweep yet, and the first run was recorded"
+    what = "the last sweep was recorded" if swept else "there was no sweep yet; the first run was recorded"
     return CheckVerdict(now - since.timestamp() <= sweep_within.total_seconds(), f"{what} at {since:%F %T}Z")
 
 
@@ -372,7 +372,7 @@ class Historian:
         try:
             yield
         except Exception as error:
-            self.warn(f"the history of {self.names.repository} lacks this run: {error}")
+            self.warn(f"this run could not be added to the history of {self.names.repository}: {error}")
 
 
 def newest_undo(instance: dg.DagsterInstance, names: Names) -> dict[str, dg.MarkdownMetadataValue]:

@@ -110,7 +110,7 @@ class FrameIOManager(dg.IOManager):
         name = _public_name(Table if wanted is Any else wanted)
         if name is None:
             raise ConfigurationError(
-                f"{context.asset_key.path[-1]} cannot be given as {wanted}: annotate the input as one of "
+                f"{context.asset_key.path[-1]} cannot be loaded as {wanted}: annotate the input as one of "
                 + ", ".join(_CONVERSIONS)
             )
         repository = self.collector.open(to_read=True)

@@ -37,7 +37,7 @@ The UI hides tags that begin with `.dagster/`.
 """
 _OPENING_OP, _APPROVING_OP = "open_new_run", "approve_dry_run"
 _TAG_LENGTH = 500
-_RELAX = "Settings of collection for this run alone, of those that launch.may_relax lists in the configuration file."
+_RELAX = "Settings of `collection` for this run alone. Only those that launch.may_relax in the file lists may be set."
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def open_run(
         if between := {*covered} & {*needed} - {*chosen}:
             partitions.forget(instance, key)
             raise ConfigurationError(
-                f"in the UI other windows lie between those of {windows}, since it keeps the order in which they were "
-                f"found: {', '.join(sorted(between)[:5])}. Choose smaller ranges, a run for each"
+                f"the UI keeps windows in the order in which runs found them, so other windows lie between those of "
+                f"{windows}: {', '.join(sorted(between)[:5])}. Choose smaller ranges, one run for each"
             )
     tags = partitions.tags(key, covered, flow.value)
     if permit is not None:
@@ -102,8 +102,8 @@ def choose_windows(
     """
     if windows and flow not in (Flow.CLEAN, Flow.UNIFIED):
         raise ConfigurationError(
-            f"a run of the flow {flow} cannot be limited to the windows {windows}: optimized runs list what is new in "
-            "all windows, and committed ones list nothing. Choose the flow clean or unified, or leave the windows out"
+            f"a run of the flow {flow} cannot be limited to the windows {windows}: optimized runs list new objects in "
+            "all windows, and committed runs list nothing. Choose the flow clean or unified, or omit the windows"
         )
     needed, why_clean = planning.windows_to_collect(repository, flow)
     chosen = select_windows(needed, windows, repository.settings.slice_window) if windows else needed
@@ -121,22 +121,22 @@ class RunConfig(dg.Config):
 
     flow: FlowName = Field(
         default="clean",
-        description="clean: every object; those that any commit holds stay. optimized: the same for objects that are "
-        "new since the last run that deleted; without a run to build on, it is a clean run and says why. committed: "
-        "objects that only expired commits hold, by retention rules; nothing is listed. unified: unreferenced objects "
-        "and those that only expired commits hold. It looks at every object once in collection.full_listing_days, and "
-        "in between only at new and expired ones.",
+        description="clean: examines every object, and keeps those that any commit references. optimized: does the "
+        "same, but only for objects that are new since the last run that deleted; without a run to build on, it is a "
+        "clean run and says why. committed: finds objects that only expired commits reference, by retention rules; "
+        "lists nothing. unified: finds unreferenced objects and those that only expired commits reference. It examines "
+        "every object once in collection.full_listing_days, and in between only new and expired ones.",
     )
     windows: str = Field(
         default="",
-        description="Slice windows that the run is limited to: it lists no others, so that a first run on a huge "
-        "bucket goes month by month. FIRST..LAST or a single one, such as 2026-10..2026-11, 2026-10, or legacy for "
-        "what lies outside of slices. Flows clean and unified. Empty: all.",
+        description="Slice windows to collect; other windows are not listed, so a first run on a huge bucket can go "
+        "month by month. FIRST..LAST or a single window, such as 2026-10..2026-11, 2026-10, or legacy for objects "
+        "outside of slices. Only for the flows clean and unified. Empty: all windows.",
     )
     sweep: bool | None = Field(
         default=None,
-        description="Delete at once, or not; only if launch.sweep is any in the configuration file. If left out, that "
-        "file decides where launch.sweep is any, and it is a dry run elsewhere.",
+        description="True: delete at once; false: dry run. May be set only if launch.sweep is any in the configuration "
+        "file. If left out, `collection.sweep` in the file decides if launch.sweep is any; otherwise it is a dry run.",
     )
 
 
@@ -150,14 +150,14 @@ class ApproveConfig(dg.Config):
     """The dry run to approve."""
 
     run_id: str = Field(
-        description="Id of the dry run whose candidates are to be deleted, unless they are live by now: its tag "
-        "lakefs/run_id on the page Runs, which is not Dagster's own id."
+        description="Id of the dry run whose candidates to delete, except those that are live by now: the tag "
+        "lakefs/run_id on the page Runs, not Dagster's own run id."
     )
     approved_by: str = Field(
         default="",
         max_length=100,
-        description="Who approves it: the report names you, and that the launch says so. Needed unless a proxy names "
-        "who launched this; then that counts instead.",
+        description="Name of the approver, for the report, which says that the launch gave it. Required unless a proxy "
+        "names the user who launched this; then the proxy's name counts instead.",
     )
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
@@ -199,15 +199,16 @@ def approval_address(
         return None
     job, config = names.qualified("approve"), {"run_id": plan.run_id, "approved_by": ""}
     does = "Moves to quarantine" if collector.configuration.collection.quarantines else "Deletes"
-    second = " Two must approve it, under different names." if policy.approvers == 2 else ""
+    second = " Two people must approve it, under different names." if policy.approvers == 2 else ""
     if asks_name:
-        second += " Write who you are in approved_by."
+        second += " Enter your name in approved_by."
     return launchpad(
         collector,
         run,
         job,
         {"ops": {names.qualified(_APPROVING_OP): {"config": config}}},
-        f"{does} what dry run {plan.run_id} of {names.repository} found, unless it is live by now: {found}.{second}",
+        f"{does} the candidates of dry run {plan.run_id} of {names.repository}, except those that are live by now: "
+        f"{found}.{second}",
         {RUN_TAG: plan.run_id},
     )
 
@@ -218,7 +219,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     @collector_op(
         names,
         _OPENING_OP,
-        "Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
+        "Lists slice windows, adds them and a new run id as partitions, and requests the run.",
         _with_relaxable(OpenRunConfig, policy),
         in_pool=False,
     )
@@ -234,7 +235,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
         if collector.configuration.collection.sweep and not settings.sweep:
-            context.log.info(f"a dry run, since it was launched here: {launching.how_to_sweep(policy)}")
+            context.log.info(f"a dry run, since a launch may not delete at once: {launching.how_to_sweep(policy)}")
         context.log.info(f"opened run {opened.run_id} over {plans.describe_windows(opened.windows)}")
         context.add_output_metadata(
             {
@@ -248,7 +249,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         hand_on(context, opened.tags)
 
     description = (
-        f"Opens a run of repository {names.repository}: choose the flow, and slice windows if not all. "
+        f"Opens a run of repository {names.repository}: choose the flow and, if not all, the slice windows. "
         f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} starts it within "
         "seconds."
     )
@@ -258,10 +259,10 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
     match policy.sweep:
         case "any":
-            return "It deletes if `sweep` says so, and without that if the configuration does."
+            return "It deletes if `sweep` is true; if `sweep` is left out, the configuration file decides."
         case "approved":
             approve = names.qualified("approve")
-            return f"It is a dry run: look at what it finds, and launch the job {approve} with its id to delete that."
+            return f"It is a dry run: review its candidates, then launch the job {approve} with its id to delete them."
         case "never":
             return "It is a dry run."
         case other:
@@ -301,7 +302,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         if policy.approvers == 2:
             first = passes.give_first(repository.store, manifest, repository.clock.now(), approver)
             if first is None:
-                context.log.warning(f"nothing is deleted yet: run {run_id} needs a second approval, by somebody else")
+                context.log.warning(f"nothing is deleted yet: run {run_id} needs a second approval, under another name")
                 context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id, APPROVED_BY_TAG: approver})
                 return
             approver = f"{first}; {approver}"
@@ -314,10 +315,10 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         hand_on(context, {**tags, **permit.tags, **approval})
 
     description = (
-        f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "
-        "say how many objects and bytes that is. The run's own plan and every guard of a sweep hold; what is live by "
-        f"now stays. The sensor {names.qualified('launch_opened_runs')} starts the deletion within seconds, as a run "
-        f"of {names.qualified('collect')} that makes deleted_report again."
+        f"Deletes the candidates of a dry run of {names.repository}: give its id. The log and the page of the run "
+        "show how many objects and bytes these are. The run's own plan and every guard of a sweep apply, and objects "
+        f"that are live by now stay. The sensor {names.qualified('launch_opened_runs')} starts the deletion within "
+        f"seconds, as a run of {names.qualified('collect')} that makes deleted_report again."
         + (" Two launches must approve it, with different names in approved_by." if policy.approvers == 2 else "")
     )
     return one_op_job(names, "approve", approving, description)

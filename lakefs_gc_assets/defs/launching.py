@@ -31,7 +31,7 @@ _FILE = "in the configuration file"
 
 
 class Overrides(dg.PermissiveConfig):
-    """Settings of `collection` for this run alone; those that the file does not list are refused by name."""
+    """Settings of `collection` for this run alone; settings that the file does not list are refused by name."""
 
 
 def overrides_of(policy: LaunchSettings) -> type[Overrides]:
@@ -223,15 +223,17 @@ def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, polic
     user = user_of(instance, dagster_run_id)
     if user is None and policy.approvers == 2 and is_named_by_proxy(instance):
         raise ConfigurationError(
-            "two must approve (launch.approvers), and the proxy named nobody for this launch: launch it through the "
-            "proxy"
+            "two people must approve (launch.approvers), and the proxy did not name the user of this launch: launch it "
+            "through the proxy"
         )
     shown = " ".join((user or name).split())
     if ";" in shown or plans.KNOWN_BY in shown.casefold():
-        raise ConfigurationError(f"{shown!r} names no approver: a name has no semicolon and no {plans.KNOWN_BY!r}")
+        raise ConfigurationError(
+            f"{shown!r} is no name of an approver: a name contains neither a semicolon nor {plans.KNOWN_BY!r}"
+        )
     if not plans.person(shown):
-        two = "two must approve (launch.approvers): " if policy.approvers == 2 else ""
-        raise ConfigurationError(f"{two}say who you are in approved_by, since no proxy does; the report names you")
+        two = "two people must approve (launch.approvers): " if policy.approvers == 2 else ""
+        raise ConfigurationError(f"{two}enter your name in approved_by for the report, since no proxy names you")
     return f"{printable(shown)}{plans.KNOWN_BY}{'proxy' if user else 'launch'} says"
 
 
@@ -260,7 +262,7 @@ def settle(
         settled = CollectionSettings.model_validate({**settings.model_dump(), **permit.relaxed, "sweep": sweep})
     except ValidationError as error:
         problems = "; ".join(f"collection.{problem['loc'][0]}: {problem['msg'].lower()}" for problem in error.errors())
-        raise ConfigurationError(f"what the launch relaxes makes no sense: {problems}") from None
+        raise ConfigurationError(f"the launch sets invalid values: {problems}") from None
     return settled, permit.loosened
 
 
@@ -271,8 +273,8 @@ def require_flow(permit: Permit | None, flow: Flow) -> None:
     opened: tuple[str, ...] = (permit.flow,) if permit.flow else (Flow.CLEAN.value, Flow.OPTIMIZED.value)
     if flow not in opened:
         raise ConfigurationError(
-            f"{permit.opened_by} opened a run of flow {' or '.join(opened)}, and a launch cannot make it {flow.value}: "
-            "launch the job open_run with that flow"
+            f"{permit.opened_by} opened a run of flow {' or '.join(opened)}, and a launch cannot change it to "
+            f"{flow.value}: launch the job open_run with flow {flow.value}"
         )
 
 
@@ -283,8 +285,8 @@ def require_opened(plan: Plan) -> None:
     """
     if not plan.opened:
         raise ConfigurationError(
-            f"run {plan.run_id} was opened by nobody: somebody materialized assets under this id. Launch the job "
-            f"open_run, look at what it finds, and approve that; or run `lakefs-gc approve {plan.run_id}`"
+            f"run {plan.run_id} was not opened by the job open_run: a user materialized assets under this id. Launch "
+            f"the job open_run, review the candidates, and approve that run; or run `lakefs-gc approve {plan.run_id}`"
         )
 
 

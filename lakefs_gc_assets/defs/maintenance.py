@@ -109,24 +109,25 @@ def bring_back(
 
 
 class RestoreConfig(dg.Config):
-    """Objects to bring back; by default they are only shown."""
+    """Objects to restore; by default they are only shown."""
 
     run_id: str = Field(
-        description="The run whose deletions are undone: its tag lakefs/run_id on the page Runs, which is not "
-        "Dagster's own id."
+        description="The run whose deletions to undo: its tag lakefs/run_id on the page Runs, not Dagster's own run id."
     )
     addresses: list[str] = Field(
         default=[],
-        description="Only these objects, relative to the storage namespace (data/…) or in full; empty for all.",
+        description="Only these addresses, relative to the storage namespace (data/…) or in full; empty for all.",
     )
-    confirm: bool = Field(default=False, description="Bring it back. Otherwise the job shows what it would bring back.")
+    confirm: bool = Field(default=False, description="Restore the objects. If false, the job only shows them.")
 
 
 class PurgeConfig(dg.Config):
     """Objects to purge; by default they are only shown."""
 
-    run_id: str = Field(default="", description="Only what this run moved to quarantine; empty for every run.")
-    confirm: bool = Field(default=False, description="Purge what is due. Otherwise the job shows what is there.")
+    run_id: str = Field(default="", description="Only objects that this run moved to quarantine; empty for all runs.")
+    confirm: bool = Field(
+        default=False, description="Purge objects that are due. If false, the job only shows the quarantine."
+    )
 
 
 def purging_config(names: Names) -> dict[str, Any]:
@@ -149,8 +150,8 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
         run,
         names.qualified("restore"),
         {"ops": {names.qualified(_RESTORE_OP): {"config": config}}},
-        f"Shows what can be brought back of run {report.run_id} of {names.repository}: {report.did}. "
-        "With `confirm: true` it brings that back.",
+        f"Shows which deletions of run {report.run_id} of {names.repository} can be undone: {report.did}. "
+        "With `confirm: true` it undoes them.",
         {RUN_TAG: report.run_id},
     )
 
@@ -160,27 +161,27 @@ def undo_link(
 ) -> dict[str, dg.MarkdownMetadataValue]:
     """Metadata with a link that undoes a run's deletions, for events that stay; empty if it deleted nothing."""
     address = restore_address(collector, names, run, report)
-    return link(f"See what can be brought back of run {report.run_id}", address, UNDO)
+    return link(f"See what can be restored of run {report.run_id}", address, UNDO)
 
 
 def restore_job(names: Names) -> dg.JobDefinition:
     """The job restore: one op, which takes the repository's lock if it changes anything."""
 
-    @collector_op(names, _RESTORE_OP, "Brings back objects that a run deleted, or shows which.", RestoreConfig)
+    @collector_op(names, _RESTORE_OP, "Restores objects that a run deleted, or shows them.", RestoreConfig)
     def restore_objects(context: dg.OpExecutionContext, collector: Collector, config: RestoreConfig) -> None:
         run_id = run_id_in(config.run_id) or config.run_id
         planned = restore.plan_restore(collector.open(), run_id, config.addresses, context.log.warning)
         shown = {"run_id": run_id, "confirmed": config.confirm, **_describe_objects(planned)}
         if not config.confirm:
             context.add_output_metadata({**shown, "next": _SET})
-            context.log.info(f"{counted(planned.num_rows, 'objects')} would be brought back. {_SET}")
+            context.log.info(f"{counted(planned.num_rows, 'objects')} would be restored. {_SET}")
             return
         restored = bring_back(collector, run_id, config.addresses, context.run_id, context.log.warning)
         context.add_output_metadata({**shown, **_count_restored(context, restored)})
 
     description = (
-        f"Brings back objects that a run of {names.repository} deleted, from quarantine or, in a bucket "
-        "that keeps versions, by removing their delete markers. Give the run's id; it shows what it would do unless "
+        f"Restores objects that a run of {names.repository} deleted: from quarantine or, in a bucket "
+        "that keeps versions, by removing their delete markers. Give the run's id. It only shows the objects unless "
         "`confirm` is true. The next run is a clean one."
     )
     return one_op_job(names, "restore", restore_objects, description)
@@ -192,7 +193,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     @collector_op(
         names,
         _PURGE_OP,
-        "Deletes due objects for good and brings back live ones, or shows the quarantine.",
+        "Permanently deletes due objects and restores live ones, or shows the quarantine.",
         PurgeConfig,
     )
     def purge_quarantine(context: dg.OpExecutionContext, collector: Collector, config: PurgeConfig) -> None:
@@ -200,7 +201,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             plan = plan_purge(collector.open(), config.run_id or None)
             context.add_output_metadata({"confirmed": False, **_describe_purge(plan), "next": _SET})
             due = sum(moved.copies.num_rows for moved in plan.due)
-            context.log.info(f"{counted(due, 'objects')} would go, unless they are live again. {_SET}")
+            context.log.info(f"{counted(due, 'objects')} would be deleted for good, unless they are live again. {_SET}")
             return
         ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
         launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
@@ -217,9 +218,9 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             raise dg.Failure(description=totals, allow_retries=False)
 
     description = (
-        f"Deletes for good what runs of {names.repository} moved to quarantine "
-        "collection.quarantine_days ago. It first checks again what is live: live objects are brought back, and "
-        "without that check nothing is deleted. Shows the quarantine unless `confirm` is true."
+        f"Permanently deletes objects that runs of {names.repository} moved to quarantine at least "
+        "collection.quarantine_days ago. It first checks again what is live: it restores live objects, and if that "
+        "check fails it deletes nothing. It only shows the quarantine unless `confirm` is true."
     )
     return one_op_job(names, "purge", purge_quarantine, description)
 
@@ -233,7 +234,7 @@ def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]
     counts = _count_fates(tally)
     if tally.failed:
         raise dg.Failure(
-            description=f"{counted(tally.failed, 'objects are')} not there again: {counts}. The log says why",
+            description=f"{counted(tally.failed, 'objects were')} not restored: {counts}. The log has the reasons",
             allow_retries=False,
         )
     return counts
@@ -266,9 +267,9 @@ def _describe_purge(plan: PurgePlan) -> dict[str, Any]:
 
 
 class ExpireRunsConfig(dg.Config):
-    """Frames are only shown by default, and not removed."""
+    """Frames to remove; by default they are only shown."""
 
-    dry: bool = Field(default=True, description="Show what would be removed and what stays, and remove nothing.")
+    dry: bool = Field(default=True, description="Show what would be removed or kept, and remove nothing.")
 
 
 def removing_config(names: Names) -> dict[str, Any]:
@@ -291,8 +292,8 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             decided = expiring.decide(repository.store, settings.keep_runs)
             context.add_output_metadata({"dry": True, **_describe_expiry(decided)})
             context.log.info(
-                f"a dry run: {counted(_count(decided), 'runs')} would lose their frames, "
-                f"{counted(len(decided.forecasts), 'forecasts')} would go"
+                f"a dry run: it would remove the frames of {counted(_count(decided), 'runs')} and "
+                f"{counted(len(decided.forecasts), 'forecasts')}"
             )
             return
         with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
@@ -302,22 +303,22 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             for failure in failures:
                 context.log.warning(failure)
             raise dg.Failure(
-                description=f"{len(failures):,} of the old runs, forecasts and preparations could not be removed, and "
-                f"the others were ({counted(removed, 'objects')}): {failures[0]}. The log names each; launch it again",
+                description=f"{len(failures):,} old runs, forecasts or preparations could not be removed, the "
+                f"others were ({counted(removed, 'objects')}): {failures[0]}. The log names each failure; launch again",
                 allow_retries=False,
             )
         context.add_output_metadata({"dry": False, "objects_removed": removed, **_describe_expiry(decided)})
         context.log.info(
-            f"{counted(_count(decided), 'runs')} lost their frames, {counted(len(decided.forecasts), 'forecasts')} "
-            f"went, {counted(removed, 'objects')} were removed"
+            f"removed the frames of {counted(_count(decided), 'runs')} and "
+            f"{counted(len(decided.forecasts), 'forecasts')}: {counted(removed, 'objects')}"
         )
 
     description = (
-        f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
-        f"those of the newest {settings.keep_runs} (automation.keep_runs). Also removes files that the server prepared "
-        "for `explain`. Plans, reports and receipts stay for ever. "
-        "A run stays whole while the next optimized run builds on it, its sweep has not come to its end, or its "
-        "approved mark is to be deleted yet. Shows what it would do unless `dry` is false."
+        f"Removes frames and partitions of old runs of {names.repository}, and old forecasts. Those of the newest "
+        f"{settings.keep_runs} runs (automation.keep_runs) stay. Also removes files that the server prepared for "
+        "`explain`. Plans, reports and receipts stay for ever. A run also keeps its frames while the next optimized "
+        "run builds on it, while its sweep is unfinished, or while its approved candidates are not deleted yet. It "
+        "only shows what it would remove unless `dry` is false."
     )
     return one_op_job(names, "expire_runs", remove_frames, description)
 

@@ -114,12 +114,12 @@ def _post_once(pool: urllib3.PoolManager, url: str, body: bytes) -> None:
         )
     except ProxyError:
         raise _WebhookTransient(
-            "the webhook cannot be reached through the proxy: check HTTP_PROXY or HTTPS_PROXY, and name the webhook's "
-            "host in NO_PROXY if it is reached without"
+            "the webhook cannot be reached through the proxy: check HTTP_PROXY or HTTPS_PROXY, or list the webhook's "
+            "host in NO_PROXY to bypass the proxy"
         ) from None
     except SSLError:
         raise _WebhookTransient(
-            "the webhook's certificate is not trusted: notifications.ca_bundle names the certificates of an authority"
+            "the webhook's certificate is not trusted: set notifications.ca_bundle to the certificates of its authority"
         ) from None
     except HTTPError as error:
         raise _WebhookTransient(f"the webhook cannot be reached: {type(error).__name__}") from None
@@ -136,14 +136,14 @@ def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
         historian = Historian(context.instance, names, run, context.log.warning)
         key = run_key_of(run)
         historian.failed(None, key and (run_id_in(key) or key), clock.now(), message or "failed")
-        return dg.SkipReason(f"Dagster run {run.run_id} is noted")
+        return dg.SkipReason(f"Dagster run {run.run_id} is recorded")
 
     return dg.SensorDefinition(
         name=names.qualified("note_failures"),
         evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_FAILURE, react),
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Notes each failed run of {names.repository} in {HISTORY}, also one whose process was killed. It "
-        "starts nothing.",
+        description=f"Records each failed run of {names.repository} in {HISTORY}, also if its process was killed. It "
+        "starts no runs.",
     )
 
 
@@ -157,7 +157,7 @@ def _tell_of_failures(names: Names, loaded: Loaded, clock: Clock, jobs: Collecti
             dg.DagsterEventType.RUN_FAILURE, _teller(tell, names, loaded, _FAILURES, clock)
         ),
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Posts each failed run of {names.repository} to notifications.failure_webhook. It starts nothing.",
+        description=f"Posts each failed run of {names.repository} to notifications.failure_webhook. It starts no runs.",
     )
 
 
@@ -170,8 +170,8 @@ def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefini
         evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, _teller(tell, names, loaded, _ENDS, clock)),
         default_status=dg.DefaultSensorStatus.RUNNING,
         required_resource_keys={names.collector},
-        description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
-        "end. It starts nothing.",
+        description=f"Posts the outcome of each run of {names.repository} that came to its end to "
+        "notifications.ended_webhook. It starts no runs.",
     )
 
 
@@ -189,7 +189,7 @@ def _teller(
     """
 
     def replacement(run: dg.DagsterRun, why: CollectionError) -> str:
-        return f"{_of(names)} Dagster run {run.run_id} ended, and no message about it could be posted: {why}"
+        return f"{_of(names)} Dagster run {run.run_id} ended, but no message about it could be posted: {why}"
 
     def react(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> dg.SkipReason | None:
         ended = end_of(context.instance, run.run_id)
@@ -210,7 +210,7 @@ def _teller(
                 post(url, replacement(run, refusal), clock.sleep, ca_bundle)
         except CollectionError as error:
             raise MessageNotSent(
-                f"no message about Dagster run {run.run_id} could be sent, the next tick tries again: {error}"
+                f"no message about Dagster run {run.run_id} could be sent; the next tick tries again: {error}"
             ) from error
         return dg.SkipReason(f"a message about Dagster run {run.run_id} was sent")
 
@@ -250,7 +250,7 @@ def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun
     try:
         report = reports.read(store, run_id)
     except CorruptFile as error:
-        return f"{_of(names)} run {run_id} ended, and its report cannot be read: {error}"
+        return f"{_of(names)} run {run_id} ended, but its report cannot be read: {error}"
     if report is None or report.ended_at.timestamp() < record.start_time:
         return None  # No report, or one that an earlier Dagster run made.
     asks_name = not launching.is_named_by_proxy(context.instance)
@@ -300,5 +300,5 @@ def _of(names: Names) -> str:
 def _url(loaded: Loaded, name: str) -> str:
     variable = loaded.secret_variables[_SECTION, name]
     if variable not in os.environ:
-        raise ConfigurationError(f"notifications.{name} comes from the variable {variable}, which is not set")
+        raise ConfigurationError(f"notifications.{name} is read from the variable {variable}, which is not set")
     return environment_value(variable)

@@ -146,7 +146,7 @@ def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         )
     if len(run_ids) > 1:
         raise OrderViolation(
-            f"the selection covers {len(run_ids)} run ids, and one Dagster run collects one: choose a single run_id"
+            f"the selection covers {len(run_ids)} run ids, but one Dagster run collects one: choose a single run_id"
         )
     return run_ids.pop(), tuple(dict.fromkeys(cell["slice"] for cell in cells))
 
@@ -180,7 +180,7 @@ def requested_flow(run: dg.DagsterRun) -> Flow:
     """The flow in a Dagster run's tag, by default clean. Raises OrderViolation for an unknown flow."""
     flow = run.tags.get(FLOW_TAG, Flow.CLEAN.value)
     if flow not in tuple(Flow):
-        raise OrderViolation(f"the tag {FLOW_TAG} is {flow!r}, and the flows are {', '.join(Flow)}")
+        raise OrderViolation(f"the tag {FLOW_TAG} is {flow!r}, which is none of the flows {', '.join(Flow)}")
     return Flow(flow)
 
 
@@ -222,7 +222,7 @@ def for_each_ended_run(
         newest = instance.fetch_run_status_changes(event_type, limit=1).records
         last = newest[0].storage_id if newest else _BEFORE_ALL
         if (seen := _event_in(context.cursor, last)) is None:
-            return dg.SensorResult(skip_reason="goes on from the newest event", cursor=str(last))
+            return dg.SensorResult(skip_reason="continuing from the newest event", cursor=str(last))
         later = dg.RunStatusChangeRecordsFilter(event_type, after_storage_id=seen)
         for record in instance.fetch_run_status_changes(later, limit=_EVENTS_IN_A_TICK, ascending=True).records:
             seen, event = record.storage_id, record.event_log_entry.dagster_event
@@ -234,7 +234,7 @@ def for_each_ended_run(
                 return dg.SensorResult(run_requests=[reaction], cursor=str(seen))
             if reaction is not None:
                 return dg.SensorResult(skip_reason=reaction, cursor=str(seen))
-        return dg.SensorResult(skip_reason="no run ended", cursor=str(seen))
+        return dg.SensorResult(skip_reason="no run has ended", cursor=str(seen))
 
     return evaluate
 

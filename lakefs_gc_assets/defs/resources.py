@@ -155,7 +155,7 @@ class Collector:
         run_id = self.run_of(key, windows)
         if run_id is None:
             raise OrderViolation(
-                f"no run over the windows {', '.join(windows)} is called {key}: a run begins with store_df, so "
+                f"no run named {key} has begun over the windows {', '.join(windows)}: a run begins with store_df, so "
                 "materialize all five assets together"
             )
         return run_id
@@ -247,13 +247,13 @@ def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
         raise _other("store", settings.resource, resource, "an S3Resource of dagster-aws")
     endpoint = settings.endpoint_url or resource.endpoint_url or ""
     if resource.use_unsigned_session:
-        raise ConfigurationError(_refused(settings, "use_unsigned_session", "without credentials nothing is deleted"))
+        raise ConfigurationError(_refused(settings, "use_unsigned_session", "deleting needs credentials"))
     if resource.verify is False and not settings.ca_bundle:
         raise ConfigurationError(
-            _refused(settings, "verify: false", "name the authority's certificates by store.ca_bundle")
+            _refused(settings, "verify: false", "set store.ca_bundle to the authority's certificates")
         )
     if not resource.use_ssl and not endpoint:
-        raise ConfigurationError(_refused(settings, "use_ssl: false", "give an endpoint_url that begins with http://"))
+        raise ConfigurationError(_refused(settings, "use_ssl: false", "set an endpoint_url that begins with http://"))
     changes: dict[str, object] = {"endpoint_url": endpoint, "region": settings.region or resource.region_name or ""}
     if not settings.endpoint_url and resource.endpoint_url:
         changes["path_style"] = True  # As the resource's own client does.
@@ -295,7 +295,7 @@ def _other(section: str, key: str, resource: object, expected: str) -> Configura
     if resource is None:
         return lacks_deployment(section, key)
     kind = type(resource).__name__
-    return ConfigurationError(f"{section}.resource is {key}, which is to be {expected} and is a {kind}")
+    return ConfigurationError(f"{section}.resource is {key}, a {kind}, but must be {expected}")
 
 
 def _refused(settings: StoreSettings, what: str, instead: str) -> str:

@@ -259,7 +259,7 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
             if failure and failure.description:
                 return RunFailed(f"{start} in {event.step_key}: {failure.description}", kind_of(failure.metadata))
             if _was_interrupted(event):
-                return Interrupted(f"run {run_id} was interrupted in {event.step_key}: make a new one")
+                return Interrupted(f"run {run_id} was interrupted in {event.step_key}: start a new run")
             error = data.error
             while error is not None and error.cause is not None:
                 error = error.cause

@@ -64,7 +64,7 @@ def build_all(repositories: Sequence[Loaded], clock: Clock, extensions: Sequence
     identifiers = [name.identifier for name in names]
     if twice := next((name for name in names if identifiers.count(name.identifier) > 1), None):
         raise ConfigurationError(
-            f"two repositories would be called {twice.identifier} in Dagster: give one of them another `name`"
+            f"two repositories would have the name {twice.identifier} in Dagster: set another `name` for one"
         )
     pairs = zip(repositories, names, strict=True)
     return dg.Definitions.merge(*(_one(loaded, name, clock, extensions) for loaded, name in pairs))
@@ -80,8 +80,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
         names.qualified("collect"),
         selection=dg.AssetSelection.assets(*map(names.asset, STEPS)),
         description=f"Collects one run id of repository {names.repository} over its windows. The job "
-        f"{names.qualified('open_run')}, the schedules and the sensor launch it; so does materializing a range of "
-        "cells.",
+        f"{names.qualified('open_run')}, the schedules and the sensor launch it, or users materialize cells.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
     )

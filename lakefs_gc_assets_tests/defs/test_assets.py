@@ -317,7 +317,7 @@ def test_later_assets_under_a_new_name_launch_the_run_that_was_meant(runs: Graph
     asked = runs.make(monday, assets=["candidates", "deleted_report"])
 
     assert asked.success and made(asked) == []
-    assert any("launches one of all five assets under this name within seconds" in line for line in runs.lines)
+    assert any("launches all five assets under this name within seconds" in line for line in runs.lines)
     assert plans.runs_named(runs.repository.store, "Monday") == []
     (request,) = sensed_now(runs)
     assert request.asset_selection is None

@@ -76,7 +76,7 @@ def test_what_a_schedule_may_is_no_permit_for_another_flow(automated: Automated,
         instance=automated.instance, run_config=config, tags=asked.tags, raise_on_error=False
     )
 
-    assert f"clean_runs opened a run of flow clean, and a launch cannot make it {flow}" in said(result)
+    assert f"clean_runs opened a run of flow clean, and a launch cannot change it to {flow}" in said(result)
     assert automated.run_ids == []
 
 

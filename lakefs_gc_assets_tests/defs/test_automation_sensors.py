@@ -88,7 +88,9 @@ def test_a_dagster_run_of_the_same_repository_is_waited_for(automated: Automated
     waiting = dg.DagsterRun("collect", status=status, tags={"lakefs/repository": "sample"})
     automated.instance.add_run(waiting)
 
-    assert_nothing_asked(tick(automated), f"Dagster run {waiting.run_id} collects this repository or is about to")
+    assert_nothing_asked(
+        tick(automated), f"Dagster run {waiting.run_id} is collecting this repository, or waits to do so"
+    )
     assert automated.run_ids == []
 
 
@@ -109,7 +111,9 @@ def test_what_the_sensor_may_is_no_permit_for_another_flow(automated: Automated)
     permit = launching.read(automated.instance, REPOSITORY, run_id)
     assert permit == Permit("follow_deleted_report", automatic=True, flow="optimized")
     launching.require_flow(permit, Flow.OPTIMIZED)
-    with pytest.raises(ConfigurationError, match="opened a run of flow optimized, and a launch cannot make it unified"):
+    with pytest.raises(
+        ConfigurationError, match="opened a run of flow optimized, and a launch cannot change it to unified"
+    ):
         launching.require_flow(permit, Flow.UNIFIED)
 
 

@@ -331,7 +331,7 @@ def test_a_type_that_no_frame_can_be_given_as_is_refused(consumed: Consumed) -> 
     failed = consumed.materialize(report)
 
     (said,) = failures(failed).values()
-    assert "candidates cannot be given as" in said and "pyspark.sql.DataFrame, pyarrow.Table, pandas.DataFrame" in said
+    assert "candidates cannot be loaded as" in said and "pyspark.sql.DataFrame, pyarrow.Table, pandas.DataFrame" in said
 
 
 def test_the_example_of_the_documentation(consumed: Consumed) -> None:

@@ -212,13 +212,13 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
         "5.0% of the objects that the run knows."
     )
     assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})
-    assert filled(address(asks_name=True), definitions)[1] == f"{comment} Write who you are in approved_by."
+    assert filled(address(asks_name=True), definitions)[1] == f"{comment} Enter your name in approved_by."
     assert address(replace(dry, sweep=True)) is address(replace(dry, opened=False)) is None
     assert address(found=ApprovableGarbage(0, 0, 24000)) is None
     automated.changes |= {"launch": {"approvers": 2}, "collection": {"sweep_mode": "quarantine"}}
     _, comment, _, _ = filled(address(), definitions)
     assert comment.startswith(f"Moves to quarantine what dry run {dry.run_id} of sample found, ")
-    assert comment.endswith(" of the objects that the run knows. Two must approve it, under different names.")
+    assert comment.endswith(" of the objects that the run knows. Two people must approve it, under different names.")
 
     swept = began(automated.repository, HOUR)
     report = ended(automated.repository, swept, counts={"deleted": 7})

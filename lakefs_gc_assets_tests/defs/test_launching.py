@@ -112,7 +112,7 @@ def test_what_an_earlier_version_opened_by_itself_stays_what_it_opened(flow: Flo
     launching.require_flow(None, flow)
     launching.require_flow(Permit("open_run"), flow)
     if flow.by_retention:
-        with pytest.raises(ConfigurationError, match="of flow clean or optimized, and a launch cannot make it"):
+        with pytest.raises(ConfigurationError, match="of flow clean or optimized, and a launch cannot change it to"):
             launching.require_flow(Permit("clean_runs", automatic=True), flow)
     else:
         launching.require_flow(Permit("clean_runs", automatic=True), flow)
@@ -225,7 +225,7 @@ def test_the_undo_of_a_sweep_stays_on_the_overview_of_later_dry_runs(
     assert str(shown("candidates")["next"]).startswith("[Approve: ") and "undo" not in shown("deleted_report")
     assert followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Ada")).success
     undo = str(shown("sweeps")["undo"])
-    assert undo.startswith(f"[See what can be brought back of run {run_id}](/locations/here/jobs/restore/")
+    assert undo.startswith(f"[See what can be restored of run {run_id}](/locations/here/jobs/restore/")
     assert shown("collection_history")["undo"] == undo
 
     runs.clock.sleep(1)
@@ -271,7 +271,7 @@ def test_the_sweep_of_a_named_run_stands_under_its_name(runs: GraphRuns) -> None
 def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
     runs.launch["approvers"] = 2
     run_id = run_id_of(followed(runs, launched(runs, "open_run")))
-    assert "say who you are in approved_by" in said(launched(runs, "approve", run_id=run_id, approved_by=" "))
+    assert "enter your name in approved_by" in said(launched(runs, "approve", run_id=run_id, approved_by=" "))
     first = launched(runs, "approve", run_id=run_id, approved_by="Ada")
     assert first.success
     assert plan.read_approval(runs.repository.store, run_id) is None
@@ -426,7 +426,7 @@ def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: Gra
 
     refused = launched(runs, "approve", run_id=chosen)
 
-    assert f"run {chosen} was opened by nobody" in said(refused)
+    assert f"run {chosen} was not opened by the job open_run" in said(refused)
     assert plan.read_approval(runs.repository.store, chosen) is None
     assert launching.read(runs.instance, runs.server.repository, chosen) is None
 
@@ -443,7 +443,7 @@ def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> 
         instance=runs.instance, tags={**opened.tags, "lakefs/flow": "unified"}, raise_on_error=False
     )
 
-    assert "clean_runs opened a run of flow clean, and a launch cannot make it unified" in said(ended)
+    assert "clean_runs opened a run of flow clean, and a launch cannot change it to unified" in said(ended)
     assert not run_folder.has_plan(runs.repository.store, opened.run_id)
 
 

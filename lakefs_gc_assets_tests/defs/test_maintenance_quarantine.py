@@ -98,7 +98,7 @@ def test_what_does_not_come_back_fails_the_run_and_is_reported(moved: Moved) -> 
     result = moved.launch(confirm=True)
 
     assert not result.success
-    assert failure(result).startswith("1 object is not there again")
+    assert failure(result).startswith("1 object was not restored")
     assert moved.there() == {KEYS[0], KEYS[2]}
 
 

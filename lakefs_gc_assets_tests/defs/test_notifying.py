@@ -243,7 +243,7 @@ def test_bytes_that_a_sweep_freed_are_posted_and_a_damaged_report_is_named(
         f"{START} sweep of run {plan.run_id} (clean): deleted, 3.0 MiB freed "
         "(1,200 objects of garbage found, 1,100 deleted)"
     )
-    assert second.startswith(f"{START} run {damaged.run_id} ended, and its report cannot be read: ")
+    assert second.startswith(f"{START} run {damaged.run_id} ended, but its report cannot be read: ")
 
 
 def test_no_message_is_lost_to_a_webhook_or_server_that_fails(
@@ -293,7 +293,7 @@ def test_the_second_of_three_messages_that_is_refused_keeps_no_other(
     first, refused, instead, third = (message["text"] for message in receiver.posted)
     assert first == refused == third
     assert instead == (
-        f"{START} Dagster run {runs[1].run_id} ended, and no message about it could be posted: the webhook answered 413"
+        f"{START} Dagster run {runs[1].run_id} ended, but no message about it could be posted: the webhook answered 413"
     )
 
 
@@ -369,13 +369,13 @@ def test_messages_trust_a_private_authority(
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     bundle, context = private_authority.make(tmp_path)
     receiver.encrypt(context)
-    with pytest.raises(CollectionError, match=r"certificate is not trusted: notifications\.ca_bundle names"):
+    with pytest.raises(CollectionError, match=r"certificate is not trusted: notifications\.ca_bundle"):
         notifying.post(receiver.url, "text", clock.sleep)
     if named_by == "environment":
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
     notifying.post(receiver.url, "trusted", clock.sleep, str(bundle) if named_by == "setting" else "")
     assert receiver.posted == [{"text": "trusted"}]
-    with pytest.raises(ConfigurationError, match=r"notifications\.ca_bundle names .*, which is no file"):
+    with pytest.raises(ConfigurationError, match=r"notifications\.ca_bundle .*, which is no file"):
         notifying.post(receiver.url, "text", clock.sleep, str(tmp_path / "gone.pem"))
 
 

@@ -129,7 +129,7 @@ def test_a_signing_key_of_ones_own_leaves_the_credentials_to_the_resource() -> N
         (S3Resource(use_unsigned_session=True), OWN, "use_unsigned_session"),
         (S3Resource(verify=False), OWN, "store.ca_bundle"),
         (S3Resource(use_ssl=False), OWN, "begins with http://"),
-        (LazyPySparkResource(spark_config={}), OWN, "to be an S3Resource of dagster-aws and is a LazyPySparkResource"),
+        (LazyPySparkResource(spark_config={}), OWN, "a LazyPySparkResource, but must be an S3Resource"),
         (None, OWN, "there is none here"),
     ],
 )
@@ -172,7 +172,7 @@ def test_where_there_is_no_deployment_it_is_refused(section: str, tmp_path: Path
         load_all(file)
     with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .* there is none here"):
         getattr(alone, section)
-    with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .*EMR Serverless does not have"):
+    with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .*EMR Serverless cannot use"):
         emr.start_parameters(configuration.emr_serverless, Loaded(configuration, {}))
 
 

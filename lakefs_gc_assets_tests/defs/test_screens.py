@@ -148,14 +148,16 @@ def test_the_proxy_says_who_launches_and_no_launch_can_say_it(screens: Screens) 
     assert launching.user_of(instance, around) is None
     assert launching.approver(instance, through, "Bob", policy) == "Ada Lovelace, as the proxy says"
     assert launching.approver(instance, around, "Bob", policy) == "Bob, as the launch says"
-    with pytest.raises(ConfigurationError, match="say who you are in approved_by, since no proxy does"):
+    with pytest.raises(
+        ConfigurationError, match="enter your name in approved_by for the report, since no proxy names you"
+    ):
         launching.approver(instance, around, " ", policy)
     for name in ("Eve, as the proxy says", "Ada, As The Proxy says; Bob", "Ada; Bob"):
-        with pytest.raises(ConfigurationError, match="names no approver"):
+        with pytest.raises(ConfigurationError, match="is no name of an approver"):
             launching.approver(instance, around, name, policy)
     two = LaunchSettings(approvers=2)
     assert launching.approver(instance, through, "", two) == "Ada Lovelace, as the proxy says"
-    with pytest.raises(ConfigurationError, match="the proxy named nobody for this launch"):
+    with pytest.raises(ConfigurationError, match="the proxy did not name the user of this launch"):
         launching.approver(instance, around, "Bob", two)
 
 
@@ -229,7 +231,11 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
 
     one, two, three = history(screens)
     assert [each["dagster_run"] for each in (one, two, three)] == [refused, first, second]
-    assert (one["ending"], one["run_id"], "collects this repository" in one["error"]) == ("failed", failed.run_id, True)
+    assert (one["ending"], one["run_id"], "is collecting this repository" in one["error"]) == (
+        "failed",
+        failed.run_id,
+        True,
+    )
     garbage = int(two["found_objects"])
     assert (two["ending"], two["mode"], two["flow"]) == ("marked, nothing deleted", "dry run", "clean")
     assert garbage > 10 and int(two["freed_bytes"]) == 0
