@@ -177,8 +177,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
     historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
     try:
         at = STEPS.index(context.asset_key.path[-1])
-        if not (continues := any(assets_to_make(context.run, STEPS[:at]))):
-            historian.plans_cells(context.partition_keys)
+        continues = any(assets_to_make(context.run, STEPS[:at]))
         key, windows = selected(context.partition_keys)
         flow = requested_flow(context.run) if begins else None
         run_id = _open_named(context, collector, key, windows) if begins else collector.require_run(key, windows)

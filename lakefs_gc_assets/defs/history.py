@@ -66,11 +66,9 @@ _REFUSED_KEYS_TAG = ".dagster/lakefs-refused-keys"
 _BETWEEN_KEYS = "\n"
 _REFUSED_IN_A_TICK = 100
 _FAILED, _MADE = dg.AssetPartitionStatus.FAILED, dg.AssetPartitionStatus.MATERIALIZED
-_RECENT_CANCELED = 100
+_RECENT_RUNS = 100
 _UNUSED_SECONDS = 3600
 _ERROR = 1000
-_CELLS_PLANNED = 10
-"""Windows per asset. Each window is an event, which took 15 to 54 ms to store in SQLite."""
 _RECENT_EVENTS = 50
 """Maximum recent events of the history that are searched for a Dagster run that just ended."""
 
@@ -219,27 +217,6 @@ class Historian:
     ) -> "Historian":
         """The historian of a step's Dagster run."""
         return cls(context.instance, names, context.run, context.log.warning)
-
-    def plans_cells(self, cells: Sequence[str]) -> None:
-        """Shows the assets' cells as under way, and as failed if the Dagster run fails.
-
-        Dagster does that itself, unless it stores one planned event for all cells of an asset. It does so to start runs
-        over thousands of windows in time. In that case, the newest windows get events of their own.
-
-        Args:
-            cells: the run's cells, oldest window first.
-        """
-        with self._harmless():
-            kind = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-            # An asset of the run has one event, or all of the first events belong to cells.
-            records = self.instance.get_records_for_run(self.run.run_id, of_type=kind, limit=len(STEPS)).records
-            for event in (record.event_log_entry.dagster_event for record in records):
-                data: Any = event.event_specific_data if event else None
-                if event and data.partitions_subset is not None:
-                    for cell in cells[-_CELLS_PLANNED:]:
-                        planned = data._replace(partition=cell, partitions_subset=None)
-                        planned_event = event._replace(event_specific_data=planned)
-                        self.instance.report_dagster_event(planned_event, self.run.run_id)
 
     def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
         """Tags the Dagster run with the id and the mode of its run."""
@@ -437,8 +414,7 @@ def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectSt
         ended: the report of the newer run, which has ended well.
     """
     keys = _not_waiting(instance, names)
-    left = _failed(instance, names, keys) | _canceled(instance, names, keys)
-    left |= _never_used(instance, names, store, keys, ended.ended_at)
+    left = _failed(instance, names, keys) | _never_used(instance, names, store, keys, ended.ended_at)
     overtaken = sorted(key for key in left if _is_overtaken(store, ended, key))
     for key in overtaken:
         names.partitions.forget(instance, key)
@@ -518,13 +494,6 @@ def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.Dagster
     return keys - {run_key_of(run) for run in waiting if but_for is None or run.run_id != but_for.run_id}
 
 
-def _canceled(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
-    """The keys of canceled Dagster runs, unless the last asset was made for one of their cells."""
-    runs = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.CANCELED]), limit=_RECENT_CANCELED)
-    canceled = keys & {run_key_of(run) for run in runs}
-    return canceled - _cells_with(_MADE, instance, names, canceled)
-
-
 def _never_used(
     instance: dg.DagsterInstance, names: Names, store: ObjectStore, keys: set[str], now: datetime
 ) -> set[str]:
@@ -539,8 +508,14 @@ def _never_used(
 
 
 def _failed(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
-    """The keys with a failed cell."""
-    return _cells_with(_FAILED, instance, names, keys, STEPS)
+    """The keys with a failed cell, and those of failed or canceled runs that made the last asset for no cell.
+
+    Cells without a planned event of their own never count as failed (see `running.FEW_WRITES`).
+    """
+    ended_badly = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+    runs = instance.get_runs(dg.RunsFilter(statuses=ended_badly), limit=_RECENT_RUNS)
+    unmade = keys & {run_key_of(run) for run in runs}
+    return _cells_with(_FAILED, instance, names, keys, STEPS) | unmade - _cells_with(_MADE, instance, names, unmade)
 
 
 def _cells_with(

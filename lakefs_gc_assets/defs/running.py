@@ -69,7 +69,11 @@ class Detail:
 _NORMAL = Detail()
 FEW_WRITES = {"DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS": "1", "DAGSTER_EVENT_BATCH_SIZE": "200"}
 """Variables by which Dagster stores one planned event per asset of a run instead of one per window, and on
-PostgreSQL writes 200 events of windows at once."""
+PostgreSQL writes 200 events of windows at once.
+
+Dagster's open-source storages ignore the windows of such an event. So the UI shows a window as missing until it is
+made, not as under way, nor as failed if the run fails. Dagster has no public way to report either for single windows.
+The asset `collection_history`, its check and the list of runs show failed runs."""
 _NO_ASSET_EVENTS = {"dagster/defer_asset_events": "true"}
 """Tag by which Dagster stores no events of a run's assets. Otherwise it stores two for each window of each asset,
 for pages that cannot be opened on an instance that ends with its process. With 2,001 windows they took 72 seconds of
