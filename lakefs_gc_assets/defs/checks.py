@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pandera.config import ValidationDepth, config_context
 from pandera.pyspark import DataFrameModel, DataFrameSchema, Field
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import LongType, StringType, TimestampType
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -29,11 +29,11 @@ from lakefs_gc_assets.collector.frame.frames import (
     STEPS,
     STORE_DF,
     UNCOMMITTED_DF,
-    Column,
     Frame,
 )
 from lakefs_gc_assets.collector.frame.frames import F as Figures
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.outcomes import Outcome, Why
 from lakefs_gc_assets.collector.reporting import (
     Violation,
     find_empty_live_set,
@@ -47,6 +47,7 @@ from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.pages import table
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, newest_metadata, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
 
@@ -54,6 +55,7 @@ from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persist
 class FrameModel(DataFrameModel):  # type: ignore[type-arg]
     """Base of the pandera models of all frames.
 
+    The run stores frames by the columns of `frames.py`, without pandera. Tests prove that both declare the same.
     pandera ignores `Field(unique=True)` on Spark. `unique` of the class Config is checked.
     """
 
@@ -63,27 +65,61 @@ class FrameModel(DataFrameModel):  # type: ignore[type-arg]
         strict = True
 
 
-def make_model(frame: Frame[Any]) -> type[FrameModel]:
-    """The pandera model of a frame, from its declared columns: names, types, nullability, values, descriptions."""
-    members = {
-        "__doc__": frame.description,
-        "__module__": __name__,
-        "__annotations__": {column.name: from_arrow_type(column.type) for column in frame.columns},
-        **{column.name: _field(column) for column in frame.columns},
-    }
-    return type(frame.name, (FrameModel,), members)
+class LiveFrame(FrameModel):
+    """Addresses that are referenced."""
+
+    address: StringType
+    slice: StringType = Field(nullable=True)
+    slice_window: StringType
 
 
-def _field(column: Column) -> Any:
-    return Field(
-        nullable=column.nullable,
-        isin=list(column.allowed) or None,
-        ge=column.least,
-        description=column.description,
+class UncommittedFrame(LiveFrame):
+    """Every address that is staged or tracked as copied."""
+
+
+class CommittedFrame(LiveFrame):
+    """Every address that a live commit holds; where a run builds on another one, as far as it asks for it."""
+
+
+class StoreFrame(LiveFrame):
+    """Every object of the store that a run looked at."""
+
+    layout: StringType = Field(isin=[layout.value for layout in Layout if layout is not Layout.SPECIAL])
+    issued_at: TimestampType = Field(nullable=True)
+    last_modified: TimestampType
+    size: LongType = Field(ge=0)
+    etag: StringType = Field(nullable=True)
+    storage_class: StringType = Field(nullable=True)
+
+
+class CandidatesFrame(StoreFrame):
+    """Objects that nothing references and that are old enough: what a sweep deletes."""
+
+    why: StringType = Field(nullable=True, isin=[why.value for why in Why])
+
+
+class DeletedReportFrame(LiveFrame):
+    """What became of each candidate."""
+
+    size: LongType = Field(ge=0)
+    # Copies are made and undone outside of a sweep, which has receipts of its own.
+    outcome: StringType = Field(
+        isin=[each.value for each in Outcome if each not in (Outcome.COPIED, Outcome.RESTORED, Outcome.PURGED)]
     )
+    error: StringType = Field(nullable=True)
+    decided_at: TimestampType
+    attempt: StringType = Field(nullable=True)
+    version_id: StringType = Field(nullable=True)
+    copy_etag: StringType = Field(nullable=True)
 
 
-MODELS: dict[str, type[FrameModel]] = {name: make_model(FRAMES[name]) for name in STEPS}
+MODELS: dict[str, type[FrameModel]] = {
+    "store_df": StoreFrame,
+    "uncommitted_df": UncommittedFrame,
+    "committed_df": CommittedFrame,
+    "candidates": CandidatesFrame,
+    "deleted_report": DeletedReportFrame,
+}
 """Models of the assets' frames."""
 
 _Find = Callable[["Checked"], list[Violation]]

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.reporting import Violation
-from lakefs_gc_assets.defs.checks import MODELS, FrameModel, broken_rules, shape_violations
+from lakefs_gc_assets.defs.checks import MODELS, FrameModel, StoreFrame, broken_rules, shape_violations
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.running import failure_of
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -127,26 +127,23 @@ def test_rows_that_break_a_rule_are_counted(spark: SparkSession) -> None:
     }
 
 
-STORE_MODEL: Any = MODELS["store_df"]
-
-
-class _Pattern(STORE_MODEL):  # type: ignore[misc]
+class _Pattern(StoreFrame):
     address: StringType = Field(str_startswith="data/")
 
 
-class _OwnCheck(STORE_MODEL):  # type: ignore[misc]
+class _OwnCheck(StoreFrame):
     @check("address")
     def is_below_data(cls, frame: DataFrame) -> bool:
         return frame.filter(~frame.address.startswith("data/")).isEmpty()
 
 
-class _OfTheFrame(STORE_MODEL):  # type: ignore[misc]
+class _OfTheFrame(StoreFrame):
     @dataframe_check
     def lies_below_data(cls, frame: DataFrame) -> bool:
         return frame.filter(~frame.address.startswith("data/")).isEmpty()
 
 
-class _Unique(STORE_MODEL):  # type: ignore[misc]
+class _Unique(StoreFrame):
     class Config:
         unique: ClassVar = ["address"]
 
@@ -409,10 +406,18 @@ def test_every_frame_and_column_is_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_says_what_its_frame_says(name: str) -> None:
+def test_a_model_has_the_values_and_the_description_of_its_frame(name: str) -> None:
     columns = MODELS[name].to_schema().columns
-    assert {column: field.description for column, field in columns.items()} == {
-        column.name: column.description for column in FRAMES[name].columns
+
+    def rules(column: str) -> dict[str, Any]:
+        return {rule.name: next(iter(rule.statistics.values())) for rule in columns[column].checks}
+
+    assert {column: rules(column) for column in columns} == {
+        column.name: {
+            **({"isin": list(column.allowed)} if column.allowed else {}),
+            **({} if column.least is None else {"greater_than_or_equal_to": column.least}),
+        }
+        for column in FRAMES[name].columns
     }
     assert MODELS[name].__doc__ == FRAMES[name].description
 
