@@ -133,16 +133,9 @@ def load(file: Path) -> Loaded:
 def load_all(file: Path) -> tuple[Loaded, ...]:
     """The configuration of each repository of a file.
 
-    Raises ConfigurationError, also for a reference to a Dagster resource: with a configuration file there is none.
+    Raises ConfigurationError.
     """
-    configurations = all_from(read(file), str(file))
-    for loaded in configurations:
-        for section, key in loaded.configuration.resource_keys.items():
-            raise ConfigurationError(
-                f"{file}: {section}.resource names {key}, which only a project of your own can have: write its "
-                f"settings under `{section}`, or use the component in that project"
-            )
-    return configurations
+    return all_from(read(file), str(file))
 
 
 def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:

@@ -93,7 +93,7 @@ class StoreSettings(Settings):
 
     resource: str = Field(
         default="",
-        description="In a project of your own: key of dagster-aws's S3Resource there. It supplies endpoint, region, "
+        description="Key of dagster-aws's S3Resource in your Dagster project. It supplies endpoint, region, "
         "profile and keys that are not set here.",
     )
     endpoint_url: str = Field(
@@ -424,7 +424,7 @@ class SparkSettings(Settings):
     )
     resource: str = Field(
         default="",
-        description="In a project of one's own: key of dagster-pyspark's LazyPySparkResource or PySparkResource there, "
+        description="Key of dagster-pyspark's LazyPySparkResource or PySparkResource in your Dagster project, "
         "whose spark_config holds where nothing else is set here.",
     )
     remote: str = Field(default="", description="Spark Connect endpoint, such as sc://host; replaces the master.")
@@ -453,7 +453,8 @@ RELAXABLE = tuple(
 def lacks_deployment(section: str, resource: str) -> ConfigurationError:
     """The error for a section that names a resource of a Dagster deployment outside of one."""
     return ConfigurationError(
-        f"{section}.resource is {resource}, a resource of a Dagster deployment, and there is none here"
+        f"{section}.resource is {resource}, a resource of a Dagster deployment, and there is none here: write its "
+        f"settings under `{section}`"
     )
 
 

@@ -232,7 +232,9 @@ def test_the_configuration_file_is_used_and_its_secrets_are_not_shown(
     dg.Definitions.validate_loadable(loaded)
     partitions = loaded.resolve_asset_graph().get(dg.AssetKey("store_df")).partitions_def
     assert "gc_runs_measurements" in repr(partitions)
-    assert set(loaded.get_repository_def().get_top_level_resources()) == {"collector", "frames"}
+    assert set(loaded.get_repository_def().get_top_level_resources()) == {
+        *("collector", "frames", "lakefs", "store", "pyspark")
+    }
     assert SECRET not in repr(loaded)
 
 

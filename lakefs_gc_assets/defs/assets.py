@@ -29,7 +29,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address, undo_link
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names, assets_to_make, requested_flow, run_id_in, selected
-from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.tasks import Rows
@@ -123,7 +123,6 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
         kinds={"pyspark", "parquet"},
-        required_resource_keys={names.collector},
         io_manager_key=names.qualified("frames"),
         pool=names.pool,
         metadata=metadata,
@@ -131,13 +130,15 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         # A step that launches all five assets instead makes no frame itself.
         output_required=False,
     )
+    @names.bound
     def asset(
-        context: dg.AssetExecutionContext, **frames: StoredFrame[Any] | NotBegun
+        context: dg.AssetExecutionContext,
+        collector: dg.ResourceParam[Collector],
+        **frames: StoredFrame[Any] | NotBegun,
     ) -> Iterator[dg.Output[StoredFrame[Any]]]:
         if not_begun := [frame for frame in frames.values() if isinstance(frame, NotBegun)]:
             _launch_whole(context, names, not_begun[0])
             return
-        collector = collector_of(names, context)
         try:
             stored = compute(context, collector=collector, **frames)
         except RunEnded as ended:

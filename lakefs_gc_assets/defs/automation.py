@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs.partitions import (
     Names,
     for_each_ended_run,
 )
-from lakefs_gc_assets.defs.resources import collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings
@@ -103,7 +103,6 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         name=names.qualified("follow_deleted_report"),
         job_name=names.qualified("collect"),
         minimum_interval_seconds=settings.sensor_interval_seconds,
-        required_resource_keys={names.collector},
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} "
         f"{_hours_in_words(settings.optimized_every_hours)} after the start of each run that deleted and succeeded. It "
@@ -111,8 +110,10 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         "run recorded as undeletable; after any other failure, launch that run again or a clean one. Its runs are dry "
         "runs unless the configuration file sets `sweep`. The interval is automation.optimized_every_hours.",
     )
-    def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        collector = collector_of(names, context)
+    @names.bound
+    def sensor(
+        context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]
+    ) -> dg.RunRequest | dg.SkipReason:
         repository = collector.open()
         cadence, now = timedelta(hours=settings.optimized_every_hours), repository.clock.now()
         followed = context.cursor or None

@@ -46,7 +46,7 @@ from lakefs_gc_assets.defs.failures import between_steps, end_run, readable, sum
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.pages import table
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, newest_metadata, selected
-from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
@@ -248,9 +248,8 @@ class Checked:
         return self.stored(FRAMES[self.frame_name])
 
 
-def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -> Checked:
+def _checked(context: dg.AssetCheckExecutionContext, collector: Collector, names: Names, asset: str) -> Checked:
     """The run of the Dagster run, or else the last run that made the asset. Raises dagster.Failure."""
-    collector = collector_of(names, context)
     shown = newest_metadata(context.instance, names.asset(asset))
     run_id = str(shown["run_id"]) if "run_id" in shown else None
     if cells := names.partitions.covered(context.instance, context.run):
@@ -279,11 +278,11 @@ def _check(
         description=description,
         blocking=blocking,
         additional_deps=[names.asset(other) for other in others],
-        required_resource_keys={names.collector},
         pool=names.pool,
     )
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        checked = _checked(context, names, asset)
+    @names.bound
+    def check(context: dg.AssetCheckExecutionContext, collector: dg.ResourceParam[Collector]) -> dg.AssetCheckResult:
+        checked = _checked(context, collector, names, asset)
         try:
             with between_steps(checked.collector, checked.run_id, holds_lock=checked.ends_run):
                 frame, violations = checked.frame, find(checked)

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.partitions import Names
-from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, full_disk
 from lakefs_gc_assets.spark.faults import from_spark
 
@@ -114,12 +114,16 @@ def collector_op(
         @dg.op(
             name=names.qualified(name),
             description=description,
-            required_resource_keys={names.collector},
             pool=names.pool if in_pool else None,
         )
-        def op(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
+        @names.bound
+        def op(
+            context: dg.OpExecutionContext,
+            collector: dg.ResourceParam[Collector],
+            config: config_type,  # type: ignore[valid-type]
+        ) -> None:
             with readable():
-                work(context, collector_of(names, context), config)
+                work(context, collector, config)
 
         return op
 

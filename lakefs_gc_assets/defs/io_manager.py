@@ -23,7 +23,7 @@ from lakefs_gc_assets.defs.failures import between_steps, readable
 from lakefs_gc_assets.defs.history import forget_unused
 from lakefs_gc_assets.defs.pages import column_lineage, place, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, run_keys_of, selected
-from lakefs_gc_assets.defs.resources import Collector, collector_of, session
+from lakefs_gc_assets.defs.resources import Collector, session
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation, counted
 from lakefs_gc_assets.results import Table
 
@@ -148,7 +148,8 @@ def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
 
     @dg.io_manager(config_schema={}, required_resource_keys={names.collector}, description=FrameIOManager.__doc__)
     def frames(context: dg.InitResourceContext) -> FrameIOManager:
-        return FrameIOManager(collector_of(names, context))
+        resources: Any = context.resources
+        return FrameIOManager(resources.original_resource_dict[names.collector])
 
     return frames
 

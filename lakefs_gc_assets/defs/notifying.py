@@ -28,7 +28,7 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.jobs import ApprovableGarbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
-from lakefs_gc_assets.defs.resources import Collector, collector_of, end_of
+from lakefs_gc_assets.defs.resources import Collector, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, counted
 
 if TYPE_CHECKING:
@@ -162,14 +162,18 @@ def _tell_of_failures(names: Names, loaded: Loaded, clock: Clock, jobs: Collecti
 
 
 def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefinition:
-    def tell(context: dg.SensorEvaluationContext, run: dg.DagsterRun, _: str) -> str | None:
-        return _ended(context, names, run) if _collects(names, run) else None
+    @names.bound
+    def evaluate(context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]) -> dg.SensorResult:
+        def tell(context: dg.SensorEvaluationContext, run: dg.DagsterRun, _: str) -> str | None:
+            return _ended(context, collector, names, run) if _collects(names, run) else None
+
+        react = _teller(tell, names, loaded, _ENDS, clock)
+        return for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, react)(context)
 
     return dg.SensorDefinition(
         name=names.qualified("tell_of_runs"),
-        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, _teller(tell, names, loaded, _ENDS, clock)),
+        evaluation_fn=evaluate,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        required_resource_keys={names.collector},
         description=f"Posts the outcome of each run of {names.repository} that came to its end to "
         "notifications.ended_webhook. It starts no runs.",
     )
@@ -239,10 +243,9 @@ def _failed(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, mess
     return f"{_of(names)} {run.job_name}{about} failed: {why}"
 
 
-def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun) -> str | None:
+def _ended(context: dg.SensorEvaluationContext, collector: Collector, names: Names, run: dg.DagsterRun) -> str | None:
     """A message about the end of a run, from its report; None if this Dagster run made no report."""
     record = context.instance.get_run_record_by_id(run.run_id)
-    collector = collector_of(names, context)
     store = collector.open(to_read=True).store
     run_id = _run_of(context.instance, names, run, collector)
     if run_id is None or record is None or record.start_time is None:

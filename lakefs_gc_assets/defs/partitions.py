@@ -7,10 +7,11 @@ A key of the dimension run_id is the time and the id of an opened run, or any na
 run. Earlier versions added ids without the time, which mean the same.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import dagster as dg
 
@@ -30,6 +31,7 @@ FOLLOWED_TAG = "lakefs/followed_run_id"
 _FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
 """Statuses of Dagster runs that are under way or wait."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 _CHUNK = 1000
 _EVENTS_IN_A_TICK = 100
 """Maximum ends of runs that a tick reads."""
@@ -299,15 +301,34 @@ class Names:
 
     @property
     def collector(self) -> str:
-        """Key of the resource that its assets, jobs and sensors use; `resources.collector_of` looks it up.
+        """Key of the resource that its assets, jobs and sensors use.
 
         Each repository has its own key. If two in one code location shared one, Dagster would refuse them. Resources of
         Definitions: "have different resources with same key 'collector'". Resources bound by `dg.with_resources`:
         "Conflicting versions of resource with key 'collector' were provided to different assets", since the UI
-        materializes all assets by one implicit job. An object without a key would not reach the deployment's own
-        resources, which `store.resource` and `spark.resource` name: Dagster gives them only to declared keys.
+        materializes all assets by one implicit job.
         """
         return self.qualified("collector")
+
+    def bound(self, function: Function) -> Function:
+        """The function for Dagster, with its parameter `collector` renamed to this repository's key.
+
+        Dagster takes the keys of resources from the names of typed parameters.
+        """
+        if not self.apart:
+            return function
+        signature, key = inspect.signature(function), self.collector
+
+        def renamed(*args: Any, **given: Any) -> Any:
+            return function(*args, collector=given.pop(key), **given)
+
+        parameters = [
+            each.replace(name=key) if each.name == "collector" else each for each in signature.parameters.values()
+        ]
+        renamed.__name__, renamed.__doc__ = function.__name__, function.__doc__
+        renamed.__annotations__ = {each.name: each.annotation for each in parameters}
+        vars(renamed)["__signature__"] = inspect.Signature(parameters)
+        return cast("Function", renamed)
 
 
 def one_op_job(

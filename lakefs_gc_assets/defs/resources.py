@@ -1,17 +1,18 @@
-"""The resource of the graph: the collector of a repository.
+"""The resources of a repository: `lakefs`, `store`, `pyspark`, and the `collector` that assets and jobs use.
 
-Settings of its store and of Spark may come from existing resources of the Dagster deployment: `store.resource` and
-`spark.resource` name these by their keys. Settings beside these names take precedence.
+`store` and `pyspark` may be resources that the deployment has, such as dagster-aws's S3Resource. `store.resource` and
+`spark.resource` are their keys. Settings beside these keys take precedence.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from dagster_spark.utils import flatten_dict
+from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import plan as plans
@@ -39,8 +40,6 @@ _opened: dict[tuple[str, str], OpensStore] = {}
 """Stores that this process opened last, by name and repository, for use if the server is gone."""
 
 
-_NEEDED = ("lakefs", "store", "collection", "spark")
-"""Sections of the configuration whose secrets a run needs; only sensors need the webhooks of notifications."""
 _DEFAULT = SparkSettings()
 _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
 """Spark properties that have a setting of their own, which does more than the property."""
@@ -54,6 +53,26 @@ def session(settings: SparkSettings) -> SparkSession:
     return spark
 
 
+class CollectorSpark(LazyPySparkResource):
+    """The Spark session of runs, by the section `spark`; it starts on first use."""
+
+    _settings: SparkSettings = PrivateAttr()
+
+    def __init__(self, settings: SparkSettings) -> None:
+        super().__init__(spark_config=settings.config)
+        self._settings = settings
+
+    @property
+    def settings(self) -> SparkSettings:
+        """The settings of the session."""
+        return self._settings
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The session that steps of runs use too."""
+        return session(self._settings)
+
+
 @dataclass(frozen=True, eq=False)
 class Collector:
     """The repository that is collected, with everything a step needs to reach it.
@@ -62,13 +81,14 @@ class Collector:
 
     Attributes:
         configuration: the configuration with secrets.
-        from_deployment: the deployment's own resources, by the keys that `store.resource` and `spark.resource` name.
+        deployed_store, deployed_spark: the resources that `store.resource` and `spark.resource` name, if any.
         launch: the Dagster run of this process.
     """
 
     configuration: Configuration = field(repr=False)
     clock: Clock
-    from_deployment: Mapping[str, object] = field(default_factory=dict, repr=False)
+    deployed_store: object = field(default=None, repr=False)
+    deployed_spark: object = field(default=None, repr=False)
     launch: Launch = field(default_factory=Launch, repr=False)
 
     @classmethod
@@ -90,13 +110,13 @@ class Collector:
     def store(self) -> StoreSettings:
         """Settings of the store, completed by the deployment's S3Resource. Raises ConfigurationError."""
         own = self.configuration.store
-        return with_s3(own, self.from_deployment.get(own.resource)) if own.resource else own
+        return with_s3(own, self.deployed_store) if own.resource else own
 
     @property
     def spark(self) -> SparkSettings:
         """Settings of Spark, completed by the deployment's Spark resource. Raises ConfigurationError."""
         own = self.configuration.spark
-        return with_spark(own, self.from_deployment.get(own.resource)) if own.resource else own
+        return with_spark(own, self.deployed_spark) if own.resource else own
 
     def open(self, *, to_read: bool = False) -> OpenRepository:
         """Asks the server for the repository and opens its store, to collect it or only to read it.
@@ -183,35 +203,51 @@ class Collector:
         return SparkEngine(spark, spark_session.TASKS_PER_CORE * spark_session.parallelism(spark))
 
 
-def collector_resource(loaded: Loaded, clock: Clock) -> dg.ResourceDefinition:
-    """The collector of a repository, which a launch cannot configure. Secrets are read when a run begins."""
-    keys = set(loaded.configuration.resource_keys.values())
-    secrets = {setting: variable for setting, variable in loaded.secret_variables.items() if setting[0] in _NEEDED}
-    needed = replace(loaded, secret_variables=secrets)
+def define(names: Names, loaded: Loaded, clock: Clock) -> dict[str, dg.ResourceDefinition]:
+    """The resources of a repository by their keys, without those that the deployment has.
 
-    @dg.resource(config_schema={}, required_resource_keys=keys, description=Collector.__doc__)
+    A launch cannot configure them: it could replace every value of a ConfigurableResource, such as the server. Secrets
+    are read when a run begins. Each resource reads those of its own section, since only sensors need the webhooks.
+    """
+    written = loaded.configuration
+    lakefs_key = names.qualified("lakefs")
+    store_key = written.store.resource or names.qualified("store")
+    spark_key = written.spark.resource or names.qualified("pyspark")
+
+    def read(*sections: str) -> Configuration:
+        secrets = {place: variable for place, variable in loaded.secret_variables.items() if place[0] in sections}
+        return replace(loaded, secret_variables=secrets).with_secrets()
+
+    @dg.resource(
+        config_schema={}, required_resource_keys={lakefs_key, store_key, spark_key}, description=Collector.__doc__
+    )
     def collector(context: dg.InitResourceContext) -> Collector:
         if context.run is not None:
             launching.require_own_values(context.run.run_config)
         # As an attribute of `resources`, an S3Resource would be its boto3 client.
-        theirs = {key: context.resources.original_resource_dict[key] for key in keys}
-        return Collector(needed.with_secrets(), clock, theirs, launch_of(context))
+        given: Any = context.resources.original_resource_dict
+        store, spark = given[store_key], given[spark_key]
+        sections = {"lakefs": given[lakefs_key]}
+        if not written.store.resource:
+            sections["store"] = store
+        if not written.spark.resource:
+            sections["spark"] = spark.settings
+        own = read("collection", *(section for section in written.resource_keys))
+        return Collector(own.model_copy(update=sections), clock, store, spark, launch_of(context))
 
-    return collector
+    resources = {
+        names.collector: collector,
+        lakefs_key: _value(lambda: read("lakefs").lakefs, f"The lakeFS server of {names.repository}."),
+    }
+    if not written.store.resource:
+        resources[store_key] = _value(lambda: read("store").store, f"The object store of {names.repository}.")
+    if not written.spark.resource:
+        resources[spark_key] = _value(lambda: CollectorSpark(read("spark").spark), CollectorSpark.__doc__)
+    return resources
 
 
-class _WithResources(Protocol):
-    """A context of Dagster: of an op, an asset, a check, a sensor or another resource."""
-
-    @property
-    def resources(self) -> Any:
-        """The resources by their keys."""
-
-
-def collector_of(names: Names, context: _WithResources) -> Collector:
-    """The collector of a repository in a context that requires it."""
-    collector: Collector = getattr(context.resources, names.collector)
-    return collector
+def _value(read: Callable[[], object], description: str | None) -> dg.ResourceDefinition:
+    return dg.ResourceDefinition(lambda _: read(), config_schema={}, description=description)
 
 
 def launch_of(context: dg.InitResourceContext) -> Launch:

@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, asset_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed, one_line
-from lakefs_gc_assets.settings import LaunchSettings
+from lakefs_gc_assets.settings import LaunchSettings, lacks_deployment
 
 
 class Watch(Protocol):
@@ -144,6 +144,8 @@ def execute_approved(
 
 
 def _collect_job(loaded: Loaded, clock: Clock, progress: LogLine, detail: Detail) -> dg.JobDefinition:
+    for section, key in loaded.configuration.resource_keys.items():
+        raise lacks_deployment(section, key)
     definitions = build(loaded, clock, loggers={"console": line_logger(progress, detail)})
     return definitions.resolve_job_def(Names.from_loaded(loaded).qualified("collect"))
 

@@ -12,10 +12,9 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import assets, automation, checks, history, jobs, maintenance, notifying
+from lakefs_gc_assets.defs import assets, automation, checks, history, jobs, maintenance, notifying, resources
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
-from lakefs_gc_assets.defs.resources import collector_resource
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration
 
@@ -120,7 +119,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
             *notifying.define(names, loaded, clock, {collecting.name, *(job.name for job in of_one_op)}),
         ],
         resources={
-            names.collector: collector_resource(loaded, clock),
+            **resources.define(names, loaded, clock),
             names.qualified("frames"): frame_io_manager(names),
         },
     )

@@ -139,7 +139,7 @@ class _OwnCheck(StoreFrame):
 
 class _OfTheFrame(StoreFrame):
     @dataframe_check
-    def lies_below_data(cls, frame: DataFrame) -> bool:
+    def lies_below_data(cls, frame: DataFrame) -> bool:  # type: ignore[misc]
         return frame.filter(~frame.address.startswith("data/")).isEmpty()
 
 

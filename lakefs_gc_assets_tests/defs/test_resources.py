@@ -6,14 +6,15 @@ from urllib.parse import unquote, urlparse
 
 import dagster as dg
 import pytest
+from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import loaded_from
-from lakefs_gc_assets.defs.resources import Collector, collector_resource, launch_of, session
+from lakefs_gc_assets.defs.resources import Collector, launch_of, session
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Configuration, SparkSettings
+from lakefs_gc_assets.settings import Configuration, LakeFSSettings, SparkSettings, StoreSettings
 from lakefs_gc_assets.spark.session import parallelism, properties
 
 
@@ -86,7 +87,7 @@ def test_a_repository_without_a_name_is_not_opened() -> None:
         Collector(Configuration(), SystemClock()).open()
 
 
-@pytest.mark.parametrize("name", ["collector", "frames", "lakefs", "collection", "spark"])
+@pytest.mark.parametrize("name", ["collector", "frames", "lakefs", "store", "pyspark", "collection", "spark"])
 def test_a_launch_can_configure_no_resource(name: str) -> None:
     job = build(loaded_from({"repository": "repo"}, "gc.yaml"), SystemClock()).resolve_job_def("open_run")
     values = {"endpoint": "http://evil", "sweep": True, "remote": "sc://evil"}
@@ -97,10 +98,38 @@ def test_a_launch_can_configure_no_resource(name: str) -> None:
 
 def test_a_run_needs_no_secrets_of_sensors() -> None:
     content = {"repository": "repo", "notifications": {"failure_webhook": {"env": "SET_FOR_SENSORS_ALONE"}}}
-    resource = collector_resource(loaded_from(content, "gc.yaml"), SystemClock())
+    resources = build(loaded_from(content, "gc.yaml"), SystemClock()).resources or {}
 
-    with dg.build_init_resource_context() as context:
-        assert resource(context).configuration.repository == "repo"
+    with dg.build_resources(resources) as opened:
+        assert opened.collector.configuration.repository == "repo"
+
+
+def test_the_page_of_resources_shows_what_the_collector_uses() -> None:
+    repository = build(loaded_from({"repository": "repo"}, "gc.yaml"), SystemClock()).get_repository_def()
+
+    shown = repository.get_top_level_resources()
+    assert shown["collector"].required_resource_keys == {"lakefs", "store", "pyspark"}
+    assert shown.keys() == {"collector", "frames", "lakefs", "store", "pyspark"}
+    asset = repository.asset_graph.get(dg.AssetKey("store_df")).assets_def
+    assert asset.required_resource_keys == shown.keys()
+
+
+def test_assets_of_ones_own_use_the_resources_of_runs(spark: SparkSession) -> None:
+    content = {"repository": "repo", "lakefs": {"endpoint": "http://lakefs:8000"}, "store": {"region": "eu-north-1"}}
+    given: list[object] = []
+
+    @dg.asset
+    def own(
+        lakefs: dg.ResourceParam[LakeFSSettings], store: dg.ResourceParam[StoreSettings], pyspark: LazyPySparkResource
+    ) -> None:
+        given.extend((lakefs.endpoint, store.region, pyspark.spark_session.sparkContext.applicationId))
+
+    merged = dg.Definitions.merge(
+        build(loaded_from(content, "gc.yaml"), SystemClock()),
+        dg.Definitions(assets=[own], jobs=[dg.define_asset_job("make_own", [own])]),
+    )
+    assert merged.resolve_job_def("make_own").execute_in_process().success
+    assert given == ["http://lakefs:8000", "eu-north-1", spark.sparkContext.applicationId]
 
 
 def test_the_instance_tells_when_dagster_runs_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,15 @@ from dagster_aws.s3 import S3Resource, s3_resource
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.configuration_file import Loaded, load_all, loaded_from
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load_all, loaded_from
+from lakefs_gc_assets.definitions import defs
 from lakefs_gc_assets.defs import emr, resources
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.running import AskedRun, execute
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import Configuration, SparkSettings, StoreSettings
+from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
@@ -161,19 +163,42 @@ def test_another_kind_of_resource_is_no_spark() -> None:
         resources.with_spark(SparkSettings(resource="s3"), S3Resource())
 
 
+def test_a_configuration_file_may_name_resources_of_the_code_location(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lakefs-gc.yaml"
+    file.write_text("repositories: [{repository: one}, {repository: two}]\nstore: {resource: s3}\n")
+    monkeypatch.setenv(CONFIGURATION_VARIABLE, str(file))
+    collected: list[tuple[str, str]] = []
+
+    @dg.asset
+    def own(collector_one: dg.ResourceParam[Collector], collector_two: dg.ResourceParam[Collector]) -> None:
+        collected.extend((each.repository, each.store.region) for each in (collector_one, collector_two))
+
+    theirs = dg.Definitions(
+        assets=[own], jobs=[dg.define_asset_job("job", [own])], resources={"s3": S3Resource(region_name="eu-central-1")}
+    )
+    merged = dg.Definitions.merge(defs(), theirs)
+    dg.Definitions.validate_loadable(merged)
+    assert merged.resolve_job_def("job").execute_in_process().success
+    assert collected == [("one", "eu-central-1"), ("two", "eu-central-1")]
+    assert "store_one" not in merged.get_repository_def().get_top_level_resources()
+
+
 @pytest.mark.parametrize("section", ["store", "spark"])
 def test_where_there_is_no_deployment_it_is_refused(section: str, tmp_path: Path) -> None:
     file = tmp_path / "lakefs-gc.yaml"
     file.write_text(f"repository: repo\n{section}: {{resource: there}}\n")
-    configuration = Configuration.model_validate({"repository": "repo", section: {"resource": "there"}})
-    alone = Collector(configuration, SystemClock())
+    (loaded,) = load_all(file)
+    alone = Collector(loaded.configuration, SystemClock())
 
-    with pytest.raises(ConfigurationError, match=rf"{section}\.resource names there"):
-        load_all(file)
-    with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .* there is none here"):
+    message = rf"{section}\.resource is there, .* there is none here: write its settings under `{section}`"
+    with pytest.raises(ConfigurationError, match=message):
         getattr(alone, section)
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigurationError, match=message):
+        execute(loaded, AskedRun(), print, SystemClock(), instance)
     with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .*EMR Serverless cannot use"):
-        emr.start_parameters(configuration.emr_serverless, Loaded(configuration, {}))
+        emr.start_parameters(loaded.configuration.emr_serverless, loaded)
 
 
 def test_a_client_of_boto3_is_no_resource() -> None:

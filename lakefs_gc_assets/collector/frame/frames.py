@@ -4,7 +4,8 @@ A frame is a table that a run stores beside its plan. Its figures are facts that
 the report, the checks and the UI read them. Its manifest stores them under these names.
 
 The Arrow schemas of stored frames and their descriptions in the UI follow from the columns. The pandera models of
-`defs/checks.py` declare the same columns, as a test proves. Addresses are relative to the storage namespace, times UTC, sizes bytes.
+`defs/checks.py` declare the same columns, as a test proves. Addresses are relative to the storage namespace, times UTC,
+sizes bytes.
 """
 
 from collections.abc import Mapping
