@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.page import garbage
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.figures import SWEEP, of_step
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
@@ -192,12 +192,10 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             from_start=any(assets_to_make(context.run, STEPS[:1])),
             name=None if run_id_in(key) else key,
         )
-        permit = launching.read(context.instance, collector.name, run_id)
+        permit = launching.find(context.instance, collector.name, run_id, context.run)
         if permit is None and request.name is not None:
             permit = launching.BY_MATERIALIZING
-        if flow is not None:
-            launching.require_flow(permit, flow)
-        with step(request, _spark_host(context, collector, permit)) as current:
+        with step(request, _spark_host(context, collector, permit, flow)) as current:
             if not continues:
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
@@ -268,14 +266,17 @@ def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> 
     return Names(collector.name, apart=len(context.asset_key.path) > 1)
 
 
-def _spark_host(context: dg.AssetExecutionContext, collector: Collector, permit: Permit | None) -> StepHost[Rows]:
+def _spark_host(
+    context: dg.AssetExecutionContext, collector: Collector, permit: Permit | None, flow: Flow | None
+) -> StepHost[Rows]:
     """Runs a step with the repository's resource and on Spark.
 
     Args:
         permit: the run's permit; None if a user materializes assets without opening a run.
+        flow: the requested flow of a run that begins.
     """
     return StepHost(
-        open=partial(collector.open_for, permit),
+        open=partial(collector.open_for, permit, flow),
         last_opened=collector.last_opened,
         engine=lambda repository: collector.engine(repository.settings),
         now=collector.clock.now,

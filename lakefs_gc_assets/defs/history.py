@@ -30,6 +30,7 @@ from lakefs_gc_assets.defs.pages import bullets, figure_definitions
 from lakefs_gc_assets.defs.partitions import (
     FLOW_TAG,
     REPOSITORY_TAG,
+    RUN_TAG,
     UNFINISHED,
     Names,
     newest_metadata,
@@ -44,8 +45,6 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 HISTORY = "collection_history"
 SWEEPS = "sweeps"
 MODE_TAG = "lakefs/mode"
-RUN_TAG = "lakefs/run_id"
-"""Tag with the id that the jobs approve and restore need; Dagster shows an id of its own beside it."""
 APPROVED_BY_TAG = "lakefs/approved_by"
 APPROVED_SWEEP = "approved sweep"
 ENDING_TAG = "lakefs/ending"
@@ -484,7 +483,7 @@ def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> 
     store = collector.store_at_hand()
     if run_id is None:
         return bool(plans.runs_named(store, key))
-    return launching.read(instance, collector.name, run_id) is not None or run_folder.has_plan(store, run_id)
+    return launching.find(instance, collector.name, run_id) is not None or run_folder.has_plan(store, run_id)
 
 
 def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.DagsterRun | None = None) -> set[str]:

@@ -21,10 +21,10 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import LaunchConfig, collector_op
-from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG, RUN_TAG
+from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.pages import launchpad
-from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG, Names, key_of, one_op_job, run_id_in
+from lakefs_gc_assets.defs.partitions import RUN_TAG, WHY_CLEAN_TAG, Names, key_of, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs import layout
@@ -86,8 +86,7 @@ def open_run(
             )
     tags = partitions.tags(key, covered, flow.value)
     if permit is not None:
-        launching.write(instance, collector.name, run_id, permit)
-        tags |= permit.tags
+        tags |= {RUN_TAG: run_id, **launching.tags(instance, collector.name, run_id, permit)}
     if why_clean is not None:
         tags[WHY_CLEAN_TAG] = why_clean[:_TAG_LENGTH]
     return OpenedRun(run_id, covered, tags, why_clean)
@@ -228,10 +227,8 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         if permit is None:
             relaxed = launching.relaxed_by(config.relax, policy)
             permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=relaxed)
-        launching.require_flow(permit, Flow(config.flow))
-        settings, _ = launching.settle(collector.configuration.collection, policy, permit)
+        settings, _ = launching.settle(collector.configuration.collection, policy, permit, Flow(config.flow))
         opened = open_run(context.instance, collector, Flow(config.flow), permit, config.windows)
-        launching.use_ticket(context.instance, collector.name, context.run_tags)
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
         if collector.configuration.collection.sweep and not settings.sweep:
@@ -306,13 +303,13 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id, APPROVED_BY_TAG: approver})
                 return
             approver = f"{first}; {approver}"
-        launching.write(context.instance, collector.name, run_id, permit)
         passes.give(repository.store, manifest, repository.clock.now(), approver)
         earlier_runs.forget(repository.store, run_id)
         tags = names.partitions.add_again(context.instance, plan)
         approval = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: approver}
         context.instance.add_run_tags(context.run_id, approval)
-        hand_on(context, {**tags, **permit.tags, **approval})
+        permitted = launching.tags(context.instance, collector.name, run_id, permit)
+        hand_on(context, {**tags, **permitted, **approval})
 
     description = (
         f"Deletes the candidates of a dry run of {names.repository}: give its id. The log and the page of the run "
@@ -332,5 +329,7 @@ def _with_relaxable(config: type[LaunchConfig], policy: LaunchSettings) -> type[
 
 
 def hand_on(context: dg.OpExecutionContext | dg.AssetExecutionContext, tags: Mapping[str, str]) -> None:
-    """Sets tags for the run that the sensor launches."""
-    context.instance.add_run_tags(context.run_id, {OPENED_TAG_PREFIX + name: value for name, value in tags.items()})
+    """Sets tags for the run that the sensor launches. Its permit is found by those that this Dagster run shares."""
+    shared = {name: tags[name] for name in (RUN_TAG, launching.PERMIT_TAG) if name in tags}
+    handed_on = {OPENED_TAG_PREFIX + name: value for name, value in tags.items()}
+    context.instance.add_run_tags(context.run.run_id, shared | handed_on)

@@ -2,11 +2,13 @@
 
 Any user of the UI can launch any job with any tags and any configuration, so neither proves who requested a run. The
 configuration file and a permit decide the actions of a run. The job open_run, the job approve, a schedule or the sensor
-writes the permit to Dagster's database, into a table that no GraphQL mutation writes. A proxy that authenticates users
-can name the launcher of a run: `ProxyRunCoordinator` writes that name into the same table.
+gives the permit, as a tag that is signed for one run. The key of signatures is in Dagster's database, in a table that
+no GraphQL request reads or writes. A proxy that authenticates users can name the launcher of a run:
+`ProxyRunCoordinator` writes that name into the same table.
 """
 
 import hashlib
+import hmac
 import json
 import secrets
 from collections.abc import Iterator, Mapping
@@ -19,6 +21,7 @@ from pydantic import Field, ValidationError, create_model
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import describe_loosened
+from lakefs_gc_assets.defs.partitions import RUN_TAG
 from lakefs_gc_assets.errors import ConfigurationError, printable
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, FlowName, LaunchSettings
 
@@ -27,6 +30,9 @@ Relaxed: TypeAlias = dict[str, bool | int | float]
 
 LOOSENED_TAG = "lakefs/loosened"
 TICKET_TAG = "lakefs/ticket"
+PERMIT_TAG = ".dagster/lakefs-permit"
+"""Tag with a signed permit. The UI hides tags that begin with `.dagster/`."""
+_RECENT_RUNS = 100
 _FILE = "in the configuration file"
 
 
@@ -140,36 +146,68 @@ BY_MATERIALIZING = Permit("materializing")
 """The permit of a run under a name: the default permit of the job open_run."""
 
 
-def write(instance: dg.DagsterInstance, repository: str, run_id: str, permit: Permit) -> None:
-    """Stores a permit for a run, replacing an earlier one.
+def tags(instance: dg.DagsterInstance, repository: str, run_id: str, permit: Permit) -> dict[str, str]:
+    """Tags that permit a run, and show what it loosens.
 
     Args:
         repository: its name in Dagster.
     """
-    _put(instance, cursor_key("run", repository, run_id), permit)
+    return {PERMIT_TAG: _signed(instance, permit, "run", repository, run_id), **permit.tags}
 
 
-def read(instance: dg.DagsterInstance, repository: str, run_id: str) -> Permit | None:
-    """The permit of a run; None for a run that was not opened here."""
-    return _get(instance, cursor_key("run", repository, run_id))
+def find(
+    instance: dg.DagsterInstance, repository: str, run_id: str, launched: dg.DagsterRun | None = None
+) -> Permit | None:
+    """The permit of a run, from the tags of a Dagster run or else of the newest one of that id; None if there is none.
+
+    A user who materializes cells of an opened run in the UI launches it without its tags.
+    """
+    others = instance.get_runs(dg.RunsFilter(tags={RUN_TAG: run_id}), limit=_RECENT_RUNS)
+    for run in (*([launched] if launched else []), *others):
+        if permit := _verified(instance, run.tags, "run", repository, run_id):
+            return permit
+    # Runs that earlier versions opened.
+    key = cursor_key("run", repository, run_id)
+    content = instance.daemon_cursor_storage.get_cursor_values({key}).get(key)
+    return Permit(**json.loads(content)) if content else None
 
 
 def issue_ticket(instance: dg.DagsterInstance, repository: str, permit: Permit) -> dict[str, str]:
-    """Stores a permit, and returns tags by which the jobs open_run and purge find it, once."""
+    """Tags by which the jobs open_run and purge find a permit, until a run with these tags has succeeded."""
     ticket = secrets.token_urlsafe(16)
-    _put(instance, cursor_key("ticket", repository, ticket), permit)
-    return {TICKET_TAG: ticket}
+    return {TICKET_TAG: ticket, PERMIT_TAG: _signed(instance, permit, "ticket", repository, ticket)}
 
 
-def find_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str, str]) -> Permit | None:
-    """The permit for the ticket in a Dagster run's tags; None without a ticket, or if it was used."""
-    return _get(instance, cursor_key("ticket", repository, tags[TICKET_TAG])) if tags.get(TICKET_TAG) else None
+def find_ticket(instance: dg.DagsterInstance, repository: str, given: Mapping[str, str]) -> Permit | None:
+    """The permit for the ticket in a Dagster run's tags; None without a ticket, or if it was used.
+
+    Any user of the UI can read these tags, and launch a run with them.
+    """
+    permit = _verified(instance, given, "ticket", repository, given.get(TICKET_TAG, ""))
+    used = dg.RunsFilter(tags={TICKET_TAG: given.get(TICKET_TAG, "")}, statuses=[dg.DagsterRunStatus.SUCCESS])
+    return None if permit is None or instance.get_runs(used, limit=1) else permit
 
 
-def use_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str, str]) -> None:
-    """Invalidates a ticket, since any user of the UI can read its tag."""
-    if tags.get(TICKET_TAG):
-        instance.daemon_cursor_storage.set_cursor_values({cursor_key("ticket", repository, tags[TICKET_TAG]): ""})
+def _signed(instance: dg.DagsterInstance, permit: Permit, *purpose: str) -> str:
+    """The value of a tag with a permit for one purpose."""
+    content = json.dumps(asdict(permit))
+    return f"{_signature(instance, content, *purpose)} {content}"
+
+
+def _verified(instance: dg.DagsterInstance, given: Mapping[str, str], *purpose: str) -> Permit | None:
+    """The permit in the tags of a Dagster run; None if they have none that was signed for the purpose."""
+    signature, _, content = given.get(PERMIT_TAG, "").partition(" ")
+    expected = _signature(instance, content, *purpose)
+    return Permit(**json.loads(content)) if hmac.compare_digest(signature.encode(), expected.encode()) else None
+
+
+def _signature(instance: dg.DagsterInstance, content: str, *purpose: str) -> str:
+    place, storage = cursor_key("key of permits"), instance.daemon_cursor_storage
+    if not storage.get_cursor_values({place}).get(place):
+        # If two processes do this at once, a permit of the slower one is invalid, which lets a run do less.
+        storage.set_cursor_values({place: secrets.token_hex(32)})
+    key = bytes.fromhex(storage.get_cursor_values({place})[place])
+    return hmac.digest(key, json.dumps([*purpose, content]).encode(), "sha256").hex()
 
 
 class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
@@ -238,7 +276,7 @@ def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, polic
 
 
 def settle(
-    settings: CollectionSettings, policy: LaunchSettings, permit: Permit | None
+    settings: CollectionSettings, policy: LaunchSettings, permit: Permit | None, flow: Flow | None = None
 ) -> tuple[CollectionSettings, Relaxed]:
     """The settings of a run, and those that its launch loosened.
 
@@ -247,10 +285,18 @@ def settle(
     Args:
         settings: settings of the file.
         permit: the run's permit; None if a user materializes assets without opening a run.
+        flow: the requested flow; None for a run that has begun.
     Raises:
-        ConfigurationError: the launch requested a change that the file does not allow, or an invalid value.
+        ConfigurationError: the launch requested a change that the file does not allow, an invalid value, or another
+            flow for a run that was opened automatically.
     """
     if permit is not None and permit.automatic:
+        opened: tuple[str, ...] = (permit.flow,) if permit.flow else (Flow.CLEAN.value, Flow.OPTIMIZED.value)
+        if flow is not None and flow not in opened:
+            raise ConfigurationError(
+                f"{permit.opened_by} opened a run of flow {' or '.join(opened)}, and a launch cannot change "
+                f"it to {flow.value}: launch the job open_run with flow {flow.value}"
+            )
         return settings, {}
     permit = permit or BY_MATERIALIZING
     require_relaxable(permit.relaxed, policy)
@@ -264,18 +310,6 @@ def settle(
         problems = "; ".join(f"collection.{problem['loc'][0]}: {problem['msg'].lower()}" for problem in error.errors())
         raise ConfigurationError(f"the launch sets invalid values: {problems}") from None
     return settled, permit.loosened
-
-
-def require_flow(permit: Permit | None, flow: Flow) -> None:
-    """Raises ConfigurationError if a launch gives another flow to a run that was opened automatically."""
-    if permit is None or not permit.automatic:
-        return
-    opened: tuple[str, ...] = (permit.flow,) if permit.flow else (Flow.CLEAN.value, Flow.OPTIMIZED.value)
-    if flow not in opened:
-        raise ConfigurationError(
-            f"{permit.opened_by} opened a run of flow {' or '.join(opened)}, and a launch cannot change it to "
-            f"{flow.value}: launch the job open_run with flow {flow.value}"
-        )
 
 
 def require_opened(plan: Plan) -> None:
@@ -307,12 +341,3 @@ def cursor_key(*parts: str) -> str:
     """Key of a value in Dagster's storage of cursors, which no GraphQL mutation writes."""
     # MySQL distinguishes keys by their first 64 letters.
     return f"lakefs-gc/{hashlib.blake2b(json.dumps(parts).encode(), digest_size=20).hexdigest()}"
-
-
-def _put(instance: dg.DagsterInstance, key: str, permit: Permit) -> None:
-    instance.daemon_cursor_storage.set_cursor_values({key: json.dumps(asdict(permit))})
-
-
-def _get(instance: dg.DagsterInstance, key: str) -> Permit | None:
-    content = instance.daemon_cursor_storage.get_cursor_values({key}).get(key)
-    return Permit(**json.loads(content)) if content else None

@@ -37,9 +37,9 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import collector_op
-from lakefs_gc_assets.defs.history import RUN_TAG, UNDO
+from lakefs_gc_assets.defs.history import UNDO
 from lakefs_gc_assets.defs.pages import bullets, launchpad, link, table
-from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
+from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
@@ -205,7 +205,6 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             return
         ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
         launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
-        launching.use_ticket(context.instance, collector.name, context.run_tags)
         tally = Tally(PurgeFate.PURGED)
         purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
         for copy in tally.counted(purged):

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.opening import open_repository
 from lakefs_gc_assets.collector.repository.repository import Clock, Launch, OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
@@ -127,17 +128,18 @@ class Collector:
         _opened[self.name, self.repository] = opened.opener
         return replace(opened, launch=self.launch)
 
-    def open_for(self, permit: Permit | None) -> OpenRepository:
+    def open_for(self, permit: Permit | None, flow: Flow | None = None) -> OpenRepository:
         """Opens the repository as `open` does, with the settings that a run's permit allows.
 
         Args:
             permit: the run's permit; None if assets are materialized without opening a run.
+            flow: the requested flow of a run that begins.
         Raises:
             ConfigurationError: also if the launch requested a change that the file does not allow.
             LakeFSError, ReadOnlyRepository: see `open`.
         """
         policy = self.configuration.launch
-        settings, loosened = launching.settle(self.configuration.collection, policy, permit)
+        settings, loosened = launching.settle(self.configuration.collection, policy, permit, flow)
         # If a launch may delete at once, as on the command line, no approval is needed.
         opened = permit is not None or policy.sweep == "any"
         return replace(self.open(), settings=settings, loosened=loosened, opened=opened)

@@ -45,7 +45,7 @@ def test_clean_runs_do_what_the_configuration_says(automated: Automated, sweep: 
 
     assert (page["flow"], page["sweep"]) == ("clean", sweep)
     assert page["run_id"] in automated.run_ids
-    permit = launching.read(automated.instance, REPOSITORY, str(page["run_id"]))
+    permit = launching.find(automated.instance, REPOSITORY, str(page["run_id"]))
     assert permit == Permit("clean_runs", automatic=True, flow="clean")
 
 

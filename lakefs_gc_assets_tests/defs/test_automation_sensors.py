@@ -14,6 +14,7 @@ from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, key_of
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError, ServerUnavailable
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.settings import CollectionSettings, LaunchSettings
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
 
@@ -105,16 +106,17 @@ def test_runs_that_ended_or_are_of_others_are_not_waited_for(automated: Automate
 def test_what_the_sensor_may_is_no_permit_for_another_flow(automated: Automated) -> None:
     ended(automated.repository, began(automated.repository, DAY))
 
-    tick(automated)
+    (request,) = tick(automated).run_requests or []
 
     (run_id,) = automated.run_ids
-    permit = launching.read(automated.instance, REPOSITORY, run_id)
+    permit = launching.find(automated.instance, REPOSITORY, run_id, dg.DagsterRun("collect", tags=dict(request.tags)))
     assert permit == Permit("follow_deleted_report", automatic=True, flow="optimized")
-    launching.require_flow(permit, Flow.OPTIMIZED)
+    settings, policy = CollectionSettings(), LaunchSettings()
+    launching.settle(settings, policy, permit, Flow.OPTIMIZED)
     with pytest.raises(
         ConfigurationError, match="opened a run of flow optimized, and a launch cannot change it to unified"
     ):
-        launching.require_flow(permit, Flow.UNIFIED)
+        launching.settle(settings, policy, permit, Flow.UNIFIED)
 
 
 def test_dry_runs_are_not_followed(automated: Automated) -> None:

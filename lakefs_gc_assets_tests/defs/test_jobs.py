@@ -70,13 +70,14 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
     (key,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
     assert request.run_key == f"{key}|legacy"
     assert request.run_config == {}
-    permit = launching.read(runs.instance, runs.server.repository, run_id_in(key) or "")
+    permit = launching.find(runs.instance, runs.server.repository, run_id_in(key) or "")
     assert permit == Permit("open_run", sweep=sweep)
     assert {name: value for name, value in request.tags.items() if name.startswith(("lakefs/", "dagster/asset"))} == {
         RANGE_START_TAG: f"{key}|legacy",
         RANGE_END_TAG: f"{key}|2026-11",
         "lakefs/repository": runs.server.repository,
         "lakefs/flow": "clean",
+        "lakefs/run_id": run_id_in(key),
         **({"lakefs/loosened": "sweep=true"} if sweep else {}),
     }
 

@@ -1,5 +1,7 @@
 """Settings that a launch may set: refusals, which name the place of each setting, and the list of allowed ones."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -109,29 +111,78 @@ class TestWhatARunMayDo:
 
 @pytest.mark.parametrize("flow", list(Flow))
 def test_what_an_earlier_version_opened_by_itself_stays_what_it_opened(flow: Flow) -> None:
-    launching.require_flow(None, flow)
-    launching.require_flow(Permit("open_run"), flow)
+    launching.settle(SETTINGS, DEFAULT, None, flow)
+    launching.settle(SETTINGS, DEFAULT, Permit("open_run"), flow)
     if flow.by_retention:
         with pytest.raises(ConfigurationError, match="of flow clean or optimized, and a launch cannot change it to"):
-            launching.require_flow(Permit("clean_runs", automatic=True), flow)
+            launching.settle(SETTINGS, DEFAULT, Permit("clean_runs", automatic=True), flow)
     else:
-        launching.require_flow(Permit("clean_runs", automatic=True), flow)
+        launching.settle(SETTINGS, DEFAULT, Permit("clean_runs", automatic=True), flow)
 
 
-def test_permits_and_tickets() -> None:
-    permit = Permit("open_run", sweep=True, relaxed={"max_candidates": 5, "keep_unnamed_ranges": False})
+PERMIT = Permit("open_run", sweep=True, relaxed={"max_candidates": 5, "keep_unnamed_ranges": False})
+
+
+def launch_with(instance: dg.DagsterInstance, tags: Mapping[str, str], succeeds: bool = False) -> dg.DagsterRun:
+    """A Dagster run with these tags."""
+    status = dg.DagsterRunStatus.SUCCESS if succeeds else dg.DagsterRunStatus.STARTED
+    return instance.add_run(dg.DagsterRun("collect", tags={**tags}, status=status))
+
+
+def test_a_permit_is_a_tag_that_counts_for_its_run_alone() -> None:
+    with dg.DagsterInstance.ephemeral() as instance, dg.DagsterInstance.ephemeral() as elsewhere:
+        tags = launching.tags(instance, "images", "run", PERMIT)
+        run = launch_with(instance, tags)
+
+        assert launching.find(instance, "images", "run", run) == PERMIT
+        assert launching.find(instance, "images", "other", run) is None
+        assert launching.find(instance, "measurements", "run", run) is None
+        assert launching.find(elsewhere, "images", "run", run) is None
+        assert launching.find_ticket(instance, "images", {**tags, "lakefs/ticket": "run"}) is None
+    assert PERMIT.tags == {"lakefs/loosened": "sweep=true, max_candidates=5, keep_unnamed_ranges=false"}
+    assert PERMIT.tags.items() <= tags.items()
+
+
+def test_cells_that_are_materialized_again_have_the_permit_of_their_run() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        launching.write(instance, "images", "run", permit)
-        tags = launching.issue_ticket(instance, "images", permit)
+        launch_with(instance, {"lakefs/run_id": "run", **launching.tags(instance, "images", "run", Permit("open_run"))})
+        launch_with(instance, {"lakefs/run_id": "run", **launching.tags(instance, "images", "run", PERMIT)})
+        launch_with(instance, {"lakefs/run_id": "run", launching.PERMIT_TAG: "forged {}"})
+        again = launch_with(instance, {})
 
-        assert launching.read(instance, "images", "run") == permit
-        assert launching.read(instance, "measurements", "run") is launching.read(instance, "images", "other") is None
-        assert launching.find_ticket(instance, "images", tags) == permit
+        assert launching.find(instance, "images", "run", again) == PERMIT, "the newest valid one"
+
+
+@pytest.mark.parametrize("forged", ["", " ", "{}", "0 {}", "ä {}", '{"opened_by": "open_run"}'])
+def test_a_forged_permit_is_none(forged: str) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        signed = launching.tags(instance, "images", "run", Permit("open_run"))[launching.PERMIT_TAG]
+        changed = signed.replace('"automatic": false', '"automatic": true')
+        assert changed != signed
+        for value in (forged, changed):
+            run = launch_with(instance, {launching.PERMIT_TAG: value, "lakefs/run_id": "run"})
+            assert launching.find(instance, "images", "run", run) is None
+
+
+def test_a_ticket_counts_until_a_run_with_it_succeeds() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        tags = launching.issue_ticket(instance, "images", PERMIT)
+
+        launch_with(instance, tags)
+        assert launching.find_ticket(instance, "images", tags) == PERMIT
         assert launching.find_ticket(instance, "measurements", tags) is None
         assert launching.find_ticket(instance, "images", {}) is None
-        launching.use_ticket(instance, "images", tags)
+        launch_with(instance, tags, succeeds=True)
         assert launching.find_ticket(instance, "images", tags) is None
-    assert permit.tags == {"lakefs/loosened": "sweep=true, max_candidates=5, keep_unnamed_ranges=false"}
+
+
+def test_a_run_that_an_earlier_version_opened_keeps_its_permit() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        key = launching.cursor_key("run", "images", "run")
+        stored = {"opened_by": "clean_runs", "automatic": True, "sweep": None, "relaxed": {}}
+        instance.daemon_cursor_storage.set_cursor_values({key: json.dumps(stored)})
+
+        assert launching.find(instance, "images", "run") == Permit("clean_runs", automatic=True)
 
 
 @pytest.fixture
@@ -428,7 +479,7 @@ def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: Gra
 
     assert f"run {chosen} was not opened by the job open_run" in said(refused)
     assert plan.read_approval(runs.repository.store, chosen) is None
-    assert launching.read(runs.instance, runs.server.repository, chosen) is None
+    assert launching.find(runs.instance, runs.server.repository, chosen) is None
 
 
 @pytest.mark.slow

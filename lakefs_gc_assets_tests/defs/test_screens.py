@@ -246,7 +246,7 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
 
     assert [screens.tags(run).get("lakefs/mode") for run in (refused, first, second)] == [None, "dry run", "sweep"]
     shown = [screens.tags(run).get("lakefs/run_id") for run in (refused, first, second)]
-    assert shown == [None, dry.run_id, swept.run_id]
+    assert shown == [failed.run_id, dry.run_id, swept.run_id]
     assert [screens.tags(run)["lakefs/ending"] for run in (refused, first, second)] == [
         "failed",
         "marked, nothing deleted",
