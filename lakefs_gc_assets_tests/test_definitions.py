@@ -216,6 +216,16 @@ def test_each_repository_starts_by_itself() -> None:
         assert {job.rpartition("_")[-1] for job in jobs} == {name.rpartition("_")[-1]}, name
 
 
+def test_the_sensor_of_a_report_launches_the_job_that_makes_this_report_and_all_before_it() -> None:
+    both = build_all([configured("one"), configured("two")], SystemClock(), EXTENSIONS)
+
+    for identifier in ("one", "two"):
+        sensor = both.get_sensor_def(f"follow_deleted_report_{identifier}")
+        made = both.resolve_job_def(sensor.job_name).asset_layer.executable_asset_keys
+        watched = dg.AssetSelection.assets([identifier, "deleted_report"]).upstream()
+        assert made == watched.resolve(both.resolve_asset_graph())
+
+
 def test_the_configuration_file_is_used_and_its_secrets_are_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

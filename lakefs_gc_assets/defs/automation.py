@@ -6,10 +6,10 @@ All schedules are off until turned on: clean runs, dry runs, removal of old runs
 import time
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import dagster as dg
 
-from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import history, jobs, launching, maintenance
@@ -40,10 +40,14 @@ _WATCH_SECONDS = 600
 """Seconds between two ticks of watch_sweeps."""
 
 
-def launch_opened_runs(names: Names) -> dg.SensorDefinition:
+def launch_opened_runs(names: Names, collecting: Any, last: dg.AssetsDefinition) -> dg.SensorDefinition:
     """Launches each run that open_run opened and each deletion that approve approved, once.
 
     It also launches the five assets under a new name if a user materialized only later ones.
+
+    Args:
+        collecting: the job of the five assets.
+        last: the last of them, which an approval makes again.
     """
     opening, approving = names.qualified("open_run"), names.qualified("approve")
 
@@ -66,7 +70,7 @@ def launch_opened_runs(names: Names) -> dg.SensorDefinition:
         if run.job_name == approving:
             # A second approval, after a failed sweep, requests another run.
             key = f"{tags[RANGE_START_TAG]}|{run.run_id}"
-            return dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
+            return dg.RunRequest(run_key=key, tags=tags, asset_selection=[last.key])
         return dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
 
     launch = for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, react)
@@ -78,7 +82,7 @@ def launch_opened_runs(names: Names) -> dg.SensorDefinition:
     return dg.SensorDefinition(
         name=names.qualified("launch_opened_runs"),
         evaluation_fn=evaluate,
-        job_name=names.qualified("collect"),
+        job=collecting,
         minimum_interval_seconds=_SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Launches each run that the job {opening} or a schedule has opened, and the deletion of each dry "
@@ -87,7 +91,9 @@ def launch_opened_runs(names: Names) -> dg.SensorDefinition:
     )
 
 
-def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.SensorDefinition:
+def follow_deleted_report(
+    names: Names, settings: AutomationSettings, watched: dg.AssetsDefinition, collecting: Any
+) -> dg.SensorDefinition:
     """Opens an optimized run after each run that deleted objects, once the cadence is over.
 
     This is a plain sensor. `asset_sensor` moves its cursor past an event even if its function skips, so an early report
@@ -97,11 +103,15 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
     Its cursor is the id of the last followed run, which contains its time. Without a cursor, the run key still prevents
     a second launch. Users can set any cursor in the UI. An invalid cursor, or one in the future, is dropped, since
     Dagster stores the cursor again at each tick, however large it is.
+
+    Args:
+        watched: the asset of reports.
+        collecting: the job that makes it.
     """
 
     @dg.sensor(
-        name=names.qualified("follow_deleted_report"),
-        job_name=names.qualified("collect"),
+        name=names.qualified(f"follow_{watched.key.path[-1]}"),
+        job=collecting,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} "

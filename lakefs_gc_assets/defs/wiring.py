@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
@@ -75,9 +74,10 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
     opening = jobs.open_run_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
     sweep_within = timedelta(days=settings.sweep_within_days)
+    *earlier, deleted_report = assets.define(names)
     collecting = dg.define_asset_job(
         names.qualified("collect"),
-        selection=dg.AssetSelection.assets(*map(names.asset, STEPS)),
+        selection=[*earlier, deleted_report],
         description=f"Collects one run id of repository {names.repository} over its windows. The job "
         f"{names.qualified('open_run')}, the schedules and the sensor launch it, or users materialize cells.",
         executor_def=dg.in_process_executor,
@@ -97,7 +97,8 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
         assets=dg.map_asset_specs(
             partial(_owned, loaded.configuration, names),
             [
-                *assets.define(names),
+                *earlier,
+                deleted_report,
                 *history.define(names, sweep_within),
                 *(spec for each in added for spec in each.assets),
             ],
@@ -113,8 +114,8 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
             *(schedule for each in added for schedule in each.schedules),
         ],
         sensors=[
-            automation.launch_opened_runs(names),
-            automation.follow_deleted_report(names, settings),
+            automation.launch_opened_runs(names, collecting, deleted_report),
+            automation.follow_deleted_report(names, settings, deleted_report, collecting),
             *([automation.watch_sweeps(names, sweep_within)] if sweep_within else []),
             *notifying.define(names, loaded, clock, {collecting.name, *(job.name for job in of_one_op)}),
         ],
