@@ -71,17 +71,12 @@ _LONGEST_FILE, _LONGEST_PATTERN, _MOST_ALTERNATIVES = 1_000_000, 1_000, 1_000
 _MOST_RULES, _MOST_CHARACTERS = 10_000, 500_000
 
 
-def _calendar_numbers(unit: str, seconds: Integers) -> Integers:
-    numbers: Integers = seconds.astype("datetime64[s]").astype(f"datetime64[{unit}]").astype(np.int64)
-    return numbers
-
-
 LAST = "keep_last"
 PERIODS: Mapping[str, Callable[[Integers], Integers]] = {
     "daily": lambda seconds: seconds // 86_400,
     "weekly": lambda seconds: (seconds // 86_400 + 3) // 7,  # 1970 began on a Thursday.
-    "monthly": partial(_calendar_numbers, "M"),
-    "yearly": partial(_calendar_numbers, "Y"),
+    "monthly": lambda seconds: seconds.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64),
+    "yearly": lambda seconds: seconds.astype("datetime64[s]").astype("datetime64[Y]").astype(np.int64),
 }
 """Functions from seconds since 1970 (UTC) to numbers of days, ISO weeks, months or years. A policy and the reasons
 to stay name periods by these words."""

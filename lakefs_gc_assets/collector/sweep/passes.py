@@ -523,16 +523,14 @@ def exclude_decided(step: Step[R], remaining: R, left: int, outcomes: StoredFram
 
 def _decide(step: Step[R], rows: R, outcome: Outcome) -> R:
     """Receipts (RECEIPTS) for rows that are not deleted."""
-    decide = partial(_receipts, outcome, step.repository.clock.now(), step.plan.attempt)
+    now, attempt = step.repository.clock.now(), step.plan.attempt
+
+    def decide(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            candidates, count = pa.Table.from_batches([batch]), batch.num_rows
+            yield from receipts.table(candidates, [outcome] * count, [None] * count, now, attempt).to_batches()
+
     return step.engine.map_batches(step.engine.select(rows, *_NAMED), decide, RECEIPTS)
-
-
-def _receipts(
-    outcome: Outcome, now: datetime, attempt: str, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        rows, count = pa.Table.from_batches([batch]), batch.num_rows
-        yield from receipts.table(rows, [outcome] * count, [None] * count, now, attempt).to_batches()
 
 
 def _tasks_of_rate(step: Step[R]) -> int | None:
