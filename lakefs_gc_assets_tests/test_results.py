@@ -136,7 +136,7 @@ def test_one_of_several_repositories(made: Made, file: Path) -> None:
     assert lakefs_gc_assets.open(file, repository=made.sample.repository).name == made.sample.repository
     with pytest.raises(ConfigurationError, match=f"has {made.sample.repository}, other"):
         lakefs_gc_assets.open(file)
-    with pytest.raises(ConfigurationError, match="no repository is named"):
+    with pytest.raises(ConfigurationError, match="no repository is configured"):
         lakefs_gc_assets.open(Configuration())
     named = made.configuration.model_copy(update={"repository": ""})
     assert lakefs_gc_assets.open(named, repository=made.sample.repository).run().id == made.swept.run_id

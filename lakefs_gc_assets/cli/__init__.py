@@ -9,35 +9,34 @@ import click
 from lakefs_gc_assets.cli.group import MEANINGS, LazyCommand, LazyGroup
 
 _CORE = {
-    "approve": "Deletes what an earlier dry run found, after checking again that nothing uses it.",
+    "approve": "Deletes the candidates of a dry run, after checking again that nothing uses them.",
     "candidates": "Lists the garbage of a run: the objects that a sweep deletes.",
-    "completion": "Prints the script by which a shell completes commands.",
-    "deleted": "Lists the outcome of each object that a run was to delete.",
-    "doctor": "Tries every right and feature that runs need, and prints what is missing and what grants it.",
-    "explain": "Says why the object at ADDRESS stays or goes.",
-    "init": "Writes a configuration file to begin with.",
+    "completion": "Prints the shell script for command completion.",
+    "deleted": "Lists the outcome for each candidate of a run.",
+    "doctor": "Tests every permission and feature that runs need, and prints how to grant missing ones.",
+    "explain": "Explains why a run keeps or deletes the object at ADDRESS.",
+    "init": "Writes a first configuration file.",
     "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
-    "policy": "Shows, checks and sets how long replaced data stays.",
-    "purge": "Deletes objects for good that have been in quarantine for collection.quarantine_days.",
+    "policy": "Shows, checks and sets the retention rules for replaced data.",
+    "purge": "Permanently deletes objects that have been in quarantine for collection.quarantine_days.",
     "report": "Shows the results of a run as lines, as JSON, or as a page.",
-    "restore": "Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.",
-    "run": "Makes one run: lists what is stored, subtracts everything that is live.",
+    "restore": "Restores objects that a run deleted, from quarantine or from the bucket's versions.",
+    "run": "Starts a run: lists stored objects and subtracts all live ones.",
     "status": "Shows the last runs of a repository and who holds its lock.",
     "unlock": "Releases the repository's lock if RUN holds it and is dead.",
 }
 """Commands of this package, with the first sentence of their help; a command is a function in a module of its name."""
 _EXTENSIONS: dict[str, dict[str, str]] = {
     "branches": {
-        "branches": "Shows stale branches, deletes them if approved, and makes them again.",
+        "branches": "Lists stale branches, deletes them if approved, and recreates deleted ones.",
     },
     "check": {
-        "fsck": "Checks that a repository is whole: what it needs is stored, and its metadata can be read.",
-        "metadata": "Lists ranges and metaranges that nothing needs; moves them to quarantine, puts them back, "
-        "and purges them.",
+        "fsck": "Checks that all objects a repository needs are stored and its metadata can be read.",
+        "metadata": "Lists unneeded ranges and metaranges, and moves them to quarantine, restores and purges them.",
     },
     "erasure": {
         "erase": "Erases the objects at paths in all commits, and certifies that they are gone.",
-        "verify": "Checks a certificate of `lakefs-gc erase`, and looks again whether everything is gone.",
+        "verify": "Checks a certificate of `lakefs-gc erase`, and that its objects are still gone.",
     },
     "forecast": {
         "forecast": "Shows the bytes that other retention rules would free, and the bytes of each branch and tag.",
@@ -49,8 +48,8 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
     "playground": {
         "demo": "Shows a whole collection of a sample repository on an embedded lakeFS server.",
         "embedded": "Serves an embedded lakeFS with a sample repository until interrupted.",
-        "ui": "Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to look "
-        "around.",
+        "ui": "Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to "
+        "explore.",
     },
 }
 """Commands by extension; a command is a function in the module NAME_command of its package."""
@@ -91,6 +90,6 @@ _STATUSES = "\n".join(["\b", "Exit status:", *(f"  {status:>3}  {meaning}" for s
 def main() -> None:
     """Collects the garbage of a lakeFS repository: stored objects that nothing references any more.
 
-    A run lists what is stored, learns from lakeFS what is committed, staged or copied, and reports the rest. It deletes
-    nothing unless --sweep is given or the configuration says so.
+    A run lists the stored objects, asks lakeFS which ones are committed, staged or copied, and reports the rest. It
+    deletes nothing unless --sweep is given or the configuration file sets `sweep`.
     """

@@ -31,13 +31,13 @@ from lakefs_gc_assets.errors import counted
 @JSON
 @click.argument("run_id", metavar="RUN")
 def approve(target: Target, quiet: bool, verbose: bool, as_json: bool, run_id: str) -> None:
-    """Deletes what an earlier dry run found, after checking again that nothing uses it.
+    """Deletes the candidates of a dry run, after checking again that nothing uses them.
 
-    The run's own plan and every guard of a sweep apply. The dry run may be up to collection.max_mark_age_hours old. In
-    the Dagster UI the job approve does the same.
+    The run's own plan and every guard of a sweep apply. The dry run may be at most collection.max_mark_age_hours old.
+    In the Dagster UI, the job approve does the same.
 
-    Exit status 0 if every deletion was accepted, 6 if some were not, 7 if objects are lost that earlier runs deleted;
-    `lakefs-gc --help` lists all of them.
+    Exit status 0 if every deletion was accepted, 6 if some were not, 7 if a live object is missing because an earlier
+    run deleted it; `lakefs-gc --help` lists all of them.
     """
     level = level_of(quiet, verbose)
     collector = target.collector()
@@ -47,7 +47,7 @@ def approve(target: Target, quiet: bool, verbose: bool, as_json: bool, run_id: s
     if not (is_confirmed() and quiet):
         show_progress(f"run {run_id} of {dry_run.span.ended_at:%F %T}Z found {objects}")
     action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
-    require_yes(f"{action}, unless they are live by now?", "nothing was deleted")
+    require_yes(f"{action}, except those that are live by now?", "nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
         error = execute_approved(target.loaded, run_id, progress, collector.clock, home, Detail(level, watch))
     if error is not None:

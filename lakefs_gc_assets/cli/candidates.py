@@ -76,7 +76,7 @@ def shown_size(value: int) -> str:
 def require_file(form: Format, out: BinaryIO) -> None:
     """Raises UsageError if a binary format would go to standard output."""
     if form == "parquet" and out.name == "-":
-        raise click.UsageError("parquet is not for the terminal: give --out FILE.")
+        raise click.UsageError("parquet cannot be printed on a terminal: give --out FILE.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +290,9 @@ class ShownCandidate(TypedDict):
 def _require_choice(shown: ShownCandidate) -> None:
     """Raises UsageError for options that exclude each other."""
     if shown["by"] and (shown["top"] or shown["sort"]):
-        raise click.UsageError("--by shows groups, not objects: --top and --sort are not for it.")
+        raise click.UsageError("--by shows groups, not objects: omit --top and --sort.")
     if shown["sort"] and not shown["top"]:
-        raise click.UsageError("--sort is for --top N.")
+        raise click.UsageError("--sort needs --top N.")
 
 
 def _order(shown: ShownCandidate, find_paths: Callable[[], Paths]) -> Order | Groups | Paths | None:
@@ -327,17 +327,17 @@ def _find_last_seen(opened: OpenRepository, stored: StoredFrame[Any], some: pa.T
 @FORMAT
 @JSON_LINES
 @OUT
-@click.option("--top", type=click.IntRange(1, _MOST), help="Only so many objects, the first ones by --sort.")
+@click.option("--top", type=click.IntRange(1, _MOST), help="Maximum objects to list, the first ones by --sort.")
 @click.option(
     "--sort",
     type=click.Choice([*_ORDERS]),
-    help="With --top: the largest, the oldest, or the first by name; by default the largest.",
+    help="Order for --top: largest first (default), oldest first, or by name.",
 )
 @click.option(
     "--by",
     type=click.Choice([_PATH, *_GROUPS]),
-    help="Instead of objects, their number and bytes: by branch and folder, as far as an expired commit or an earlier "
-    "run has them; by slice; by the month in which they were written; or by size.",
+    help="Instead of objects, show their number and bytes: by branch and folder, for paths known from an expired "
+    "commit or an earlier run; by slice; by the month in which they were written; or by size.",
 )
 @QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
@@ -351,9 +351,9 @@ def candidates(
 ) -> None:
     """Lists the garbage of a run: the objects that a sweep deletes.
 
-    Defaults to the newest finished run. Rows have the branch, the path and the expired commit that held an object last,
-    and the rule; or the newest earlier run that saw it staged, with its branch and path if that run noted them. What
-    is not known is empty. In csv, json and parquet, written_by says what wrote the object.
+    Defaults to the newest finished run. Rows have the branch, the path and the expired commit that last referenced an
+    object, and the rule; or the newest earlier run that saw it staged, with its branch and path if that run recorded
+    them. Unknown values are empty. In csv, json and parquet, written_by is the kind of program that wrote the object.
     """
     require_file(form, out)
     _require_choice(shown)

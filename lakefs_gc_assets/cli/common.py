@@ -60,13 +60,13 @@ REPOSITORY = click.option(
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, as described in docs/command-line.md.")
 QUIET = click.option("--quiet", is_flag=True, help="Print only warnings and errors on standard error.")
-VERBOSE = click.option("--verbose", is_flag=True, help="Also print what each step does, and Dagster's messages.")
+VERBOSE = click.option("--verbose", is_flag=True, help="Also print details of each step, and Dagster's messages.")
 RULES = click.option(
     "--rules",
     type=click.Choice(["oss", "seed"]),
     default="oss",
     show_default=True,
-    help="How the embedded server treats copies and issued addresses.",
+    help="lakeFS variant that the embedded server imitates for copies and issued addresses.",
 )
 OBJECTS = click.option("--objects", default=500, show_default=True, help="Size of the sample repository.")
 FOLDER = click.option(
@@ -74,7 +74,7 @@ FOLDER = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".playground"),
     show_default=True,
-    help="Where the embedded server keeps its files.",
+    help="Folder for the files of the embedded server.",
 )
 STORE_URL = click.option(
     "--store-url",
@@ -96,7 +96,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
         content = {**loaded.configuration.model_dump(), "repository": repository}
         loaded = replace(loaded, configuration=Configuration.model_validate(content))
     if not loaded.configuration.repository:
-        raise ConfigurationError(f"no repository is named: give --repository, or set `repository` in {path}")
+        raise ConfigurationError(f"no repository is configured: give --repository, or set `repository` in {path}")
     loaded.with_secrets()
     return loaded
 
@@ -110,7 +110,7 @@ def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
     configurations = load_all(path)
     for loaded in configurations:
         if not loaded.configuration.repository:
-            raise ConfigurationError(f"no repository is named: set `repository` in {path}")
+            raise ConfigurationError(f"no repository is configured: set `repository` in {path}")
     return configurations
 
 
@@ -216,7 +216,7 @@ YES = click.option(
     is_flag=True,
     expose_value=False,
     callback=_keep,
-    help="Do it without asking; needed where there is no terminal.",
+    help="Do it without asking; required without a terminal.",
 )
 """Option whose value `is_confirmed` returns."""
 
@@ -246,7 +246,7 @@ def readable_report(store: ObjectStore, run_id: str) -> Report | None:
     try:
         return report.read(store, run_id)
     except CorruptFile as corrupt:
-        show_progress(f"left out: {corrupt}")
+        show_progress(f"not shown: {corrupt}")
         return None
 
 
@@ -394,7 +394,7 @@ def require_yes(question: str, refusal: str = "nothing was changed") -> None:
         refusal: effect of a refusal, such as `nothing was purged`.
     """
     if not agrees(question):
-        raise CollectionError(f"it was not confirmed: {refusal}. --yes does it without asking")
+        raise CollectionError(f"not confirmed: {refusal}. Give --yes to skip the question")
 
 
 def require_yes_or_terminal(refusal: str = "nothing was changed") -> None:
@@ -404,4 +404,4 @@ def require_yes_or_terminal(refusal: str = "nothing was changed") -> None:
         refusal: as for `require_yes`.
     """
     if not is_confirmed() and not is_on_terminal():
-        raise CollectionError(f"{refusal}: give --yes where there is no terminal to ask on")
+        raise CollectionError(f"{refusal}: there is no terminal to ask on, so give --yes")

@@ -10,7 +10,7 @@ from lakefs_gc_assets.cli.common import JSON, print_answer
 @JSON
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(as_json: bool, shell: str) -> None:
-    """Prints the script by which a shell completes commands.
+    """Prints the shell script for command completion.
 
     Write `eval "$(lakefs-gc completion bash)"` into ~/.bashrc, or the same with zsh into ~/.zshrc. In fish, pipe the
     script into `source`, in ~/.config/fish/config.fish.

@@ -35,7 +35,7 @@ _COLUMNS = (
 @QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
 def deleted(target: Target, form: Format, out: BinaryIO, quiet: bool, run_id: str | None) -> None:
-    """Lists the outcome of each object that a run was to delete.
+    """Lists the outcome for each candidate of a run.
 
     Defaults to the newest run that swept. The outcome is accepted (deleted), quarantined, failed, kept_live,
     kept_archived, or deleted_by_another_run; for a dry run it is dry_run.

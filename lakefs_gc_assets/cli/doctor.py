@@ -35,18 +35,18 @@ _NAMES = {purpose.value.replace(" ", "-"): purpose for purpose in Purpose}
     "names",
     type=click.Choice(list(_NAMES)),
     multiple=True,
-    help="Purpose to check; may be given again. Defaults to dry run and sweep, with quarantine or "
+    help="Purpose to check; may be repeated. Defaults to dry run and sweep, with quarantine or "
     "retention if configured.",
 )
 @JSON
 def doctor(target: Target, names: tuple[str, ...], as_json: bool) -> None:
-    """Tries every right and feature that runs need, and prints what is missing and what grants it.
+    """Tests every permission and feature that runs need, and prints how to grant missing ones.
 
-    If the server or the store does not answer, does not know the credentials or has no such repository or bucket, that
-    is printed within ten seconds and nothing else is tried.
+    If the server or the store does not answer, does not know the credentials, or has no such repository or bucket,
+    this is printed within ten seconds, and nothing else is tested.
 
-    It deletes only files that it wrote, and files that the server wrote at its request. A missing right for another
-    purpose is shown as not needed.
+    It deletes only files that it wrote, and files that the server wrote at its request. A permission that is missing
+    for another purpose is shown as not needed.
 
     Exit status 0 if nothing is missing, 6 if something is.
     """
@@ -98,9 +98,9 @@ def _show(finding: DiagnosisFinding) -> None:
 
 def _conclude(diagnosis: Diagnosis, wanted: Collection[Purpose]) -> None:
     if diagnosis.stopped:
-        print_result("nothing else was tried: correct this first")
+        print_result("nothing else was tested: correct this first")
     for key in diagnosis.left:
-        print_result(f"left behind: {key}, which could not be deleted; nothing reads it, so you may delete it yourself")
+        print_result(f"could not delete the test file {key}; nothing reads it, so you may delete it yourself")
     for purpose in sorted(wanted, key=list(Purpose).index):
         missing = ", ".join(diagnosis.missing_for(purpose))
         print_result(f"{purpose.value}: {f'not ready; missing: {missing}' if missing else 'ready'}")

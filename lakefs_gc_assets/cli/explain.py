@@ -28,10 +28,10 @@ _DECIDED = {
     Outcome.ACCEPTED: "deleted",
     Outcome.FAILED: "tried to delete, and failed",
     Outcome.KEPT_LIVE: "kept as live at the recheck",
-    Outcome.KEPT_ARCHIVED: "kept, since quarantine cannot copy what is in an archive tier",
+    Outcome.KEPT_ARCHIVED: "kept, since quarantine cannot copy objects in an archive tier",
     Outcome.COPIED: "copied to quarantine",
     Outcome.QUARANTINED: "moved to quarantine",
-    Outcome.RESTORED: "brought it back",
+    Outcome.RESTORED: "restored it",
     Outcome.PURGED: "purged its copy from quarantine",
     Outcome.DELETED_BY_ANOTHER_RUN: "found it deleted by another run",
     Outcome.DRY_RUN: "found it to be a candidate, in a dry run",
@@ -45,12 +45,12 @@ _DECIDED = {
 @JSON
 @click.argument("address")
 def explain(target: Target, quiet: bool, verbose: bool, as_json: bool, address: str) -> None:
-    """Says why the object at ADDRESS stays or goes.
+    """Explains why a run keeps or deletes the object at ADDRESS.
 
     ADDRESS is relative to the storage namespace (data/…), a physical address in full, or lakefs://REPOSITORY/REF/PATH.
-    If the newest run looked at the object and no live commit held it, the command reads only ranges that this run did
-    not read. Otherwise it reads every range of the repository but those that earlier runs of flow unified have recorded
-    the addresses of, and that lack this one.
+    If the newest run examined the object and no live commit referenced it, the command reads only ranges that this run
+    did not read. Otherwise it reads every range of the repository, except ranges whose addresses earlier runs of flow
+    unified recorded without this one.
     """
     opened = target.open_to_look()
     with shown_bar("looking for the object", quiet, "ranges") as (say, count):
@@ -74,11 +74,11 @@ def describe(explanation: Explanation) -> Iterator[str]:
     yield from _holders("active", explanation.active)
     yield from _holders("expired", tuple(holder for holder in explanation.holders if not holder.why))
     for unnamed in explanation.unnamed[:_SHOWN]:
-        yield f"  in range {unnamed.range_id}, which no commit names, at {', '.join(unnamed.paths[:_SHOWN])}"
+        yield f"  in range {unnamed.range_id}, which belongs to no commit, at {', '.join(unnamed.paths[:_SHOWN])}"
     if len(explanation.unnamed) > _SHOWN:
-        yield f"  … and in {counted(len(explanation.unnamed) - _SHOWN, 'more ranges')} that no commit names"
+        yield f"  … and in {counted(len(explanation.unnamed) - _SHOWN, 'more ranges')} of no commit"
     if explanation.uncommitted and not explanation.staged:
-        yield "  staged: yes, says the server's uncommitted data; no branch shows where"
+        yield "  staged: yes, by the server's uncommitted data; its branch is unknown"
     for place in explanation.compacted:
         yield f"  compacted: staged or held on {place.repository}, branch {place.branch}, path {place.path}"
     for place in explanation.staged:
@@ -91,7 +91,7 @@ def describe(explanation: Explanation) -> Iterator[str]:
 def verdict(explanation: Explanation) -> str:
     """One line with the verdict: a run would keep or delete the object now."""
     if layout.parse(explanation.address).layout is Layout.SPECIAL:
-        return "stays: it is lakeFS's own"
+        return "stays: it belongs to lakeFS itself"
     referenced = _referenced(explanation)
     if explanation.stored is None:
         return f"{_gone(explanation)}{f', although {referenced}: reading it fails' if referenced else ''}"
@@ -115,12 +115,12 @@ def _referenced(explanation: Explanation) -> str | None:
     if explanation.compacted:
         bases = len({(place.repository, place.branch) for place in explanation.compacted})
         return (
-            f"the compacted staging of {counted(bases, 'branches')} holds it, until it is compacted again or committed"
+            f"the compacted staging of {counted(bases, 'branches')} references it, until compacted again or committed"
         )
     if explanation.unnamed:
         return (
-            f"{counted(len(explanation.unnamed), 'ranges that no commit names hold')} it, which may be another "
-            "repository's; collection.keep_unnamed_ranges says whether they count"
+            f"{counted(len(explanation.unnamed), 'ranges of no commit hold')} it, and may belong to another "
+            "repository; collection.keep_unnamed_ranges decides whether they count"
         )
     return None
 
@@ -129,13 +129,13 @@ def _gone(explanation: Explanation) -> str:
     """Text about an object that is not stored, with the run that deleted it, if any."""
     gone = next((decision for decision in explanation.decisions if decision.outcome in GONE), None)
     if gone is None:
-        return "is not stored: no run deleted it, and perhaps it never was"
+        return "is not stored: no run deleted it; perhaps it was never stored"
     if gone.outcome == Outcome.ACCEPTED:
         return f"is gone: run {gone.run_id} deleted it"
     purged = any(
         decision.outcome == Outcome.PURGED and decision.run_id == gone.run_id for decision in explanation.decisions
     )
-    return f"is gone: run {gone.run_id} moved it to quarantine{', from where it was purged' if purged else ''}"
+    return f"is gone: run {gone.run_id} moved it to quarantine{', and later purged it' if purged else ''}"
 
 
 def _holders(kind: str, holders: tuple[Holder, ...]) -> Iterator[str]:

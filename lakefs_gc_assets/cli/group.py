@@ -55,16 +55,16 @@ class Status(IntEnum):
 
 
 MEANINGS = {
-    Status.WELL: "everything was done",
-    Status.FAILED: "it failed for a reason without a status of its own",
-    Status.USAGE: "the command line was not understood",
-    Status.CONFIGURATION: "a setting is missing or wrong",
-    Status.REFUSED: "a guard refused: nothing more was deleted",
-    Status.LOCKED: "somebody else holds the repository's lock",
-    Status.INCOMPLETE: "it finished, but not for every object: the output names the others",
-    Status.LOST: "a run succeeded and found lost objects: earlier runs deleted objects that are referenced now",
-    Status.DAMAGED: "fsck found that something is missing or wrong which the repository needs",
-    Status.INTERRUPTED: "it was interrupted",
+    Status.WELL: "success",
+    Status.FAILED: "other failure",
+    Status.USAGE: "invalid command line",
+    Status.CONFIGURATION: "a setting is missing or invalid",
+    Status.REFUSED: "a guard refused; nothing more was deleted",
+    Status.LOCKED: "the repository's lock is held by another run or command",
+    Status.INCOMPLETE: "finished, but not for every object; the output names the others",
+    Status.LOST: "a run succeeded, but found lost objects: earlier runs deleted objects that are live now",
+    Status.DAMAGED: "fsck found a needed object or metadata file that is missing or wrong",
+    Status.INTERRUPTED: "interrupted",
 }
 """Meanings of exit statuses, for `--help`."""
 
@@ -149,7 +149,7 @@ def _ended_in_time(as_json: bool) -> Iterator[None]:
         time.sleep(SECONDS_TO_LEAVE)
         locks = sys.modules.get("lakefs_gc_assets.collector.repository.lock")
         line = (
-            f"interrupted, and left after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer"
+            f"interrupted; gave up after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer"
             f"{locks.release_taken(SECONDS_TO_RELEASE) if locks else ''}"
         )
         if as_json:

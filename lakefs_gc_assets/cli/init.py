@@ -62,20 +62,20 @@ def init(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Writes a configuration file to begin with.
+    """Writes a first configuration file.
 
-    It asks for values that no option gives. The file holds no secrets: it names the environment variables that do. It
-    configures a dry run; `lakefs-gc doctor` checks it. Beside it lakefs-gc.schema.json is written: editors with a YAML
-    language server complete and check settings by it.
+    Asks for values that are not given as options. The file contains no secrets: it names the environment variables that
+    do. It configures dry runs; check it with `lakefs-gc doctor`. The command also writes lakefs-gc.schema.json beside
+    the file, with which editors that have a YAML language server complete and check settings.
     """
     for option, variable in (("--key-variable", key_variable), ("--secret-variable", secret_variable)):
         if not _VARIABLE.fullmatch(variable):
             # The value may be the secret itself, so the message does not repeat it.
-            raise click.UsageError(f"{option} is the name of an environment variable, not what it holds.")
+            raise click.UsageError(f"{option} must be the name of an environment variable, not its value.")
     _require_absent(out)
     endpoint = _url("--endpoint", endpoint, "URL of the lakeFS server")
     repository = repository or _ask("--repository", "Repository", value_proc=str.strip)
-    store = store or _ask("--store", "What its objects lie in", type=click.Choice([*_SECTIONS]), default="s3")
+    store = store or _ask("--store", "Kind of object store", type=click.Choice([*_SECTIONS]), default="s3")
     answers = _Answers(store_endpoint, local_root, _scalar(region) if region else "")
     lines = [*_SECTIONS[store](answers), _SIGNING]
     text = _TEMPLATE.format(
@@ -88,14 +88,14 @@ def init(
     )
     _write(out, text)
     written = {"file": str(out), "schema": str(out.with_name(_SCHEMA)), "variables": [key_variable, secret_variable]}
-    stores = "" if store == "local" else ", and the store's credentials as its section `store` says"
+    stores = "" if store == "local" else ", and the store's credentials as described in its section `store`"
     line = f"wrote {out}. Set {key_variable} and {secret_variable}{stores}, then try: lakefs-gc doctor --config {out}"
     print_answer(as_json, lambda: written, [line])
 
 
 def _require_absent(out: Path) -> None:
     if out.exists():
-        raise CollectionError(f"{out} is there already, and stays as it is: name another file by --out, or remove it")
+        raise CollectionError(f"{out} already exists and was not changed: give another file with --out, or remove it")
 
 
 def _write(out: Path, text: str) -> None:
@@ -119,7 +119,7 @@ def _ask(option: str, question: str, **prompt: Any) -> str:
     try:
         return str(click.prompt(question, err=True, **prompt))
     except click.Abort:
-        raise click.UsageError(f"nobody is there to ask: give {option}.") from None
+        raise click.UsageError(f"there is no terminal to ask on: give {option}.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _url(option: str, value: str | None, question: str) -> str:
     def parse(text: str) -> str:
         url = text.strip()
         if "@" in url:
-            raise ConfigurationError(f"{option} holds a user or password: set credentials as environment variables")
+            raise ConfigurationError(f"{option} contains a user or password: set credentials as environment variables")
         if not url.startswith(("http://", "https://")):
             raise click.UsageError(f"{option} must begin with http:// or https://")
         return url
@@ -173,9 +173,9 @@ def _section(name: str, lines: Sequence[str]) -> list[str]:
 _SIGNING = "# signing_key: {env: LAKEFS_GC_SIGNING_KEY}  # signs the files of runs: docs/security.md#signing-key"
 _TEMPLATE = """\
 # yaml-language-server: $schema={schema}
-# Configuration of lakefs-gc. What is commented out shows defaults, or examples where a sentence says so.
-# Every setting, its meaning and its default: docs/reference/settings.md. Secrets are given by environment
-# variables alone: {{env: NAME}} names one.
+# Configuration of lakefs-gc. Commented-out lines show defaults, or examples if a sentence says so.
+# Every setting, its meaning and its default: docs/reference/settings.md. Secrets come only from environment
+# variables: {{env: NAME}} names one.
 
 repository: {repository}
 
@@ -188,23 +188,23 @@ lakefs:
 {store}
 
 collection:
-  # A dry run marks, reports and deletes nothing. `lakefs-gc approve RUN` deletes what one found.
+  # A dry run marks, reports and deletes nothing. `lakefs-gc approve RUN` deletes its candidates.
   sweep: false
   # For a sweep that can be undone in any store: it moves objects to _lakefs/retention/gc/quarantine/.
   # sweep_mode: quarantine
   # quarantine_days: 14
   # Younger objects stay.
   # min_age_hours: 24
-  # Clocks that are further apart than half of this end the run.
+  # If clocks differ by more than half of this, the run ends.
   # clock_skew_minutes: 60
-  # More of all objects than this is not swept.
+  # Larger shares of all objects are not swept.
   # max_candidate_share: 0.5
 
 # spark:
 #   driver_memory: 2g
 #   many_objects: true  # with tens of millions
 
-# What starts by itself is off until somebody turns it on in the Dagster UI.
+# Schedules and sensors are off until you turn them on in the Dagster UI.
 # automation:
 #   optimized_every_hours: 24
 #   clean_cron: "0 2 * * 6"

@@ -31,18 +31,18 @@ Sample = tuple[str, Mapping[str, str], float]
 """A measurement: name without prefix, labels, value."""
 
 HELP = {
-    "last_run_timestamp_seconds": "End of the newest run with a report. Neither runs limited to addresses or windows "
-    "count, here and below, nor interrupted dry runs.",
+    "last_run_timestamp_seconds": "End of the newest run with a report. This and the figures below ignore runs limited "
+    "to addresses or windows, and interrupted dry runs.",
     "last_run_success": "1 if it finished, every deletion was accepted, and no earlier run lost an object; else 0.",
     "last_run_duration_seconds": "Duration of its steps, waits included; no time between steps.",
-    "last_run_step_duration_seconds": "Working time of each of its steps.",
-    "last_run_step_wait_seconds": "Time that each of its steps waited for safety; 0 without a wait.",
-    "last_run_objects": "Objects or addresses of the newest finished run, by kind, as far as it knows them.",
+    "last_run_step_duration_seconds": "Working time of each step.",
+    "last_run_step_wait_seconds": "Time that each step waited for safety; 0 without a wait.",
+    "last_run_objects": "Objects or addresses of the newest finished run, by kind, if known.",
     "last_run_bytes": "Their bytes.",
     "last_run_class_objects": "Objects of the newest finished run, by kind and storage class.",
     "last_run_class_bytes": "Their bytes.",
     "last_run_kept_objects": "Unreferenced objects that the run kept, by reason.",
-    "stored_objects": "Stored objects that the run knows of.",
+    "stored_objects": "Stored objects known to the run.",
     "last_sweep_timestamp_seconds": "End of the newest successful sweep.",
     "quarantine_objects": "Objects in quarantine.",
     "quarantine_bytes": "Their bytes.",
@@ -55,9 +55,9 @@ HELP = {
 def metrics(file: Path | None, as_json: bool) -> None:
     """Prints the newest figures of each repository in Prometheus' text format.
 
-    For the textfile collector of the node exporter: write to a new file, then move it over the old one. A repository
-    or a quarantine that cannot be measured is named on standard error, and the exit status is 6. The other figures are
-    printed.
+    For the textfile collector of the node exporter: write the output to a new file, then move it over the old one. If a
+    repository or its quarantine cannot be measured, a line on standard error names it, the other figures are printed,
+    and the exit status is 6.
     """
     samples: list[Sample] = []
     failed = False

@@ -41,7 +41,7 @@ _SHOWN = 10
 
 @click.group(cls=TargetGroup)
 def policy(file: Path | None, repository: str | None) -> None:
-    """Shows, checks and sets how long replaced data stays."""
+    """Shows, checks and sets the retention rules for replaced data."""
 
 
 @policy.command()
@@ -50,12 +50,12 @@ def policy(file: Path | None, repository: str | None) -> None:
 @JSON
 @click.argument("checked", metavar="[POLICY]", type=_FILE, required=False)
 def check(target: Target, quiet: bool, as_json: bool, checked: Path | None) -> None:
-    """Checks a policy file, by default the configured one, and shows what it would keep.
+    """Checks a policy file, by default the configured one, and shows the commits that it would keep.
 
-    A file that is named is checked without a configuration or a server, too. Then only what is written there is
-    checked, and a line says so.
+    A file given as argument is also checked without a configuration or a server. Then only the file itself is checked,
+    and a line says so.
 
-    Exit status 3 if it cannot be read, 4 if a sweep by it would be refused.
+    Exit status 3 if the file cannot be read, 4 if a sweep with this policy would be refused.
     """
     if checked is None:
         in_force = read_rules(target, None, progress_unless(quiet))
@@ -83,11 +83,11 @@ def show(target: Target, quiet: bool, as_json: bool) -> None:
 @click.argument("named", metavar="FILE|BRANCH")
 @click.argument("duration", required=False)
 def set_rules(target: Target, quiet: bool, as_json: bool, named: str, duration: str | None) -> None:
-    """Sets the rule of one branch, or all of the repository's rules, after showing what they would keep.
+    """Sets the rule of one branch, or all of the repository's rules, after showing the commits that they would keep.
 
-    With a duration, such as 20d, it sets the rule of a branch: in the policy file if the configuration names one, where
-    BRANCH may be a pattern, else on the server. With one argument, it replaces the server's rules by those of a JSON
-    file, which has the format of `lakectl gc set-config`. Rules that make no sense are refused.
+    With a duration, such as 20d, it sets the rule of a branch: in the policy file if the configuration names one, and
+    then BRANCH may be a pattern; otherwise on the server. With one argument, it replaces the server's rules with those
+    in a JSON file in the format of `lakectl gc set-config`. Invalid rules are refused.
     """
     change = Change(Path(named)) if duration is None else Change(None, named, duration)
     _set(target, change, quiet, as_json)
@@ -100,7 +100,7 @@ def set_rules(target: Target, quiet: bool, as_json: bool, named: str, duration: 
 @JSON
 @click.argument("duration")
 def set_default(target: Target, quiet: bool, as_json: bool, duration: str) -> None:
-    """Sets the rule of branches without one and of dangling commits: in the policy file, or on the server."""
+    """Sets the default rule, for branches without one and dangling commits: in the policy file, or on the server."""
     _set(target, Change(None, None, duration), quiet, as_json)
 
 
@@ -111,7 +111,7 @@ def set_default(target: Target, quiet: bool, as_json: bool, duration: str) -> No
 @JSON
 @click.argument("branch")
 def unset(target: Target, quiet: bool, as_json: bool, branch: str) -> None:
-    """Removes the rule of a branch, which then goes by those that are left: in the policy file, or on the server."""
+    """Removes the rule of a branch; the remaining rules then apply to it: in the policy file, or on the server."""
     _set(target, Change(None, branch, None), quiet, as_json)
 
 
@@ -142,7 +142,7 @@ def _set(target: Target, change: "Change", quiet: bool, as_json: bool) -> None:
         outcome.print(as_json)
     require_yes("Set these rules?", "no rule was changed")
     if read() != before:
-        raise ConfigurationError("the rules were changed since they were read, so nothing was set. Try again")
+        raise ConfigurationError("another client changed the rules meanwhile, so nothing was set. Try again")
     write()
     if as_json and confirmed:
         outcome.print(as_json)
@@ -223,7 +223,7 @@ def _describe_file(file: Path, policy: Policy, why_alone: str) -> RulesInForce:
         counted(len(policy.pinned), "pinned commits"),
         f"stale branches: {counted(len(policy.stale), 'rules')}",
     ]
-    warning = f"only the file was checked, not if its names and patterns fit branches, tags and commits: {why_alone}"
+    warning = f"only the file was checked, not its names and patterns against branches, tags and commits: {why_alone}"
     rules = [{"branch": rule.pattern, "line": rule.line, **retention_rules.encode_rule(rule)} for rule in policy.rules]
     lines = [f"{file}: {'; '.join(shown)}", f"WARNING: {warning}"]
     content: dict[str, object] = {"file": str(file), "warnings": [warning], "rules": rules, "keep_tags": kept}
@@ -254,7 +254,7 @@ class Change:
             return retention_rules.edit_server_rules(rules, self.branch, self.duration)
         if not self.file.exists():
             raise ConfigurationError(
-                f"there is no file {self.file}. The rule of a branch needs a duration, too: "
+                f"there is no file {self.file}. To set the rule of a branch, also give a duration: "
                 f"`lakefs-gc policy set {self.file} 20d`"
             )
         return retention_rules.load_server_rules(self.file)
@@ -314,10 +314,10 @@ def _compare(
         named = ", ".join(shorter[:_SHOWN]) + (" …" if len(shorter) > _SHOWN else "")
         lines.append(f"SHORTER: {named}")
     if shorter or expiring.any():
-        lines.append(f"commits that stay by the rules before and would expire: {expiring.sum():,}")
+        lines.append(f"commits that would now expire: {expiring.sum():,}")
     also_of = list(change.also_of) if change.file is None else []
     if also_of:
-        lines.append(f"WARNING: this is the policy of {', '.join(also_of)}, too, whose commits are not counted here")
+        lines.append(f"WARNING: this is also the policy of {', '.join(also_of)}, whose commits are not counted here")
     content = {"diff": diff, "shorter": shorter, "commits_expiring": int(expiring.sum()), "also_of": also_of}
     return RulesInForce([*outcome.lines, *lines], {**outcome.content, **content}, outcome.refused)
 
@@ -327,7 +327,7 @@ def _shortened(before: Retention | None, after: Retention) -> list[str]:
     if after.active is None:
         return []
     if before is None or before.active is None:
-        return ["every commit stays by the rules before"]
+        return ["every commit stayed under the previous rules"]
     old, new = before.active.rules, after.active.rules
     pairs = [(name, old.branches[name], rule) for name, rule in sorted(new.branches.items())]
     shorter = []

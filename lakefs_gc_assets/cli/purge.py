@@ -33,22 +33,22 @@ _REFUSAL = "nothing was purged"
 @click.command()
 @on_repository
 @names_run
-@click.option("--dry-run", is_flag=True, help="Show what is in quarantine and when it is due, and purge nothing.")
+@click.option("--dry-run", is_flag=True, help="Show objects in quarantine and when they are due, and purge nothing.")
 @YES
 @QUIET
 @JSON
 def purge(target: Target, run_id: str | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
-    """Deletes objects for good that have been in quarantine for collection.quarantine_days.
+    """Permanently deletes objects that have been in quarantine for collection.quarantine_days.
 
-    Only those that RUN moved there, if it is given. The command asks before it deletes; where there is no terminal, it
+    If RUN is given, only objects that this run moved there. The command asks before it deletes; without a terminal, it
     refuses unless --yes is given.
 
-    It first checks again what is live. Objects that are live again are brought back, and then the next run is a clean
-    one. If that cannot be checked, nothing is deleted. May be repeated.
+    It first checks again what is live. Objects that are live again are restored, and then the next run is a clean one.
+    If that check fails, nothing is deleted. Can be repeated.
 
     Prints the objects that were not purged, and the counts; with --json each object.
 
-    Exit status 0 if everything that was due is purged or brought back, 6 if not.
+    Exit status 0 if every object that was due is purged or restored, 6 if not.
     """
     collector = target.collector()
     if dry_run:
@@ -58,8 +58,8 @@ def purge(target: Target, run_id: str | None, dry_run: bool, quiet: bool, as_jso
     require_yes_or_terminal(_REFUSAL)
     if not is_confirmed():
         planned = plan_purge(collector.open(), run_id)
-        require_yes(f"Delete {_due(planned)} for good, unless they are live by now?", _REFUSAL)
-    with shown_bar("checking what is live", quiet, "objects") as (say, count):
+        require_yes(f"Permanently delete {_due(planned)}, except those that are live by now?", _REFUSAL)
+    with shown_bar("checking live data", quiet, "objects") as (say, count):
         warn = show_progress if quiet else say
         due: list[int] = []
         purging = maintenance.purge(collector, run_id, f"purge-{uuid.uuid4().hex}", say, warn, due.append)
@@ -79,6 +79,6 @@ def _describe(planned: PurgePlan) -> Iterator[str]:
         yield from (f"  {address}" for address in islice(moved.copies.column("address").to_pylist(), _SHOWN))
     yield from planned.describe_unreadable()
     if planned.due:
-        yield f"{_due(planned)}, would be checked and deleted unless they are live; this was a dry run"
+        yield f"{_due(planned)}, would be checked and, unless live, deleted; this was a dry run"
     else:
         yield "nothing in quarantine is due"

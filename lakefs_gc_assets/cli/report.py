@@ -26,18 +26,18 @@ from lakefs_gc_assets.settings import ReportSettings
     "--html", type=click.File("wb", lazy=True, atomic=True), help="File to write the page to; - for standard output."
 )
 @JSON
-@click.option("--open", "opens", is_flag=True, help="Make the page again and open it in the browser.")
+@click.option("--open", "opens", is_flag=True, help="Recreate the page and open it in the browser.")
 @click.option(
     "--again",
     is_flag=True,
-    help="Make the page again from the run's files and today's settings, even if it is stored.",
+    help="Recreate the page from the run's files and today's settings, even if it is stored.",
 )
 @click.argument("run_id", metavar="[RUN]", required=False)
 def report(target: Target, html: BinaryIO | None, as_json: bool, opens: bool, again: bool, run_id: str | None) -> None:
     """Shows the results of a run as lines, as JSON, or as a page.
 
-    Defaults to the newest run that ended, failed or not. The page is one file that loads nothing: objects stored, live,
-    kept and garbage, the largest objects, figures beside the guards' limits, bytes to free, how to approve and undo.
+    Defaults to the newest run that ended, failed or not. The page is one file that loads nothing else. It shows stored,
+    live, kept and garbage objects, the largest objects, the guards' figures and limits, and how to approve and undo.
     """
     if sum((html is not None, as_json, opens)) > 1:
         raise click.UsageError("--html, --json and --open exclude each other.")
@@ -59,13 +59,13 @@ def find_report(repository: OpenRepository, run_id: str | None) -> Report:
             return run_report
         plans.read(repository.store, run_id)
         raise CollectionError(
-            f"run {run_id} left no report: it has not ended, or its process was killed; `lakefs-gc status` lists all "
+            f"run {run_id} has no report: it has not ended, or its process was killed; `lakefs-gc status` lists all "
             "runs"
         )
     for newest_id in run_folder.newest_runs(repository.store):
         if (run_report := readable_report(repository.store, newest_id)) is not None:
             return run_report
-    raise CollectionError("no run has ended yet: `lakefs-gc run` makes a dry run, `lakefs-gc status` lists all runs")
+    raise CollectionError("no run has ended yet: `lakefs-gc run` starts a dry run, `lakefs-gc status` lists all runs")
 
 
 def page_of(repository: OpenRepository, run_report: Report, prices: ReportSettings, again: bool) -> bytes:

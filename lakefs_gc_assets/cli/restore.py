@@ -37,7 +37,7 @@ else:
     maintenance = deferred("lakefs_gc_assets.defs.maintenance")
 
 _SHOWN = 20
-_REFUSAL = "nothing was brought back"
+_REFUSAL = "nothing was restored"
 
 
 @click.command()
@@ -47,9 +47,9 @@ _REFUSAL = "nothing was brought back"
     "--address",
     "addresses",
     multiple=True,
-    help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
+    help="Restore only this address: relative to the storage namespace (data/…), or in full. May be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be brought back, and bring nothing back.")
+@click.option("--dry-run", is_flag=True, help="Show the objects that would be restored, and restore nothing.")
 @YES
 @QUIET
 @JSON
@@ -61,22 +61,22 @@ def restore(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
+    """Restores objects that a run deleted, from quarantine or from the bucket's versions.
 
-    The command shows what would be brought back and asks; where there is no terminal, it refuses unless --yes or
+    The command shows the objects and asks before it restores them; without a terminal, it refuses unless --yes or
     --dry-run is given.
 
-    From quarantine, each object is copied to its address unless there is one already. In a bucket that keeps versions,
-    only delete markers that the run's receipts name are removed, and only if they are still the newest version. May be
-    repeated. The next run is a clean one.
+    From quarantine, each object is copied to its address unless an object exists there. In a bucket with versions,
+    it removes only delete markers that the run's receipts name, and only if they are still the newest version.
+    Can be repeated. The next run is a clean one.
 
-    Prints the objects that were there already or did not come back, and the counts; with --json each object.
+    Prints the objects that already existed or were not restored, and the counts; with --json each object.
 
-    Exit status 0 if every object is back, 6 if not.
+    Exit status 0 if every object exists again, 6 if not.
     """
     loaded = target.loaded
     if run_id is None:
-        raise click.UsageError("Missing argument RUN, the run whose deletions are undone.")
+        raise click.UsageError("Missing argument RUN, the run whose deletions to undo.")
     if not dry_run:
         require_yes_or_terminal(_REFUSAL)
     if dry_run or not is_confirmed():
@@ -88,7 +88,7 @@ def restore(
             (print_result if dry_run else show_progress)(line)
         if dry_run:
             return
-        require_yes("Bring them back?", _REFUSAL)
+        require_yes("Restore them?", _REFUSAL)
     owner = f"restore-{uuid.uuid4().hex}"
     with shown_bar("bringing back", quiet, "objects") as (say, count):
         total: list[int] = []
@@ -102,4 +102,4 @@ def _describe(planned: pa.Table) -> Iterator[str]:
     for row in islice(planned.to_pylist(), _SHOWN):
         yield f"{row['address']}: {size(row['size'])}"
     total = size(sum(planned.column("size").to_pylist()))
-    yield f"{counted(planned.num_rows, 'objects')}, {total}, would be brought back"
+    yield f"{counted(planned.num_rows, 'objects')}, {total}, would be restored"

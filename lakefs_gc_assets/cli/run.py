@@ -29,33 +29,33 @@ _NORMAL = Detail()
 @click.option(
     "--sweep/--dry-run",
     default=None,
-    help="Delete the candidates, or only report them. Defaults to the configuration, whose default is a dry run.",
+    help="Delete the candidates, or only report them. Defaults to the configuration file; its default is a dry run.",
 )
 @click.option(
     "--flow",
     type=click.Choice(["clean", "optimized", "committed", "unified"]),
     default="clean",
     show_default=True,
-    help="clean: every object. optimized: objects that are new since the last run that deleted. committed: objects "
-    "that only expired commits hold. unified: unreferenced and expired objects.",
+    help="clean: examine every object. optimized: objects that are new since the last run that deleted. committed: "
+    "objects that only expired commits reference. unified: unreferenced and expired objects.",
 )
 @click.option(
     "--windows",
     default="",
     metavar="FIRST..LAST",
-    help="List only these slice windows, such as 2026-10..2026-11, 2026-10 or legacy, so that a first run on a huge "
-    "bucket goes month by month. Flows clean and unified.",
+    help="List only these slice windows, such as 2026-10..2026-11, 2026-10 or legacy; a first run on a huge bucket can "
+    "thus go month by month. Only for the flows clean and unified.",
 )
 @QUIET
 @VERBOSE
 @JSON
 def run(target: Target, sweep: bool | None, flow: str, windows: str, quiet: bool, verbose: bool, as_json: bool) -> None:
-    """Makes one run: lists what is stored, subtracts everything that is live.
+    """Starts a run: lists stored objects and subtracts all live ones.
 
-    An optimized run that has nothing to build on becomes a clean one and says why.
+    If an optimized run has no run to build on, it becomes a clean one and says why.
 
-    Exit status 0 if the run finished and every deletion was accepted, 6 if some were not, 7 if objects are
-    lost that earlier runs deleted; `lakefs-gc --help` lists all of them.
+    Exit status 0 if the run finished and every deletion was accepted, 6 if some were not, 7 if a live object is missing
+    because an earlier run deleted it; `lakefs-gc --help` lists all of them.
     """
     level = level_of(quiet, verbose)
     loaded = target.loaded

@@ -29,7 +29,7 @@ Part = TypeVar("Part")
 def status(target: Target, runs: int, as_json: bool) -> None:
     """Shows the last runs of a repository and who holds its lock.
 
-    If a part cannot be read, a line says why, the other parts are shown, and the exit status is 6.
+    If a part cannot be read, a line gives the reason, the other parts are shown, and the exit status is 6.
     """
     standing = read(target.open(to_read=True), runs)
     print_answer(as_json, lambda: _described(standing), describe(standing))

@@ -20,8 +20,8 @@ from lakefs_gc_assets.errors import LockHeld
 _WHY_FREE = {
     Life.EXPIRED: "it has expired, and the next run would take it",
     Life.LAUNCH_ENDED: "Dagster recorded the end of its run",
-    Life.GONE: "its process, of this machine, is gone",
-    Life.UNKNOWN: "you say that its process ended",
+    Life.GONE: "its process on this machine is gone",
+    Life.UNKNOWN: "you confirmed that its process has ended",
 }
 
 
@@ -33,11 +33,11 @@ _WHY_FREE = {
 def unlock(target: Target, as_json: bool, run_id: str) -> None:
     """Releases the repository's lock if RUN holds it and is dead.
 
-    It releases the lock if that has expired or if its process, of this machine, is gone. It refuses if that process is
-    alive. It cannot see processes of other machines: it says which one to look at, and asks whether that ended; --yes
-    says that it did. If the process lives all the same, it deletes nothing more after its current batch.
+    It releases the lock if it has expired, or if the process that holds it ran on this machine and is gone. It refuses
+    if that process is alive. For a process on another machine, the command says which process to check, and asks if
+    it has ended; --yes answers yes. Even if that process still lives, it deletes nothing more after its current batch.
 
-    Exit status 0 if the lock is free, 5 if somebody may hold it.
+    Exit status 0 if the lock is free, 5 if it may be held.
     """
     opened = target.open(to_read=True)
     held = lock.inspect(opened)
@@ -53,21 +53,21 @@ def unlock(target: Target, as_json: bool, run_id: str) -> None:
 def _require_dead(held: HeldLock, run_id: str) -> None:
     """Raises LockHeld unless this run holds the lock and is dead, according to the system or to the user."""
     facts = (
-        f"{held.holder} holds it for run {held.run_id} since {held.acquired_at:%F %T}Z and renewed it last at "
+        f"{held.holder} has held it for run {held.run_id} since {held.acquired_at:%F %T}Z and last renewed it at "
         f"{held.renewed_at:%F %T}Z"
     )
     if held.run_id != run_id:
-        raise LockHeld(f"the lock is not that of run {run_id}: {facts}")
+        raise LockHeld(f"run {run_id} does not hold the lock: {facts}")
     if held.life is Life.ALIVE:
-        raise LockHeld(f"the lock was not released: {facts}, and that process of this machine is alive; end it first")
+        raise LockHeld(f"the lock was not released: {facts}, and that process is alive on this machine; end it first")
     if held.life is not Life.UNKNOWN or is_confirmed():
         return
-    wait = f"The next run takes it by itself from {held.expires_at:%F %T}Z on"
+    wait = f"The next run can take it from {held.expires_at:%F %T}Z on"
     if not is_on_terminal():
         raise LockHeld(
-            f"the lock was not released: {facts}, and this machine cannot see whether that process lives. {wait}; if "
-            "you know that the process ended, give --yes"
+            f"the lock was not released: {facts}, and this machine cannot see whether that process is alive. {wait}; "
+            "if you know that the process has ended, give --yes"
         )
     show_progress(f"{facts}. {wait}.")
-    if not agrees("Did you see that this process ended?"):
-        raise LockHeld("it was not confirmed: the lock was not released")
+    if not agrees("Have you verified that this process has ended?"):
+        raise LockHeld("not confirmed: the lock was not released")

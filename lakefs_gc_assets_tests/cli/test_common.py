@@ -46,7 +46,7 @@ def test_without_a_configuration(invoke: Invoke, command: str) -> None:
     [
         ("repository: [", ["x.yaml", "not YAML"]),
         ("- a", ["x.yaml", "must hold sections"]),
-        ("lakefs: {}", ["no repository is named", "x.yaml"]),
+        ("lakefs: {}", ["no repository is configured", "x.yaml"]),
         ("repositry: a", ["x.yaml", "repositry"]),
         ("{repository: a, lakefs: {endpint: b}}", ["x.yaml", "lakefs.endpint"]),
         ("{repository: a, collection: {min_age_hours: -1}}", ["x.yaml", "collection.min_age_hours"]),

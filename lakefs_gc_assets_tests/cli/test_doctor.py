@@ -77,7 +77,7 @@ def test_nothing_else_is_tried_with_a_wrong_secret(doctor: Doctor) -> None:
     assert missing.startswith("missing     read the repository: GET /repositories/repo: 401")
     assert missing.endswith("Check lakefs.access_key_id and lakefs.secret_access_key"), "no permission mends it"
     assert rest == [
-        "nothing else was tried: correct this first",
+        "nothing else was tested: correct this first",
         "dry run: not ready; missing: read the repository",
         "sweep: not ready; missing: read the repository",
     ]

@@ -199,8 +199,8 @@ def test_what_a_run_deleted(made: RetainedRepository, explain: Invoke) -> None:
 @pytest.mark.parametrize(
     ("address", "verdict"),
     [
-        ("data/nothing/at all", "is not stored: no run deleted it, and perhaps it never was"),
-        ("_lakefs/dummy", "stays: it is lakeFS's own"),
+        ("data/nothing/at all", "is not stored: no run deleted it; perhaps it was never stored"),
+        ("_lakefs/dummy", "stays: it belongs to lakeFS itself"),
     ],
 )
 def test_names_that_are_no_objects_of_lakefs(explain: Invoke, address: str, verdict: str) -> None:
@@ -246,7 +246,7 @@ def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, expla
     try:
         said = lines(explain(address))
         assert "stays: 1 range that no commit names holds it" in said[0]
-        assert f"  in range {record.id}, which no commit names, at their/path" in said
+        assert f"  in range {record.id}, which belongs to no commit, at their/path" in said
         made.configuration(keep_unnamed_ranges=False)
         said = lines(explain(address))
         assert "no commit holds it" in said[0]
@@ -268,7 +268,7 @@ def test_a_range_of_expired_commits_counts_where_a_metarange_that_no_commit_has_
     try:
         said = lines(explain(made.addresses["lost"]))
         assert "stays: 1 range that no commit names holds it" in said[0]
-        assert f"  in range {record.id}, which no commit names, at lost" in said
+        assert f"  in range {record.id}, which belongs to no commit, at lost" in said
     finally:
         store.delete([f"_lakefs/{metarange_id}"])
 
@@ -296,7 +296,7 @@ def test_references_of_another_repository_count(made: RetainedRepository, explai
     ("outcomes", "said"),
     [
         (["quarantined"], "is gone: run newest moved it to quarantine"),
-        (["purged", "quarantined"], "is gone: run newest moved it to quarantine, from where it was purged"),
+        (["purged", "quarantined"], "is gone: run newest moved it to quarantine, and later purged it"),
         (["accepted"], "is gone: run newest deleted it"),
     ],
 )

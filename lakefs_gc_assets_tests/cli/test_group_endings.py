@@ -116,7 +116,7 @@ def test_sigterm_ends_a_command_in_time_that_waits_in_native_code(tmp_path: Path
             finally:
                 process.kill()
     assert process.returncode == Status.INTERRUPTED
-    cause = "interrupted, and left after 1 s, since the server or the store did not answer"
+    cause = "interrupted; gave up after 1 s, since the server or the store did not answer"
     assert re.fullmatch(f"lakefs-gc: {cause}: the repository's lock{outcome}\n", said), said
 
 

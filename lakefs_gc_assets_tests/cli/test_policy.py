@@ -151,7 +151,7 @@ class TestCheck:
         assert result.stdout.splitlines() == [
             "new.yaml: default 14d; branches: 1 rule; tags that keep commits: v*; 0 pinned commits; "
             "stale branches: 0 rules",
-            "WARNING: only the file was checked, not if its names and patterns fit branches, tags and commits: "
+            "WARNING: only the file was checked, not its names and patterns against branches, tags and commits: "
             "there is no configuration",
         ]
         (rule,) = json.loads(invoke("check", "new.yaml", "--json").stdout)["rules"]
@@ -280,7 +280,7 @@ class TestOneRule:
             "SHORTER: main by 8d to 20d",
         ]
         # The commit of 40 days: it was replaced 20 days ago.
-        assert lines[changes + 7] == "commits that stay by the rules before and would expire: 1"
+        assert lines[changes + 7] == "commits that would now expire: 1"
         assert lines[-1].endswith("the rules are set")
         assert self.stated(made) == {"default_retention_days": 7, "branches": [_rule("main", 20)]}
         for arguments in (("set-default", "30d"), ("set", "dev", "2w"), ("unset", "main")):
@@ -354,7 +354,7 @@ class TestOneRule:
         file.write_text(yaml.safe_dump(content))
         result = invoke("set-default", "30d", "--yes", "--repository", "repo")
         assert result.exit_code == 0, result.stderr
-        assert "WARNING: this is the policy of images, too, whose commits are not counted here" in result.stdout
+        assert "WARNING: this is also the policy of images, whose commits are not counted here" in result.stdout
         made.configuration(retention_policy="policy.yaml")
         assert "this is the policy of" not in invoke("set-default", "40d", "--yes").stdout
 
@@ -375,7 +375,7 @@ class TestOneRule:
             made.configuration(**collection)
             result = invoke("set", "main", "3d")
             assert result.exit_code == Status.CONFIGURATION
-            assert "the rules were changed since they were read, so nothing was set" in result.stderr
+            assert "another client changed the rules meanwhile, so nothing was set" in result.stderr
             assert (self.stated(made), file.read_text()) == (
                 {"default_retention_days": 9, "branches": None},
                 "default: 9d",
@@ -387,13 +387,13 @@ class TestOneRule:
         assert result.exit_code == 0, result.stderr
         answer = json.loads(result.stdout)
         assert answer["diff"][2:] == ["@@ -0,0 +1 @@", "+default: 4d"]
-        assert answer["shorter"] == ["every commit stays by the rules before"]
+        assert answer["shorter"] == ["every commit stayed under the previous rules"]
         assert answer["commits_expiring"] == answer["commits"]["expired"] > 0
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("set", "main"), "there is no file main. The rule of a branch needs a duration, too"),
+            (("set", "main"), "there is no file main. To set the rule of a branch, also give a duration"),
             (("set", "main", "20"), "20 has no unit: write 20d for days, 20h for hours or 20w for weeks"),
             (("unset", "dev"), "the server's rules: there is no rule for dev"),
         ],

@@ -96,7 +96,7 @@ def test_what_is_no_run_id_becomes_no_path(past: OpenRepository, invoke: Invoke)
 
 def test_a_run_that_failed(past: OpenRepository, invoke: Invoke) -> None:
     plan = began(past, timedelta(hours=1))
-    assert_one_line(invoke("report", plan.run_id), f"run {plan.run_id} left no report")
+    assert_one_line(invoke("report", plan.run_id), f"run {plan.run_id} has no report")
     reports.write(past.store, reports.failed(plan, NOW, "the server is gone"))
 
     shown = invoke("report")
@@ -109,7 +109,7 @@ def test_a_damaged_report_is_passed_over_unless_it_is_asked_for(past: OpenReposi
     past.store.put(run_folder.report(damaged.run_id), b"damaged")
     found = invoke("report", "--json")
     assert json.loads(found.stdout)["run_id"] == readable.run_id
-    assert f"left out: {run_folder.report(damaged.run_id)}" in found.stderr
+    assert f"not shown: {run_folder.report(damaged.run_id)}" in found.stderr
     assert "report.json" in invoke("report", damaged.run_id).stderr
 
 

@@ -114,7 +114,7 @@ def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
 
     assert shown.exit_code == 0
     sizes = sorted(f"{address}: {len(path)} B" for address, path in zip(deleted.addresses, PATHS, strict=True))
-    assert shown.stdout.splitlines() == [*sizes, "2 objects, 3 B, would be brought back"]
+    assert shown.stdout.splitlines() == [*sizes, "2 objects, 3 B, would be restored"]
     assert deleted.statuses() == [410, 410]
     assert find_base_run(deleted.repository).run_id == deleted.run_id
 
@@ -125,11 +125,11 @@ def test_nothing_comes_back_unless_reported(deleted: Deleted, monkeypatch: pytes
     shown = restore(deleted.run_id)
 
     assert refused.exit_code == Status.FAILED
-    assert refused.stderr == "lakefs-gc: nothing was brought back: give --yes where there is no terminal to ask on\n"
+    assert refused.stderr == "lakefs-gc: nothing was restored: there is no terminal to ask on, so give --yes\n"
     assert (shown.exit_code, shown.stdout) == (Status.FAILED, "")
     *listed, _, not_confirmed = shown.stderr.splitlines()
     assert listed == restore(deleted.run_id, "--dry-run").stdout.splitlines()
-    assert "it was not confirmed: nothing was brought back" in not_confirmed
+    assert "not confirmed: nothing was restored" in not_confirmed
     assert deleted.statuses() == [410, 410]
 
 

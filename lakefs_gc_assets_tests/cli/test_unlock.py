@@ -67,7 +67,7 @@ def test_the_lock_of_a_live_process_stays(automated: Automated, unlock: Unlock) 
         result = unlock(*arguments)
         assert result.exit_code == Status.LOCKED
         assert f"process {os.getpid()}) holds it for run {RUN}" in result.stderr
-        assert result.stderr.endswith("and that process of this machine is alive; end it first\n")
+        assert result.stderr.endswith("and that process is alive on this machine; end it first\n")
     held.check()
 
 
@@ -77,7 +77,7 @@ def test_the_lock_of_another_run_stays(automated: Automated, unlock: Unlock) -> 
     result = unlock("d" * 20, "--yes")
 
     assert result.exit_code == Status.LOCKED
-    assert f"the lock is not that of run {'d' * 20}: somebody (" in result.stderr
+    assert f"run {'d' * 20} does not hold the lock: somebody (" in result.stderr
     held.check()
 
 
@@ -112,7 +112,7 @@ def test_the_lock_of_a_process_in_another_container_of_this_name_stays(
     result = unlock(RUN)
 
     assert result.exit_code == Status.LOCKED
-    assert "this machine cannot see whether that process lives" in result.stderr
+    assert "this machine cannot see whether that process is alive" in result.stderr
     held.check()
 
 
@@ -139,9 +139,9 @@ def test_the_lock_of_another_machine_is_released_if_somebody_says_so(
 
     assert refused.exit_code == declined.exit_code == Status.LOCKED
     assert "on another-machine, process" in refused.stderr and refused.stderr.endswith("give --yes\n")
-    assert "Did you see that this process ended?" in declined.stderr
+    assert "Have you verified that this process has ended?" in declined.stderr
     held.check()
-    assert unlock(RUN, input="y\n").stdout == f"released the lock of run {RUN}: you say that its process ended\n"
+    assert unlock(RUN, input="y\n").stdout == f"released the lock of run {RUN}: you confirmed that its process has ended\n"
     elsewhere(automated, monkeypatch)
     assert json.loads(unlock(RUN, "--yes", "--json").stdout) == {"run_id": RUN, "released": True}
 

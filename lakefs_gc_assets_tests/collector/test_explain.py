@@ -149,7 +149,7 @@ def test_a_live_object_that_nobody_of_us_deleted_is_not_stored() -> None:
         key = min(held.intersection(stored(scene)))
         scene.world.bucket.remove(key)
         said = verdict(explained(scene, key)[key])
-        assert said.startswith("is not stored: no run deleted it, and perhaps it never was, although ")
+        assert said.startswith("is not stored: no run deleted it; perhaps it was never stored, although ")
         assert said.endswith(" it: reading it fails")
 
 

@@ -83,7 +83,7 @@ def test_a_remote_session_needs_no_java() -> None:
 
 
 def test_a_repository_without_a_name_is_not_opened() -> None:
-    with pytest.raises(ConfigurationError, match="no repository is named"):
+    with pytest.raises(ConfigurationError, match="no repository is configured"):
         Collector(Configuration(), SystemClock()).open()
 
 

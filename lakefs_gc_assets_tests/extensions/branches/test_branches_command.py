@@ -120,9 +120,9 @@ def test_nothing_is_done_unasked(branches: Branches, monkeypatch: pytest.MonkeyP
     record = DeletedBranch("repo", "old", "c1", False, "digest", BranchState.DELETED, NOW)
     monkeypatch.setattr(stale_branches, "list_deleted", lambda *arguments: (record,))
     never = AssertionError("asked before it was confirmed")
-    assert "it was not confirmed: nothing was changed" in branches(never, *arguments).stderr
+    assert "not confirmed: nothing was changed" in branches(never, *arguments).stderr
     monkeypatch.setattr(click, "confirm", lambda *arguments, **options: False)
-    assert "it was not confirmed: nothing was changed" in branches(never, *arguments).stderr
+    assert "not confirmed: nothing was changed" in branches(never, *arguments).stderr
     monkeypatch.setattr(click, "confirm", lambda *arguments, **options: True)
     assert branches([BranchOutcome("old", "c1", BranchFate.RESTORED)], *arguments).exit_code == Status.WELL
 
