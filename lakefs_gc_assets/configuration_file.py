@@ -109,7 +109,7 @@ def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:
 def written() -> type[BaseModel]:
     """Model of a configuration file's content, and of the component's attributes."""
     entry = _writable(Configuration)
-    described = "Several repositories, each with what differs from the sections beside it."
+    described = "Several repositories, each with its own settings; other settings are in the sections beside."
     return _writable(Configuration, repositories=(list[entry], Field(default=None, description=described)))  # type: ignore[valid-type]
 
 
@@ -151,20 +151,20 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
     shared = {name: value for name, value in content.items() if name != REPOSITORIES}
     if both := [name for name in _OF_ONE if name in shared]:
         raise ConfigurationError(
-            f"{source}: `{both[0]}` belongs into an entry of `{REPOSITORIES}` where there is such a list"
+            f"{source}: `{both[0]}` belongs in an entry of `{REPOSITORIES}`, since the file has this list"
         )
     entries = content[REPOSITORIES]
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise ConfigurationError(f"{source}: `{REPOSITORIES}` is to be a list of entries, each with `repository`")
+        raise ConfigurationError(f"{source}: `{REPOSITORIES}` must be a list of entries, each with `repository`")
     configurations: list[Loaded] = []
     for place, entry in enumerate(entries, start=1):
         if not entry.get("repository"):
-            raise ConfigurationError(f"{source}: entry {place} of `{REPOSITORIES}` does not say which `repository`")
+            raise ConfigurationError(f"{source}: entry {place} of `{REPOSITORIES}` has no `repository`")
         loaded = loaded_from(_over(shared, entry), f"{source}, repository {entry['repository']}")
         label = loaded.configuration.label
         if any(label == other.configuration.label for other in configurations):
             raise ConfigurationError(
-                f"{source}: two entries of `{REPOSITORIES}` are called {label!r}: give one of them another `name`"
+                f"{source}: two entries of `{REPOSITORIES}` have the name {label!r}: set another `name` for one"
             )
         configurations.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
     return tuple(configurations)
@@ -182,7 +182,7 @@ def named(configurations: Sequence[Loaded], repository: str | None, by: str) -> 
         if repository == loaded.configuration.label:
             return loaded
     labels = ", ".join(loaded.configuration.label for loaded in configurations)
-    raise ConfigurationError(f"say which repository is meant, by {by}: the configuration has {labels}")
+    raise ConfigurationError(f"choose a repository with {by}: the configuration has {labels}")
 
 
 def _over(shared: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
@@ -258,8 +258,8 @@ def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) 
     variables = {name: variable for name, value in config.items() if (variable := _reference(value)) is not None}
     if shown := [name for name in variables if name.endswith("JavaOptions")]:
         raise ConfigurationError(
-            f"{source}: spark.config.{shown[0]} cannot come from the environment: Spark puts it on the command line of "
-            "a Java, where everybody on the machine can read it"
+            f"{source}: spark.config.{shown[0]} cannot come from the environment: Spark puts it on Java's command "
+            "line, where every user of the machine can read it"
         )
     if variables:
         spark["config"] = {name: value for name, value in config.items() if name not in variables}
@@ -299,7 +299,7 @@ def read(file: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigurationError(f"configuration file {file} must hold sections, not {type(content).__name__}")
+        raise ConfigurationError(f"configuration file {file} must contain sections, not {type(content).__name__}")
     return content
 
 
@@ -342,7 +342,7 @@ def _problem(problem: ErrorDetails) -> str:
         return f"there is no such setting. Did you mean `{near[0]}`?"
     elsewhere = [other for other, names in settings.items() if name in names]
     if elsewhere:
-        places = " or ".join(f"into `{other}`" if other else "to the top of the file" for other in elsewhere)
+        places = " or ".join(f"in `{other}`" if other else "at the top of the file" for other in elsewhere)
         return f"there is no such setting here. It belongs {places}"
     return "there is no such setting" if section else f"there is no such section. There are {', '.join(settings[''])}"
 

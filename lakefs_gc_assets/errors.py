@@ -190,12 +190,12 @@ class CorruptFile(CollectionError):
     def missing(cls, file: str, remedy: str = "") -> "CorruptFile":
         """The error for a file that is missing from the store; `remedy` restores it from quarantine, if given."""
         detail = "the file is missing from the object store"
-        return cls(file, "existence", f"{detail}, and lies in quarantine: {remedy}" if remedy else detail)
+        return cls(file, "existence", f"{detail}, but is in quarantine: {remedy}" if remedy else detail)
 
     def __str__(self) -> str:
         return _printable(
             f"{self.file}: {self.check}: {self.detail}. "
-            "What cannot be read may be what keeps live data, so nothing is done on its strength."
+            "An unreadable file may be the one that lists live data, so nothing is deleted."
         )
 
 

@@ -178,7 +178,7 @@ class Run:
     def table(self, name: str) -> Table:
         """Any frame of the run by its name. Raises CollectionError if there is none."""
         if name not in FRAMES:
-            raise CollectionError(f"there is no frame {name!r}: there are {', '.join(FRAMES)}")
+            raise CollectionError(f"there is no frame {name!r}; the frames are {', '.join(FRAMES)}")
         store = self._opener.open()
         manifest = earlier_runs.read_manifest(store, name, self.id)
         return Table.from_stored(StoredFrame(FRAMES[name], manifest, self._opener))
@@ -217,7 +217,7 @@ def open_repository(configuration: str | Path | Configuration | None, repository
     elif repository is not None:
         configuration = configuration.model_copy(update={"repository": repository})
     if not configuration.repository:
-        raise ConfigurationError("no repository is named: say which, or set `repository` in the configuration")
+        raise ConfigurationError("no repository is configured: give its name, or set `repository` in the configuration")
     facts = LakeFSClient(configuration.lakefs, configuration.repository, SystemClock()).repository()
     namespace = Namespace.parse(facts.storage_namespace)
     return Repository(facts.id, namespace.uri, StoreOpener(configuration.store, namespace.uri))
@@ -228,7 +228,7 @@ def _load_one(file: str | Path | None, repository: str | None) -> Loaded:
     path = default_file() if file is None else Path(file)
     if path is None:
         raise ConfigurationError(
-            f"no configuration: name a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+            f"no configuration: give a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
         )
     configurations = load_all(path)
     return (

@@ -55,12 +55,12 @@ class LakeFSSettings(Settings):
     )
     access_key_id: str = Field(
         default="",
-        description="Access key of a lakeFS user who may prepare collections and dump refs.",
+        description="Access key of a lakeFS user with the rights of docs/policies/lakefs-collect.json.",
     )
     secret_access_key: str = _secret("Secret key of that user")
     ca_bundle: str = Field(
         default="",
-        description="PEM file of certificates to trust at the endpoint; empty for those of REQUESTS_CA_BUNDLE or "
+        description="PEM file of certificates to trust at the endpoint; empty: those of REQUESTS_CA_BUNDLE or "
         "SSL_CERT_FILE in the environment, else the system's.",
     )
     connect_timeout_seconds: float = Field(default=10, gt=0, description="Timeout of a connection.")
@@ -101,7 +101,8 @@ class StoreSettings(Settings):
     )
     region: str = Field(default="", description="Region of the bucket; empty to take it from the environment.")
     path_style: bool = Field(
-        default=False, description="Put the bucket into the path instead of the host name (most S3-compatible servers)."
+        default=False,
+        description="Put the bucket into the path, not the host name (most S3-compatible servers).",
     )
     ca_bundle: str = Field(
         default="",
@@ -120,7 +121,7 @@ class StoreSettings(Settings):
     )
     delete_snapshots: bool = Field(
         default=False,
-        description="Delete the snapshots of a blob on Azure with it; without, a blob that has some cannot be deleted.",
+        description="Also delete an Azure blob's snapshots. If false, blobs with snapshots cannot be deleted.",
     )
     account_key: str = _secret("Key of the Azure storage account")
     sas_token: str = _secret("Shared access signature for the Azure container")
@@ -131,25 +132,25 @@ class StoreSettings(Settings):
     client_secret: str = _secret("Secret of that application")
     server_side_encryption: Encryption = Field(
         default="",
-        description="Encryption to request from S3 with every write and copy, for buckets that demand the header: "
-        "AES256, aws:kms or aws:kms:dsse. Empty: the bucket's own.",
+        description="Encryption to request from S3 for every write and copy, for buckets that require the header: "
+        "AES256, aws:kms or aws:kms:dsse. Empty: the bucket's default.",
     )
     kms_key_id: str = Field(
         default="", description="Key of AWS KMS for that encryption; empty for the account's default key."
     )
     local_root: str = Field(
         default="",
-        description="Folder that a local:// storage namespace is relative to, as in lakeFS's blockstore.local.path.",
+        description="Folder to which local:// storage namespaces are relative, as in lakeFS's blockstore.local.path.",
     )
     signing_key: str = _secret(
-        "Keys of at least 32 characters, separated by blanks or commas, by which the files of runs are signed (with "
-        "the first) and verified (with any). Files without a signature count as damaged then. Empty: files are not "
+        "Keys of at least 32 characters, separated by blanks or commas. The first key signs the files of runs; any of "
+        "them verifies a file. With keys set, files without a signature count as damaged. Empty: files are not "
         "signed"
     )
     from_environment: dict[str, str] = Field(
         default_factory=dict,
         description="Names of environment variables with credentials, by the name of the setting. "
-        "`secret_access_key: {env: NAME}` means the same. Spark's executors get the name alone, and read their own "
+        "`secret_access_key: {env: NAME}` means the same. Spark's executors receive only the name, and read their own "
         "environment.",
     )
 
@@ -157,7 +158,7 @@ class StoreSettings(Settings):
     @classmethod
     def _require_credentials(cls, variables: dict[str, str]) -> dict[str, str]:
         if unknown := [name for name in variables if name not in CREDENTIALS]:
-            raise ValueError(f"{', '.join(unknown)}: no credential of `store`, which are {', '.join(CREDENTIALS)}")
+            raise ValueError(f"{', '.join(unknown)}: not a credential of `store`; these are {', '.join(CREDENTIALS)}")
         return variables
 
     def __hash__(self) -> int:
@@ -177,7 +178,7 @@ class StoreSettings(Settings):
             if variable not in os.environ:
                 raise ConfigurationError(
                     f"store.{name} is to come from the environment variable {variable}, which is not set on "
-                    f"{os.uname().nodename}: executors of Spark are told its name alone. Set it for them as well"
+                    f"{os.uname().nodename}: Spark's executors receive only its name. Set it for them as well"
                     + ("" if name == "signing_key" else ", or give them a role that may use the bucket")
                 )
         return self.model_copy(update={name: os.environ[variable] for name, variable in self.from_environment.items()})
@@ -192,26 +193,26 @@ class CollectionSettings(Settings):
     )
     sweep_mode: SweepMode = Field(
         default="delete",
-        description="What a sweep does: delete, or quarantine: copy each object to "
-        "_lakefs/retention/gc/quarantine/<run id>/ before it is deleted, from where `lakefs-gc restore` brings it "
-        "back. Frees nothing by itself: see quarantine_days.",
+        description="delete: a sweep deletes objects. quarantine: it copies each object to "
+        "_lakefs/retention/gc/quarantine/<run id>/ before deleting it, from where `lakefs-gc restore` restores it. "
+        "Quarantine alone frees nothing: see quarantine_days.",
     )
     quarantine_days: float = Field(
         default=14,
         ge=0,
-        description="`lakefs-gc purge` and the job purge delete objects for good that have been in quarantine for "
-        "this long, after checking again that nothing uses them. Objects that are used again are restored.",
+        description="`lakefs-gc purge` and the job purge permanently delete objects that have been in quarantine for "
+        "this long, after checking again that nothing uses them. Objects in use again are restored.",
     )
     min_age_hours: float = Field(
         default=24,
         ge=0,
-        description="Objects younger than this are kept. If the server's own grace period is longer, that is used; "
-        "if the server does not say it, it counts as 24 hours.",
+        description="Younger objects are kept. If the server's own grace period is longer, that is used; if the server "
+        "does not report it, it counts as 24 hours.",
     )
     clock_skew_minutes: float = Field(
         default=60,
         ge=0,
-        description="Safety margin below every clock; clocks further apart than half of it stop the run.",
+        description="Safety margin below every clock. If clocks differ by more than half of it, the run stops.",
     )
     slice_window: WindowSize = Field(
         default="month",
@@ -220,8 +221,8 @@ class CollectionSettings(Settings):
     inventory: str = Field(
         default="",
         description="S3 Inventory to read instead of listing every object: a report's manifest.json, or the folder "
-        "above the dated ones for the newest, such as s3://reports/bucket/daily/. Runs that build on another one "
-        "still list new objects. Empty: the store is listed.",
+        "above the dated folders for the newest report, such as s3://reports/bucket/daily/. Runs that build on another "
+        "run still list new objects. Empty: list the store.",
     )
     inventory_margin_hours: float = Field(
         default=24,
@@ -231,88 +232,88 @@ class CollectionSettings(Settings):
     full_listing_days: float = Field(
         default=7,
         ge=0,
-        description="Days between runs of the flow unified that list every object. In between, such a run builds on "
-        "the one before: it lists new objects, and looks at data that expired since. Runs of the flow committed list "
-        "nothing: they read all expired data as often, and in between the data that expired since. 0: each such run "
-        "looks at everything.",
+        description="Days between runs of flow unified that list every object. In between, such a run builds on the "
+        "previous one: it lists new objects, and examines data that has expired since. Runs of flow committed list "
+        "nothing: they read all expired data at this interval, and in between only data that has expired since. 0: "
+        "every such run examines everything.",
     )
     listing_partitions: int = Field(
-        default=0, ge=0, description="Spark partitions of the listing; 0 for four per core. Large slices take several."
+        default=0, ge=0, description="Spark partitions of the listing; 0: four per core. A large slice takes several."
     )
     range_partitions: int = Field(
-        default=0, ge=0, description="Spark partitions for reading ranges; 0 for four per core, at most one per range."
+        default=0, ge=0, description="Spark partitions for reading ranges; 0: four per core, at most one per range."
     )
     address_partitions: int = Field(
         default=0,
         ge=0,
-        description="Spark partitions of shuffles of addresses; 0 for four per core on a local master, and for "
-        "spark.sql.shuffle.partitions elsewhere. Spark joins small ones.",
+        description="Spark partitions for shuffles of addresses. 0: four per core on a local master, otherwise "
+        "spark.sql.shuffle.partitions. Spark merges small ones.",
     )
     wait_before_dump_seconds: float = Field(
         default=30,
         ge=0,
-        description="Pause between the last uncommitted page and the refs dump, so that most commits under way can "
-        "end. A dry run does not wait, unless young ranges alone count as live (keep_old_unnamed_ranges).",
+        description="Pause between the last uncommitted page and the refs dump, so that most commits in progress can "
+        "end. Dry runs do not wait, unless only young ranges count as live (keep_old_unnamed_ranges).",
     )
     wait_before_recheck_seconds: float = Field(
         default=600,
         ge=0,
-        description="Minimum time between the mark's uncommitted data and the recheck. A commit under way that began "
-        "before has ended by then, and a server that leaves data out of its answers for some minutes, without saying "
-        "so, has it again. The time that hooks in _lakefs_actions/ can hold a commit is added.",
+        description="Minimum time between reading the mark's uncommitted data and the recheck. By then, commits in "
+        "progress at the mark have ended, and a server that silently omitted data for some minutes returns it again. "
+        "The time for which hooks in _lakefs_actions/ can delay a commit is added.",
     )
     longest_commit_minutes: float = Field(
         default=0,
         ge=0,
-        description="How long a commit, merge, revert or import of this repository lasts at most, hooks included. The "
-        "recheck waits at least this long. 0: wait_before_recheck_seconds and the time limits of hooks say it. Needed "
-        "for sweeps if a hook has no time limit, as Lua hooks have none.",
+        description="Maximum duration of a commit, merge, revert or import in this repository, hooks included. The "
+        "recheck waits at least this long. 0: wait_before_recheck_seconds and the time limits of hooks decide. "
+        "Required for sweeps if a hook has no time limit, such as a Lua hook.",
     )
     prepare_timeout_seconds: float = Field(
         default=900,
         gt=0,
-        description="The run ends when prepare_uncommited makes no progress for this long.",
+        description="The run fails if prepare_uncommited makes no progress for this long.",
     )
     prepare_page_limit: int = Field(
-        default=10_000, gt=0, description="The run ends when this many pages repeat one continuation token."
+        default=10_000, gt=0, description="The run fails if this many pages repeat one continuation token."
     )
     retention_policy: str = Field(
         default="",
-        description="Policy file on top of the repository's retention rules; empty for the rules alone.",
+        description="Policy file on top of the repository's retention rules; empty: only those rules.",
     )
     commit_dates: CommitDates = Field(
         default="written",
-        description="Age of a commit, for retention rules. written: no older than its metarange's file in the store "
-        "and no older than its parents, whatever date it claims; a copied or restored namespace keeps everything for "
-        "one more retention period. claimed: the date that the commit claims, which the server believes too; a "
-        "commit with a date in the past expires at once, and so does the commit that it replaced.",
+        description="Date of a commit, for retention rules. written: no earlier than the time when its metarange's "
+        "file was written, and than its parents' dates, whatever date it claims; a copied or restored namespace keeps "
+        "everything for one more retention period. claimed: the date that the commit claims, as the server uses it; a "
+        "backdated commit expires at once, and so does the commit that it replaced.",
     )
     prepare_commits_timeout_seconds: float = Field(
-        default=1200, gt=0, description="Timeout of the server's own list of commits that retention keeps."
+        default=1200, gt=0, description="Timeout for the server's own list of commits that retention keeps."
     )
     allow_rules_of_unknown_branches: bool = Field(
         default=False,
-        description="Sweep although retention rules name branches, or keep_tags of the policy names tags, that do not "
-        "exist: such a name may be misspelt.",
+        description="Sweep although retention rules, or keep_tags of the policy, contain branches or tags that do not "
+        "exist. Such a name may be misspelt.",
     )
-    dump_timeout_seconds: float = Field(default=3600, gt=0, description="Timeout of a refs dump.")
+    dump_timeout_seconds: float = Field(default=3600, gt=0, description="Timeout for a refs dump.")
     dump_fetch_limit: int = Field(
-        default=1000, ge=0, description="Maximum commits missing from a refs dump that are fetched one by one."
+        default=1000, ge=0, description="Maximum commits missing from a refs dump that the run fetches one by one."
     )
     hidden_suspect_limit: int = Field(
         default=10_000_000,
         ge=0,
-        description="Maximum lookups of paths on branches where a candidate may be staged with the content of the "
-        "committed object: by default 10,000 paths on 1,000 branches, up to a thousand in one request. Above the "
-        "limit, the rarest contents are looked up first; the other candidates are kept and counted.",
+        description="Maximum lookups of paths on branches on which a candidate may be staged with the content of a "
+        "committed object: by default 10,000 paths on 1,000 branches, up to a thousand per request. Above the limit, "
+        "the rarest contents are looked up first; the other candidates are kept and counted.",
     )
     max_candidate_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Maximum share of candidates among all objects known to the run, each counted once: the listed "
-        "objects and those in sealed slices. A run of the flow committed lists nothing, so it counts the objects of "
-        "live commits and the unreferenced objects that it checked. A sweep with a larger share is refused; ten "
+        description="Maximum share of candidates among all objects known to the run, each counted once: listed objects "
+        "and objects in sealed slices. A run of flow committed lists nothing; for it, the known objects are those of "
+        "live commits and the unreferenced objects that it checked. A sweep with a larger share is refused. Ten "
         "candidates are always allowed, unless this is 0.",
     )
     max_candidates: int = Field(
@@ -321,43 +322,42 @@ class CollectionSettings(Settings):
     max_delete_rate: float = Field(
         default=0,
         ge=0,
-        description="Maximum objects that a sweep or a purge deletes a second, on average and by all its tasks "
-        "together, for buckets that others use at the same time. 0: no limit. If a store throttles, deletes slow "
-        "down by themselves.",
+        description="Maximum objects per second that a sweep or a purge deletes, on average and over all its tasks, "
+        "for buckets that others use at the same time. 0: no limit. If a store throttles, deletes slow down.",
     )
     max_missing_share: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="Maximum share of addresses of branch heads and staging, in the listed slices, that the listing "
-        "may lack. Above it a sweep is refused.",
+        description="Maximum share of addresses of branch heads and staging, in the listed slices, that may be missing "
+        "from the listing. Above it, a sweep is refused.",
     )
     max_missing: int = Field(
         default=1000,
         ge=0,
-        description="Maximum number of such addresses that the listing may lack. Above it a sweep is refused.",
+        description="Maximum number of such addresses that may be missing. Above it, a sweep is refused.",
     )
     max_branch_loss_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Maximum share of branches whose head holds an object that may be gone since the newest "
-        "successful sweep, or a dry run after it. Above it a sweep is refused. Up to five may always go if one is "
-        "left, unless this is 0. Branches that `lakefs-gc branches` deleted do not count; that command refuses to "
-        "delete a larger share of all branches at once.",
+        description="Maximum share of branches with possibly deleted objects at their heads that may have disappeared "
+        "since the newest successful sweep, or a later dry run. Above it, a sweep is refused. Five may always "
+        "disappear if one is left, unless this is 0. Branches that `lakefs-gc branches` deleted do not count; that "
+        "command refuses to delete a larger share of all branches at once.",
     )
     max_uncommitted_loss_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Maximum share of the mark's uncommitted addresses that the recheck may lack, if nobody "
-        "committed them meanwhile. Above it a sweep is refused. Ten are always allowed, unless this is 0.",
+        description="Maximum share of the mark's uncommitted addresses that may be missing at the recheck without "
+        "having been committed. Above it, a sweep is refused. Ten are always allowed, unless this is 0.",
     )
     max_mark_age_hours: float = Field(
-        default=168, gt=0, description="Maximum age of a listing; a sweep of an older one is refused: open a new run."
+        default=168, gt=0, description="Maximum age of a listing. A sweep of an older one is refused: open a new run."
     )
     recheck_valid_minutes: float = Field(
-        default=15, gt=0, description="How long a sweep deletes after its recheck began, before it checks again."
+        default=15, gt=0, description="How long a sweep deletes after the start of its recheck, before it checks again."
     )
     also_live: list[str] = Field(
         default_factory=list,
@@ -366,31 +366,31 @@ class CollectionSettings(Settings):
     )
     allow_unknown_repositories: bool = Field(
         default=False,
-        description="Sweep although the server does not say which repositories it has (fs:ListRepositories on *): "
-        "another one on the same storage namespace, or around it, would not be noticed.",
+        description="Sweep although the server does not report which repositories it has (fs:ListRepositories on *). A "
+        "repository on the same storage namespace, or around it, then goes unnoticed.",
     )
     no_lock_reason: str = Field(
         default="",
-        description="Reason why runs may delete on a store without conditional writes, where no lock holds: what "
-        "makes sure that no other run is at work, such as a single cron job on one machine. Plan and report repeat "
-        "it. On stores with conditional writes it changes nothing.",
+        description="Reason why runs may delete on a store without conditional writes, where no lock is enforced: how "
+        "you ensure that no other run is active, such as a single cron job on one machine. Plan and report repeat it. "
+        "On stores with conditional writes it has no effect.",
     )
     keep_unnamed_ranges: bool = Field(
         default=True,
-        description="Objects of ranges in _lakefs/ that no commit of the repository names count as live: another "
-        "repository on the same storage namespace may have committed them, even one of another server. Turn it off "
+        description="Objects of ranges in _lakefs/ that belong to no commit of the repository count as live: another "
+        "repository on the same storage namespace, perhaps of another server, may have committed them. Turn it off "
         "if such ranges are known to be left over from failed commits, merges and imports.",
     )
     keep_old_unnamed_ranges: bool = Field(
         default=True,
-        description="With `keep_unnamed_ranges`, such ranges count however old they are. Turn it off if the server "
+        description="With `keep_unnamed_ranges`, such ranges count regardless of their age. Turn it off if the server "
         "compacts staging (lakeFS Enterprise) and no other repository is on the storage namespace. Then a range "
         "counts only while it is younger than the cutoff, and objects of replaced compactions can be deleted.",
     )
     approve_run: str = Field(
         default="",
-        description="Id of a dry run whose candidates are to be deleted after all, for `lakefs-gc approve`; in the UI "
-        "launch the job approve. What is live is checked again first.",
+        description="Id of a dry run whose candidates to delete, as by `lakefs-gc approve`; in the UI launch the job "
+        "approve. The sweep first checks again what is live.",
     )
     only_addresses: tuple[str, ...] | None = Field(
         default=None,
@@ -400,7 +400,7 @@ class CollectionSettings(Settings):
     lock_expiry_minutes: float = Field(
         default=60,
         gt=0,
-        description="A lock that was not renewed for this long may be taken over by another run.",
+        description="Another run may take over a lock that was not renewed for this long.",
     )
 
     @property
@@ -419,26 +419,26 @@ class SparkSettings(Settings):
 
     master: str = Field(
         default="local[*]",
-        description="Spark master, such as local[*] or spark://host:7077. Empty where spark-submit names it: then the "
-        "session is taken as it is.",
+        description="Spark master, such as local[*] or spark://host:7077. Empty if spark-submit sets it; then the "
+        "session is used unchanged.",
     )
     resource: str = Field(
         default="",
-        description="Key of dagster-pyspark's LazyPySparkResource or PySparkResource in your Dagster project, "
-        "whose spark_config holds where nothing else is set here.",
+        description="Key of dagster-pyspark's LazyPySparkResource or PySparkResource in your Dagster project. Its "
+        "spark_config applies to properties that are not set here.",
     )
     remote: str = Field(default="", description="Spark Connect endpoint, such as sc://host; replaces the master.")
     driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
     many_objects: bool = Field(
         default=False,
-        description="Turns on the second compiler of a local master's Java. With two million objects it costs more "
-        "time than it saves; with twenty million a run is long enough for it.",
+        description="Turns on the second compiler of a local master's Java. It pays off for about twenty million "
+        "objects; for two million it costs more time than it saves.",
     )
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
     config_from_environment: dict[str, str] = Field(
         default_factory=dict,
-        description="Further Spark properties whose values are in environment variables: the variable's name by that "
-        "of the property. `config: {name: {env: NAME}}` means the same.",
+        description="Further Spark properties with values in environment variables: variable names by property. "
+        "`config: {name: {env: NAME}}` means the same.",
     )
 
 
@@ -463,15 +463,15 @@ class LaunchSettings(Settings):
 
     sweep: LaunchedSweep = Field(
         default="approved",
-        description="never: a launch deletes and purges nothing. approved: the job approve deletes the candidates of "
-        "an earlier dry run. any: a launch may delete at once, by `sweep` of the job open_run; without that it does "
-        "what collection.sweep says.",
+        description="never: no launch deletes or purges. approved: the job approve deletes the candidates of an "
+        "earlier dry run. any: a launch may delete at once, by `sweep` of the job open_run; without it, "
+        "collection.sweep decides.",
     )
     approvers: Literal[1, 2] = Field(
         default=1,
-        description="2: the job approve deletes nothing until a second launch of it, with another name in approved_by, "
-        "approves the same dry run. Names are what a proxy says if dagster.yaml names its header, and otherwise what "
-        "launches say. Only where `sweep` is approved.",
+        description="2: the job approve deletes only after a second launch, with another name in approved_by, approves "
+        "the same dry run. The names come from the proxy if dagster.yaml names its header, otherwise from the "
+        "launches. Only if `sweep` is approved.",
     )
     may_relax: list[str] = Field(
         default_factory=list,
@@ -483,7 +483,7 @@ class LaunchSettings(Settings):
     @classmethod
     def _require_approvals(cls, approvers: int, info: ValidationInfo) -> int:
         if approvers == 2 and info.data.get("sweep") == "any":
-            raise ValueError("2 with launch.sweep any, which lets one launch delete at once: set that to approved")
+            raise ValueError("2 contradicts launch.sweep any, by which one launch deletes at once: set approved")
         return approvers
 
     @field_validator("may_relax")
@@ -491,7 +491,7 @@ class LaunchSettings(Settings):
     def _require_relaxable(cls, names: list[str]) -> list[str]:
         if unknown := [name for name in names if name not in RELAXABLE]:
             raise ValueError(
-                f"{', '.join(unknown)}: no number or switch of `collection`. A launch may be allowed "
+                f"{', '.join(unknown)}: not a number or switch of `collection`. Launches may be allowed to set "
                 f"{', '.join(RELAXABLE)}"
             )
         return names
@@ -502,7 +502,7 @@ class EMRServerlessSettings(Settings):
 
     application_id: str = Field(default="", description="Id of the application; its image has this package.")
     execution_role_arn: str = Field(default="", description="Execution role of the job.")
-    region: str = Field(default="", description="Region of the application; empty to take it from the environment.")
+    region: str = Field(default="", description="Region of the application; empty: from the environment.")
     message_bucket: str = Field(default="", description="Bucket for the job's messages to Dagster.")
     entry_point: str = Field(
         default="local:///opt/lakefs-gc/emr_job.py",
@@ -510,10 +510,10 @@ class EMRServerlessSettings(Settings):
     )
     environment: dict[str, str] = Field(
         default_factory=dict,
-        description="Id of a secret of AWS Secrets Manager for each environment variable that the configuration "
-        "takes a secret from.",
+        description="Ids of secrets in AWS Secrets Manager, by the environment variable from which the configuration "
+        "reads each secret.",
     )
-    poll_seconds: float = Field(default=5, gt=0, description="Interval at which the job's state is asked for.")
+    poll_seconds: float = Field(default=5, gt=0, description="Interval between requests for the job's state.")
 
 
 class AutomationSettings(Settings):
@@ -525,28 +525,28 @@ class AutomationSettings(Settings):
         description="Time between the start of a run that deleted and the optimized run that follows it.",
     )
     sensor_interval_seconds: int = Field(
-        default=60, gt=0, description="Interval at which the sensor looks for a report to follow."
+        default=60, gt=0, description="Interval at which the sensor looks for a run to follow."
     )
     clean_cron: str = Field(default="0 2 * * 6", description="When the schedule opens a clean run (cron).")
     dry_run_cron: str = Field(default="0 1 * * *", description="When the schedule opens a dry run (cron).")
     dry_run_flow: FlowName = Field(default="optimized", description="The flow of those dry runs.")
     expiry_cron: str = Field(
-        default="0 5 * * 0", description="When the schedule removes the frames of old runs for good (cron)."
+        default="0 5 * * 0", description="When the schedule permanently removes the frames of old runs (cron)."
     )
     keep_runs: int = Field(
-        default=30, gt=0, description="Number of newest runs that keep their frames, however they ended."
+        default=30, gt=0, description="Number of newest runs that keep their frames, regardless of how they ended."
     )
     purge_cron: str = Field(
         default="0 6 * * *",
         description="When the schedule purges objects that have been in quarantine for quarantine_days (cron).",
     )
     stale_branches_cron: str = Field(
-        default="0 7 * * 1", description="When the schedule shows stale branches (cron). It deletes none."
+        default="0 7 * * 1", description="When the schedule lists stale branches (cron). It deletes none."
     )
     sweep_within_days: float = Field(
         default=0,
         ge=0,
-        description="The asset `sweeps` is shown as overdue when no sweep succeeded for this long; 0 for never.",
+        description="The asset `sweeps` is overdue if no sweep has succeeded for this long; 0: never.",
     )
     time_zone: str = Field(default="UTC", description="Time zone of the schedules, such as Europe/Berlin.")
 
@@ -554,18 +554,17 @@ class AutomationSettings(Settings):
 class NotificationSettings(Settings):
     """Who is told of runs that ended, by `{"text": …}` as Slack takes it; nobody unless a URL is given."""
 
-    failure_webhook: str = _secret("URL that is told of runs and jobs that failed")
-    ended_webhook: str = _secret("URL that is told what each run did that came to its end")
+    failure_webhook: str = _secret("URL that receives a message about each failed run or job")
+    ended_webhook: str = _secret("URL that receives the outcome of each run that came to its end")
     ca_bundle: str = Field(
         default="",
-        description="File with the certificates (PEM) of an authority to trust for both URLs; the file that "
-        "REQUESTS_CA_BUNDLE names if empty, else what this machine trusts.",
+        description="PEM file with the certificates of an authority to trust for both URLs. Empty: the file in "
+        "REQUESTS_CA_BUNDLE, else the certificates that this machine trusts.",
     )
     ui_url: str = Field(
         default="",
-        description="Address of the Dagster UI, such as https://dagster.example.com; messages then link to the "
-        "launchpad that approves what a dry run found. Pages of runs need it where the UI is not at the root of its "
-        "host.",
+        description="Address of the Dagster UI, such as https://dagster.example.com. Messages then link to the "
+        "launchpad that approves a dry run. Pages of runs need it if the UI is not at the root of its host.",
     )
 
 
@@ -580,9 +579,9 @@ class ReportSettings(Settings):
 
     price_per_gb_month: Price | dict[str, Price] = Field(
         default=0.0,
-        description="Price of a GB (2^30 bytes) for a month, so that pages say what garbage costs. One number, or "
-        "one for each storage class as the store spells it, such as `{STANDARD: 0.023, GLACIER: 0.0036}`; `unknown` "
-        "is for objects of an unknown class. 0: no prices.",
+        description="Price of a GB (2^30 bytes) per month, to show the cost of garbage on pages. One number, or one "
+        "for each storage class as the store spells it, such as `{STANDARD: 0.023, GLACIER: 0.0036}`; `unknown` is for "
+        "objects of an unknown class. 0: no prices.",
     )
     currency: str = Field(default="USD", max_length=10, description="Currency of that price.")
 
@@ -612,11 +611,11 @@ class Configuration(Settings):
     )
     owners: list[str] = Field(
         default_factory=list,
-        description="Owners of the assets, as Dagster shows them: mail addresses, and teams as team:name.",
+        description="Owners of the assets in Dagster: email addresses, and teams as team:name.",
     )
     tags: dict[str, str] = Field(
         default_factory=dict,
-        description="Tags of the assets, beside lakefs/repository, to find them by in Dagster.",
+        description="Further tags of the assets in Dagster, beside lakefs/repository.",
     )
     lakefs: LakeFSSettings = LakeFSSettings()
     store: StoreSettings = StoreSettings()
@@ -633,7 +632,7 @@ class Configuration(Settings):
     def _require_owners(cls, owners: list[str]) -> list[str]:
         for owner in owners:
             if not _OWNER.fullmatch(owner):
-                raise ValueError(f"{owner}: write an address of mail, or team:name")
+                raise ValueError(f"{owner}: write an email address, or team:name")
         return owners
 
     @field_validator("tags")
@@ -642,8 +641,8 @@ class Configuration(Settings):
         for name, value in tags.items():
             if not (_TAG_NAME.fullmatch(name) and _TAG_VALUE.fullmatch(value)):
                 raise ValueError(
-                    f"{name}: a tag's name (with or without a prefix/) and its value have up to 63 letters, digits and "
-                    "_ . - each"
+                    f"{name}: a tag's name (with or without a prefix/) and its value may each have up to 63 letters, "
+                    "digits and _ . -"
                 )
         return tags
 

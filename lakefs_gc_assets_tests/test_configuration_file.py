@@ -81,13 +81,13 @@ def test_secrets_of_a_section_that_entries_share_by_an_anchor(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"repositories": []}, "`repositories` is to be a list of entries, each with `repository`"),
-        ({"repositories": ["one"]}, "`repositories` is to be a list of entries"),
-        ({"repositories": {"repository": "one"}}, "`repositories` is to be a list of entries"),
-        ({"repositories": [{"repository": "one"}, {"name": "two"}]}, "entry 2 of `repositories` does not say which"),
-        ({"repositories": [{"repository": "one"}, {"repository": "one"}]}, "are called 'one': give one of"),
-        ({"repository": "one", "repositories": [{"repository": "two"}]}, "`repository` belongs into an entry"),
-        ({"name": "one", "repositories": [{"repository": "two"}]}, "`name` belongs into an entry"),
+        ({"repositories": []}, "`repositories` must be a list of entries, each with `repository`"),
+        ({"repositories": ["one"]}, "`repositories` must be a list of entries"),
+        ({"repositories": {"repository": "one"}}, "`repositories` must be a list of entries"),
+        ({"repositories": [{"repository": "one"}, {"name": "two"}]}, "entry 2 of `repositories` has no `repository`"),
+        ({"repositories": [{"repository": "one"}, {"repository": "one"}]}, "have the name 'one': set another"),
+        ({"repository": "one", "repositories": [{"repository": "two"}]}, "`repository` belongs in an entry"),
+        ({"name": "one", "repositories": [{"repository": "two"}]}, "`name` belongs in an entry"),
     ],
 )
 def test_lists_that_make_no_sense_are_refused(content: dict[str, Any], said: str) -> None:

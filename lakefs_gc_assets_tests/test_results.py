@@ -122,7 +122,7 @@ def test_a_file_names_the_repository(made: Made, file: Path, monkeypatch: pytest
     for opened in (lakefs_gc_assets.open(file), lakefs_gc_assets.open(str(file)), lakefs_gc_assets.open()):
         assert opened.name == made.sample.repository
     file.rename("other.yaml")
-    with pytest.raises(ConfigurationError, match="no configuration: name a file"):
+    with pytest.raises(ConfigurationError, match="no configuration: give a file"):
         lakefs_gc_assets.open()
     monkeypatch.setenv(CONFIGURATION_VARIABLE, "other.yaml")
     assert lakefs_gc_assets.open().run().id == made.swept.run_id

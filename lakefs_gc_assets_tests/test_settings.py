@@ -48,10 +48,10 @@ def refused(folder: Path, text: str) -> str:
         ("repositores: []", "repositores: there is no such setting. Did you mean `repositories`?"),
         ("collection: {min_age_hour: 1}", "collection.min_age_hour: there is no such setting. Did you mean `min_age_"),
         ("store: {endpoint: a}", "store.endpoint: there is no such setting. Did you mean `endpoint_url`?"),
-        ("sweep: true", "sweep: there is no such setting here. It belongs into `collection`"),
+        ("sweep: true", "sweep: there is no such setting here. It belongs in `collection`"),
         (
             "spark: {repository: a}",
-            "spark.repository: there is no such setting here. It belongs to the top of the file",
+            "spark.repository: there is no such setting here. It belongs at the top of the file",
         ),
         ("lakefs: {bucket: a}", "lakefs.bucket: there is no such setting"),
         ("whatever: a", "whatever: there is no such section. There are repository, name, owners, tags, lakefs, store"),
@@ -169,7 +169,7 @@ class TestFiles:
 
     @pytest.mark.parametrize("text", ["- a\n- b\n", "just text", "3"])
     def test_a_file_without_sections(self, tmp_path: Path, text: str) -> None:
-        assert "must hold sections" in refused(tmp_path, text)
+        assert "must contain sections" in refused(tmp_path, text)
 
     def test_a_file_that_is_not_text(self, tmp_path: Path) -> None:
         file = tmp_path / "gc.yaml"
@@ -275,7 +275,7 @@ class TestSecrets:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"owners": ["ops@example.com", "data"]}, "data: write an address of mail, or team:name"),
+        ({"owners": ["ops@example.com", "data"]}, "data: write an email address, or team:name"),
         ({"tags": {"tier": "cold store"}}, "tier: a tag's name"),
         ({"tags": {"a/b/c": ""}}, "a/b/c: a tag's name"),
     ],

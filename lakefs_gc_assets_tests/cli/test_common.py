@@ -45,7 +45,7 @@ def test_without_a_configuration(invoke: Invoke, command: str) -> None:
     ("content", "parts"),
     [
         ("repository: [", ["x.yaml", "not YAML"]),
-        ("- a", ["x.yaml", "must hold sections"]),
+        ("- a", ["x.yaml", "must contain sections"]),
         ("lakefs: {}", ["no repository is configured", "x.yaml"]),
         ("repositry: a", ["x.yaml", "repositry"]),
         ("{repository: a, lakefs: {endpint: b}}", ["x.yaml", "lakefs.endpint"]),

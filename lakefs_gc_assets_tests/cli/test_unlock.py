@@ -141,7 +141,9 @@ def test_the_lock_of_another_machine_is_released_if_somebody_says_so(
     assert "on another-machine, process" in refused.stderr and refused.stderr.endswith("give --yes\n")
     assert "Have you verified that this process has ended?" in declined.stderr
     held.check()
-    assert unlock(RUN, input="y\n").stdout == f"released the lock of run {RUN}: you confirmed that its process has ended\n"
+    assert (
+        unlock(RUN, input="y\n").stdout == f"released the lock of run {RUN}: you confirmed that its process has ended\n"
+    )
     elsewhere(automated, monkeypatch)
     assert json.loads(unlock(RUN, "--yes", "--json").stdout) == {"run_id": RUN, "released": True}
 

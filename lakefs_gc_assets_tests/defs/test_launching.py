@@ -41,7 +41,7 @@ class TestTheFile:
         assert {"sweep", "sweep_mode", "inventory", "retention_policy", "also_live", "approve_run"}.isdisjoint(
             RELAXABLE
         )
-        with pytest.raises(ConfigurationError, match=r"launch\.may_relax.*no number or switch of `collection`"):
+        with pytest.raises(ConfigurationError, match=r"launch\.may_relax.*not a number or switch of `collection`"):
             loaded_from({"launch": {"may_relax": ["inventory"]}}, "lakefs-gc.yaml")
 
 

@@ -141,5 +141,5 @@ class TestCredentialsByReference:
             pool.submit(_read, opener).result()
 
     def test_settings_that_are_no_credentials_travel_as_they_are(self) -> None:
-        with pytest.raises(ConfigurationError, match="region: no credential of `store`"):
+        with pytest.raises(ConfigurationError, match="region: not a credential of `store`"):
             loaded_from({"store": {"from_environment": {"region": "X"}}}, "test")
