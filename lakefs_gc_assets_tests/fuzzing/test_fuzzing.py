@@ -1,6 +1,6 @@
 """Fuzzes every target with the same cases each time.
 
-`make test` runs 100 cases for each target in two processes, `make test-slow` 10,000 cases in a process for each target;
+`make test` runs 100 cases for each target in two processes, `make test-slow` 3,000 cases in a process for each target;
 `make fuzz` runs more.
 """
 
@@ -15,7 +15,7 @@ from lakefs_gc_assets.errors import CollectionError, LakeFSError
 from lakefs_gc_assets_tests.fuzzing.running import Case, Failure, Target, outcome, run
 from lakefs_gc_assets_tests.fuzzing.targets import TARGETS
 
-CASES = int(os.environ.get("FUZZ_CASES", "10000"))
+CASES = int(os.environ.get("FUZZ_CASES", "3000"))
 
 
 def fuzz(cases: int, *names: str) -> None:

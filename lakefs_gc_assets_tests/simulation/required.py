@@ -12,10 +12,9 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 from lakefs_gc_assets_tests.simulation.shortening import reported, shortened
 
-QUICK: Mapping[Kind, int] = {"clean": 12, "optimized": 6, "retention": 6, "unified": 4, "committed": 2}
-"""Number of histories of each kind that `make test` plays, in half a minute of one core. `make test-slow` plays others.
-"""
-PARTS = 16
+QUICK: Mapping[Kind, int] = {"clean": 6, "optimized": 3, "retention": 4, "unified": 2, "committed": 1}
+"""Number of new histories of each kind that `make test` plays. `make test-slow` plays others."""
+PARTS = 8
 """Number of tests into which many histories of a kind are divided."""
 
 

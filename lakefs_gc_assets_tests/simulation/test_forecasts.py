@@ -10,8 +10,8 @@ from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed, fresh
 
-QUICK = 2
-HISTORIES = 39
+QUICK = 1
+HISTORIES = 17
 
 
 def _compare_all(seeds: range, folder: Path) -> list[Compared]:
@@ -30,9 +30,9 @@ def test_a_forecast_says_what_each_run_would_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(4))
 def test_nor_do_more_histories_tell_them_apart(part: int, tmp_path: Path) -> None:
-    _compare_all(fresh(QUICK, HISTORIES)[part::8], tmp_path)
+    _compare_all(fresh(QUICK, HISTORIES)[part::4], tmp_path)
 
 
 @pytest.mark.slow

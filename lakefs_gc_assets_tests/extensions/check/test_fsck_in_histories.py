@@ -25,7 +25,7 @@ from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
 QUICK = 1
-HISTORIES = 4
+HISTORIES = 2
 Watch = Callable[[str, Any], None]
 GONE = (FindingKind.MISSING, FindingKind.QUARANTINED, FindingKind.EXPIRED)
 

@@ -53,7 +53,7 @@ from lakefs_gc_assets_tests.simulation.world import World
 
 __all__ = ["world"]
 QUICK = 1
-HISTORIES = 4
+HISTORIES = 2
 FAILED = frozenset(files_of(entries("failed")))
 """A range and its metarange, which are unneeded in `world`."""
 SURVEYS, DELETES = "start_refs_dump", f"delete {METADATA_PREFIX}"

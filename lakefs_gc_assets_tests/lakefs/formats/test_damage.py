@@ -31,6 +31,10 @@ from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, needs_record
 _REFS: dict[str, Any] = {"commit": refs.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}
 
 
+_EVERY = 5
+"""One of this many bytes is changed."""
+
+
 def _read(data: bytes, kind: ranges.Kind) -> Any:
     if kind.type == "metaranges":
         return ranges.read_metarange(data, "table", entity=kind.entity)
@@ -47,10 +51,11 @@ def _recorded(folder: str) -> list[tuple[bytes, ranges.Kind]]:
 def test_any_byte_changed_is_an_error() -> None:
     tables = _recorded("small")
     assert len(tables) >= 20
-    rng = random.Random(1)
+    rng = random.Random()
     for data, kind in tables:
         _read(data, kind)
-        for position in range(len(data)):
+        # Each run draws its positions: all of them would take a quarter of a minute.
+        for position in range(rng.randrange(_EVERY), len(data), _EVERY):
             changed = bytearray(data)
             changed[position] ^= rng.randrange(1, 256)
             with pytest.raises(CorruptFile):
@@ -62,7 +67,7 @@ def test_any_byte_changed_in_a_large_table_is_an_error() -> None:
     tables = _recorded("large")
     assert {kind.type for _, kind in tables} == {"ranges", "metaranges"}
     rng = random.Random(2)
-    for _ in range(4000):
+    for _ in range(1000):
         data, kind = rng.choice(tables)
         changed = bytearray(data)
         changed[rng.randrange(len(data))] ^= rng.randrange(1, 256)
@@ -130,7 +135,7 @@ _POINTED = st.sampled_from(
     from_end=st.booleans(),
     metarange=st.booleans(),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_a_lie_behind_a_right_checksum_is_an_error_or_reads_as_written(
     name: str, which: int, changes: list[tuple[int, bytes, int]], from_end: bool, metarange: bool
 ) -> None:
