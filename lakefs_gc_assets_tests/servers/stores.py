@@ -95,3 +95,7 @@ def store(request: pytest.FixtureRequest) -> ObjectStore:
     """An empty storage namespace of each kind."""
     opened: ObjectStore = request.getfixturevalue(f"{request.param}_store")
     return opened
+
+
+in_a_folder = pytest.mark.parametrize("store", ["local"], indirect=True)
+"""For tests of rules that are the same for every store: `test_every_store` holds all of them to one contract."""

@@ -27,7 +27,7 @@ from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Kill
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS, SLICE, Moving
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import bucket, in_a_folder, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
 
@@ -153,6 +153,7 @@ def test_the_copy_of_what_is_back_goes_by_the_next_purge_and_no_other_run_has_to
     assert across_runs.read_restoration(purge.store) is None
 
 
+@in_a_folder
 def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
     reported = purge.purge(purge.store, unsure=[KEYS[0]])
 
@@ -160,6 +161,7 @@ def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
     assert purge.moving.moved() == {KEYS[0]: ALL[KEYS[0]]}
 
 
+@in_a_folder
 def test_of_each_copy_is_reported_what_became_of_it_and_why(purge: Purging) -> None:
     other = f"{KEYS[0][:-2]}v0"
     purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
@@ -181,6 +183,7 @@ def test_of_each_copy_is_reported_what_became_of_it_and_why(purge: Purging) -> N
     assert "may differ from the deleted object" in why[KEYS[1]] and "hidden_suspect_limit" in why[KEYS[2]]
 
 
+@in_a_folder
 def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
     older = began(purge.moving.opened, 2 * DAY).run_id
     purge.store.put(passes.key(older, KEYS[0]), b"older")
@@ -193,6 +196,7 @@ def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
     assert (named(older), named(purge.moving.run), named("c" * 20)) == ([older], [purge.moving.run], [])
 
 
+@in_a_folder
 def test_what_was_taken_out_while_the_folders_were_listed_is_nothing(purge: Purging) -> None:
     class Emptied(BreakingStore):
         def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
@@ -203,6 +207,7 @@ def test_what_was_taken_out_while_the_folders_were_listed_is_nothing(purge: Purg
     assert purge.purge(Emptied(purge.store)) == {}
 
 
+@in_a_folder
 def test_where_it_cannot_be_found_out_what_is_live_nothing_goes(purge: Purging) -> None:
     def fails(moved: Sequence[Moved]) -> PurgeVerdict:
         raise GuardTripped("commits under way", "a commit", "wait")
@@ -245,6 +250,7 @@ def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None
     assert purge.moving.there() == {other: b"copied before the sweep was killed"}
 
 
+@in_a_folder
 def test_what_lakefs_does_not_name_so_is_none_of_ours(purge: Purging) -> None:
     note = passes.key(purge.moving.run, "note by hand.txt")
     purge.store.put(note, b"note")
@@ -284,6 +290,7 @@ def with_two_more_runs(purge: Purging) -> list[str]:
     return [moved.run_id for moved in purge.moved()]
 
 
+@in_a_folder
 def test_a_store_that_fails_at_the_second_of_three_runs_keeps_no_other(purge: Purging) -> None:
     run_ids = with_two_more_runs(purge)
 
@@ -307,6 +314,7 @@ def test_a_store_that_fails_at_the_second_of_three_runs_keeps_no_other(purge: Pu
     assert set(purge.purge(purge.store).values()) == {PurgeFate.PURGED}
 
 
+@in_a_folder
 def test_a_list_of_a_batch_that_cannot_be_settled_keeps_no_other_run(purge: Purging) -> None:
     run_ids = with_two_more_runs(purge)
 
@@ -323,6 +331,7 @@ def test_a_list_of_a_batch_that_cannot_be_settled_keeps_no_other_run(purge: Purg
     assert [each.run_id for each in purge.moved() if each.copies.num_rows] == [run_ids[1]]
 
 
+@in_a_folder
 def test_a_live_object_that_the_store_fails_at_keeps_no_other(purge: Purging) -> None:
     class Forbidding(BreakingStore):
         def head(self, key: str) -> ObjectFacts:
@@ -352,6 +361,7 @@ def test_a_store_that_does_not_tell_of_every_copy_fails_the_run_and_no_receipt_s
     assert purge.purge(purge.store) == {}
 
 
+@in_a_folder
 def test_a_list_of_a_batch_that_cannot_be_removed_is_reported_and_settled_the_next_time(purge: Purging) -> None:
     class Refusing(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -365,6 +375,7 @@ def test_a_list_of_a_batch_that_cannot_be_removed_is_reported_and_settled_the_ne
     assert (purge.moving.moved(), purge.receipts(Outcome.PURGED)) == ({}, KEYS)
 
 
+@in_a_folder
 def test_a_list_of_a_batch_that_is_damaged_keeps_the_copies_of_its_run(purge: Purging) -> None:
     begun = passes.key(purge.moving.run, "purging/purged-1")
     purge.store.put(begun, b"damaged")
@@ -374,6 +385,7 @@ def test_a_list_of_a_batch_that_is_damaged_keeps_the_copies_of_its_run(purge: Pu
     assert set(purge.purge(purge.store).values()) == {PurgeFate.PURGED}
 
 
+@in_a_folder
 class TestTime:
     def test_it_is_due_after_the_set_time_by_the_last_receipt_of_the_sweep(self, purge: Purging) -> None:
         (moved,) = purge.moved()
@@ -476,6 +488,7 @@ class TestTime:
         assert purge.moving.moved() == ALL
 
 
+@in_a_folder
 def test_a_rate_is_kept_on_average(purge: Purging) -> None:
     settings = CollectionSettings(max_delete_rate=0.5, quarantine_days=0)
     clock = HandClock(datetime.now(UTC))
@@ -487,6 +500,7 @@ def test_a_rate_is_kept_on_average(purge: Purging) -> None:
     assert sum(clock.slept) == 2 * (len(purged) - 1)
 
 
+@in_a_folder
 def test_without_the_lock_nothing_goes(purge: Purging) -> None:
     held = purge.moving.lock()
     moved = purge.moved()
@@ -504,6 +518,7 @@ def test_without_the_lock_nothing_goes(purge: Purging) -> None:
     assert len(check.asked) == 1, "without the lock nothing is asked, and no receipt written"
 
 
+@in_a_folder
 def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging) -> None:
     purge.store.put(run_folder.manifest(purge.moving.run, "store_df"), b"frame")
     before = receipts.keys(purge.store, purge.moving.run)
@@ -515,6 +530,7 @@ def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging
 
 
 @pytest.mark.parametrize("damage", [None, b"damaged"])
+@in_a_folder
 def test_a_run_that_nobody_can_read_is_reported_and_stays(purge: Purging, damage: bytes | None) -> None:
     key = run_folder.plan(purge.moving.run)
     if damage is None:
@@ -527,6 +543,7 @@ def test_a_run_that_nobody_can_read_is_reported_and_stays(purge: Purging, damage
     assert purge.moving.moved() == ALL
 
 
+@in_a_folder
 def test_what_is_live_comes_back_although_its_receipts_cannot_be_read(purge: Purging) -> None:
     for key in receipts.keys(purge.store, purge.moving.run):
         purge.store.put(key, b"damaged")
@@ -579,6 +596,7 @@ def test_a_sweep_killed_after_it_deleted_is_undone_from_the_receipts_of_the_copi
     assert purge.moving.there() == ALL
 
 
+@in_a_folder
 def test_a_store_that_fails_while_it_is_asked_what_is_there_purges_nothing(purge: Purging) -> None:
     class Unlisted(BreakingStore):
         def list_level(self, prefix: str) -> Level:

@@ -40,6 +40,7 @@ from lakefs_gc_assets_tests.servers.stores import (
     gcs_bucket,
     gcs_server,
     gcs_store,
+    in_a_folder,
     local_store,
     s3_server,
     s3_store,
@@ -150,6 +151,7 @@ def test_what_is_swept_lies_in_quarantine_and_no_listing_finds_it(moving: Moving
     assert found == KEYS[2:]
 
 
+@in_a_folder
 def test_receipts_say_that_there_is_a_copy_before_anything_is_deleted(moving: Moving) -> None:
     seen = []
 
@@ -267,6 +269,7 @@ def test_what_is_at_the_address_again_is_not_known_to_be_the_same_where_a_store_
     assert restore_module.find_back(store, moving.run, KEYS) == {*KEYS[1:]}
 
 
+@in_a_folder
 def test_what_left_quarantine_is_reported(moving: Moving) -> None:
     moving.quarantine(moving.store)
     moving.store.delete([passes.key(moving.run, KEYS[0])])
@@ -314,6 +317,7 @@ def test_an_archived_object_is_kept_without_a_failure_until_it_is_brought_back(m
     assert (moving.there(), moving.moved()) == ({}, ALL)
 
 
+@in_a_folder
 def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
     keys, all_at_once = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)], Barrier(16, timeout=60)
 
@@ -411,6 +415,7 @@ class TestWhatIsToldOfARestoration:
         assert moving.there() == ALL
 
 
+@in_a_folder
 class TestWithoutACopy:
     def test_nothing_is_deleted(self, moving: Moving) -> None:
         class Refusing(BreakingStore):
@@ -443,6 +448,7 @@ def test_a_stale_copy_is_replaced(moving: Moving) -> None:
     assert moving.moved() == ALL
 
 
+@in_a_folder
 class TestTheTimeAndTheLock:
     def test_copies_that_take_too_long_are_not_followed_by_deletes(self, moving: Moving) -> None:
         clock = HandClock()

@@ -27,6 +27,7 @@ from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     varint,
 )
 from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, needs_recordings
+from lakefs_gc_assets_tests.simulation.seeds import draw_seed
 
 _REFS: dict[str, Any] = {"commit": refs.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}
 
@@ -51,7 +52,7 @@ def _recorded(folder: str) -> list[tuple[bytes, ranges.Kind]]:
 def test_any_byte_changed_is_an_error() -> None:
     tables = _recorded("small")
     assert len(tables) >= 20
-    rng = random.Random()
+    rng = random.Random(draw_seed())
     for data, kind in tables:
         _read(data, kind)
         # Each run draws its positions: all of them would take a quarter of a minute.
