@@ -31,6 +31,7 @@ class Figure:
         optional: true if the step may not know it.
         event: its name in the history of runs; empty if it is not there.
         label: its name in the tables of pages and in the outcome of a sweep in the UI; empty if it is not there.
+        formerly: its name in manifests and reports of earlier versions, if it was renamed.
     """
 
     unit: str
@@ -41,6 +42,7 @@ class Figure:
     optional: bool = False
     event: str = ""
     label: str = ""
+    formerly: str = ""
 
 
 def figure(unit: str, step: str, meaning: str, **places: Any) -> Any:
@@ -90,14 +92,14 @@ class StepFigures:
         "ranges of compacted staging, or young and named by nothing: what they hold is kept for now. Of a run of the "
         "flow `committed`, the page of the asset counts `unnamed_ranges` too.", since="0.3")
     expired_objects: int | None = figure(OBJECTS, COMMITTED,
-        "objects that the run looked at because they expired after its base run.", since="0.3")
+        "objects that the run looked at because they expired after its base run.", since="0.3", formerly="expired")
     expired_bytes: int | None = unreported(BYTES, COMMITTED, "total size of `expired_objects`.", since="0.3")
     ranges_from_facts: int | None = figure(RANGES, COMMITTED,
         "live ranges that were not read, since an earlier run recorded facts about them.",
-        since="0.3")
+        since="0.3", formerly="ranges_noted")
     addresses_from_facts: int | None = unreported(ADDRESSES, COMMITTED,
         "addresses in `ranges_from_facts`, counted range by range; the frame only has addresses that were looked up.",
-        since="0.3")
+        since="0.3", formerly="addresses_noted")
     paths_asked: int | None = unreported("paths", MARK,
         "paths that the server was asked for, since a candidate may be staged there; each branch counts.")
     paths_unasked: int | None = unreported("paths", MARK,
@@ -177,7 +179,7 @@ class Statistics(StepFigures):
     @classmethod
     def from_stored(cls, counts: Mapping[str, int], object_bytes: Mapping[str, int], **derived: Any) -> "Statistics":
         """The figures of a report, which may lack some, and those derived from it."""
-        stored = {**counts, **{f"{name}{_BYTES}": amount for name, amount in object_bytes.items()}}
+        stored = _renamed({**counts, **{f"{name}{_BYTES}": amount for name, amount in object_bytes.items()}})
         return cls(**{name: stored.get(name) for name, each in FIGURES.items() if each.reported} | derived)
 
     def items(self) -> Iterator[tuple[str, Figure, float]]:
@@ -248,6 +250,7 @@ def manifest_entries(step: str, entries: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ValueError if an entry is missing that every version states: a guard would read it as 0.
     """
+    entries = _renamed(entries)
     lacking = [
         name
         for name, each in of_step(step).items()
@@ -256,6 +259,12 @@ def manifest_entries(step: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     if lacking:
         raise ValueError(f"figures are missing: {', '.join(lacking)}")
     return {name: value for name, value in entries.items() if name not in STEP_FIGURES or name in of_step(step)}
+
+
+def _renamed(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries under the present names of figures."""
+    present = {each.formerly: name for name, each in FIGURES.items() if each.formerly}
+    return {present.get(name, name): value for name, value in entries.items()}
 
 
 def required(value: int | None) -> int:

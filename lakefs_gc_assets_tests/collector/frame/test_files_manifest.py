@@ -240,6 +240,14 @@ def test_a_manifest_may_lack_only_figures_that_came_later(name: str) -> None:
         assert getattr(Manifest.from_json(data, "key", FRAMES[figure.step]).figures, name) is None
 
 
+@pytest.mark.parametrize("name", [name for name, figure in STEP_FIGURES.items() if figure.formerly])
+def test_a_manifest_of_an_earlier_version_is_read_by_the_names_of_that_version(name: str) -> None:
+    figure = STEP_FIGURES[name]
+    content = json.loads(without(figure.step, name))
+    content["figures"][figure.formerly] = 7
+    assert getattr(Manifest.from_json(with_digest(content), "key", FRAMES[figure.step]).figures, name) == 7
+
+
 def test_a_manifest_is_not_stored_without_a_figure_that_a_guard_needs(store: ObjectStore) -> None:
     manifest = Manifest(span("candidates"), (), replace(CANDIDATE_FIGURES, missing=None))
     with pytest.raises(ValueError, match="figures are missing: missing"):

@@ -94,3 +94,9 @@ def test_a_run_that_builds_on_another_one_does_not_know_how_much_commits_hold() 
     assert report.statistics.committed is None
     assert "committed" not in report.statistics.counts
     assert any(line.endswith("1 range read") for line in describe(report))
+
+
+def test_a_report_of_an_earlier_version_is_read_by_the_names_of_that_version() -> None:
+    for name, figure in FIGURES.items():
+        if figure.formerly and figure.reported:
+            assert getattr(replace(REPORT, counts={figure.formerly: 7}).statistics, name) == 7
