@@ -1,8 +1,8 @@
 """The five assets of a repository. Each runs one step of `collector.run` under the repository's lock."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.page import garbage
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.figures import SWEEP, of_step
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
@@ -25,7 +25,6 @@ from lakefs_gc_assets.defs.failures import explained, readable, summary, was_int
 from lakefs_gc_assets.defs.history import BEGINS_OTHER, MODE_TAG, Historian, forget_unused, warnings_of
 from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, INPUT_TYPE, NotBegun, cell_metadata, described, table_of
 from lakefs_gc_assets.defs.jobs import ApprovableGarbage, approval_address, hand_on
-from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address, undo_link
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names, assets_to_make, requested_flow, run_id_in, selected
@@ -94,17 +93,11 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
 
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
-    """The assets of a repository with their input frames."""
-    return [
-        _define(names, store_df),
-        _define(names, uncommitted_df, "store_df"),
-        _define(names, committed_df, "uncommitted_df"),
-        _define(names, candidates, "store_df", "uncommitted_df", "committed_df"),
-        _define(names, deleted_report, "candidates"),
-    ]
+    """The assets of a repository, in the order in which they are made."""
+    return [_define(names, make) for make in (store_df, uncommitted_df, committed_df, candidates, deleted_report)]
 
 
-def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str) -> dg.AssetsDefinition:
+def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.AssetsDefinition:
     """An asset named after its function.
 
     Args:
@@ -118,7 +111,11 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 
     @dg.asset(
         key=names.asset(name),
-        ins={frame: dg.AssetIn(names.asset(frame), dagster_type=INPUT_TYPE) for frame in inputs},
+        ins={
+            frame: dg.AssetIn(names.asset(frame), dagster_type=INPUT_TYPE)
+            for frame in inspect.signature(compute).parameters
+            if frame in FRAMES
+        },
         description=FRAMES[name].description + (figure_definitions(figures) if figures else ""),
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -195,7 +192,16 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
         permit = launching.find(context.instance, collector.name, run_id, context.run)
         if permit is None and request.name is not None:
             permit = launching.BY_MATERIALIZING
-        with step(request, _spark_host(context, collector, permit, flow)) as current:
+        host = StepHost(
+            open=lambda: collector.open_for(permit, flow),
+            last_opened=collector.last_opened,
+            engine=lambda repository: collector.engine(repository.settings),
+            now=collector.clock.now,
+            log=context.log.info,
+            warn=context.log.warning,
+            explain=summary,
+        )
+        with step(request, host) as current:
             if not continues:
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
@@ -264,26 +270,6 @@ def _made_before(context: dg.AssetExecutionContext, collector: Collector, names:
 def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> Names:
     """The names of the repository that an asset belongs to."""
     return Names(collector.name, apart=len(context.asset_key.path) > 1)
-
-
-def _spark_host(
-    context: dg.AssetExecutionContext, collector: Collector, permit: Permit | None, flow: Flow | None
-) -> StepHost[Rows]:
-    """Runs a step with the repository's resource and on Spark.
-
-    Args:
-        permit: the run's permit; None if a user materializes assets without opening a run.
-        flow: the requested flow of a run that begins.
-    """
-    return StepHost(
-        open=partial(collector.open_for, permit, flow),
-        last_opened=collector.last_opened,
-        engine=lambda repository: collector.engine(repository.settings),
-        now=collector.clock.now,
-        log=context.log.info,
-        warn=context.log.warning,
-        explain=summary,
-    )
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:

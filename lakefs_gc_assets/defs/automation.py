@@ -109,13 +109,16 @@ def follow_deleted_report(
         collecting: the job that makes it.
     """
 
+    hours = settings.optimized_every_hours
+    cadence = counted(hours, "hours") if hours >= 1 else counted(hours * 60, "minutes")
+
     @dg.sensor(
         name=names.qualified(f"follow_{watched.key.path[-1]}"),
         job=collecting,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} "
-        f"{_hours_in_words(settings.optimized_every_hours)} after the start of each run that deleted and succeeded. It "
+        f"{cadence} after the start of each run that deleted and succeeded. It "
         "does not follow dry runs. It follows a failed run only if nothing failed but deletions of objects that the "
         "run recorded as undeletable; after any other failure, launch that run again or a clean one. Its runs are dry "
         "runs unless the configuration file sets `sweep`. The interval is automation.optimized_every_hours.",
@@ -125,12 +128,12 @@ def follow_deleted_report(
         context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]
     ) -> dg.RunRequest | dg.SkipReason:
         repository = collector.open()
-        cadence, now = timedelta(hours=settings.optimized_every_hours), repository.clock.now()
+        now = repository.clock.now()
         followed = context.cursor or None
         if followed and (not layout.is_xid(followed) or layout.is_to_come(followed, now)):
             context.update_cursor("")
             followed = None
-        report = report_to_follow(repository.store, cadence, now, followed)
+        report = report_to_follow(repository.store, timedelta(hours=hours), now, followed)
         if isinstance(report, str):
             return dg.SkipReason(report)
         if waiting := under_way(context.instance, names):
@@ -165,10 +168,6 @@ def watch_sweeps(names: Names, sweep_within: timedelta) -> dg.SensorDefinition:
         return dg.SensorResult(skip_reason=verdict.why, cursor=cursor)
 
     return sensor
-
-
-def _hours_in_words(hours: float) -> str:
-    return counted(hours, "hours") if hours >= 1 else counted(hours * 60, "minutes")
 
 
 def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:

@@ -133,8 +133,14 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
 
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
     """The checks of a repository's assets."""
-    shape = "Columns, types and values match the frame's pandera model."
-    return [*(_check(names, [name], "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
+    candidates = "candidates"
+    return [
+        *(_check(names, [name], "shape", _well_shaped) for name in STEPS),
+        _check(names, [candidates, "uncommitted_df", "committed_df"], "disjoint", _disjoint),
+        _check(names, [candidates], "older_than_cutoff", _older_than_cutoff),
+        _check(names, [candidates, "store_df", "uncommitted_df", "committed_df"], "live_set", _live_set),
+        _check(names, [candidates], "nothing_deleted_is_live", _nothing_deleted_is_live, blocking=False),
+    ]
 
 
 def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -> list[Violation]:
@@ -154,7 +160,7 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
         broken = {} if misshapen else broken_rules(engine, rows, schema)
         if not misshapen and not broken:
             schema = _without(schema, _BREAKS)
-            if not _has_rules(schema):
+            if not (schema.checks or schema.unique or any(column.checks for column in schema.columns.values())):
                 return []
         with persisted(dataframe_of(rows)) as frame:
             return _errors(schema, frame) or [Violation("DATA", rule, count) for rule, count in broken.items()]
@@ -178,11 +184,6 @@ def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> di
     counted = engine.collect(engine.map_batches(rows, count, _BROKEN)).group_by("rule").aggregate([("rows", "sum")])
     counts = {row["rule"]: row["rows_sum"] for row in counted.to_pylist()}
     return {rule: counts[rule] for rule in rules if counts.get(rule)}
-
-
-def _has_rules(schema: DataFrameSchema) -> bool:
-    """True if a schema has rules beyond names, types and nullability of columns."""
-    return bool(schema.checks or schema.unique or any(column.checks for column in schema.columns.values()))
 
 
 def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:
@@ -261,13 +262,13 @@ def _checked(context: dg.AssetCheckExecutionContext, collector: Collector, names
 
 
 def _check(
-    names: Names, frames: Sequence[str], name: str, description: str, find: _Find, blocking: bool = True
+    names: Names, frames: Sequence[str], name: str, find: _Find, blocking: bool = True
 ) -> dg.AssetChecksDefinition:
     """A check of an asset.
 
     Args:
         frames: the assets whose frames it reads; the first is the checked one.
-        find: returns the violations.
+        find: returns the violations; its docstring describes the check.
         blocking: True if violations end the run.
     """
     asset, *others = frames
@@ -275,7 +276,7 @@ def _check(
     @dg.asset_check(
         asset=names.asset(asset),
         name=name,
-        description=description,
+        description=find.__doc__,
         blocking=blocking,
         additional_deps=[names.asset(other) for other in others],
         pool=names.pool,
@@ -297,53 +298,33 @@ def _check(
     return check
 
 
-def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
-    """Checks of the candidates of a run."""
-    check, alone = partial(_check, names), ["candidates"]
-    return [
-        check(
-            ["candidates", "uncommitted_df", "committed_df"],
-            "disjoint",
-            "No candidate is committed or uncommitted.",
-            _disjoint,
-        ),
-        check(
-            alone, "older_than_cutoff", "Every candidate was written and named before the cutoff.", _older_than_cutoff
-        ),
-        check(
-            ["candidates", "store_df", "uncommitted_df", "committed_df"],
-            "live_set",
-            "If live commits have entries and there are candidates, the committed frame has rows.",
-            _live_set,
-        ),
-        check(
-            alone,
-            "nothing_deleted_is_live",
-            "No branch head or staged entry references an object that an earlier run deleted. Never ends a run.",
-            lambda checked: find_losses(checked.stored(CANDIDATES_DF)),
-            blocking=False,
-        ),
-    ]
-
-
 def _well_shaped(checked: Checked) -> list[Violation]:
+    """Columns, types and values match the frame's pandera model."""
     engine = checked.collector.engine()
     return shape_violations(engine, checked.frame.rows(engine), MODELS[checked.frame_name])
 
 
 def _disjoint(checked: Checked) -> list[Violation]:
+    """No candidate is committed or uncommitted."""
     uncommitted, committed = checked.stored(UNCOMMITTED_DF), checked.stored(COMMITTED_DF)
     return find_live_candidates(checked.collector.engine(), checked.stored(CANDIDATES_DF), uncommitted, committed)
 
 
 def _older_than_cutoff(checked: Checked) -> list[Violation]:
+    """Every candidate was written and named before the cutoff."""
     plan = plans.read(checked.repository.store, checked.run_id)
     return find_young_candidates(checked.collector.engine(), checked.stored(CANDIDATES_DF), plan.cutoff)
 
 
 def _live_set(checked: Checked) -> list[Violation]:
+    """If live commits have entries and there are candidates, the committed frame has rows."""
     stored = checked.stored
     return find_empty_live_set(stored(STORE_DF), stored(UNCOMMITTED_DF), stored(COMMITTED_DF), stored(CANDIDATES_DF))
+
+
+def _nothing_deleted_is_live(checked: Checked) -> list[Violation]:
+    """No branch head or staged entry references an object that an earlier run deleted. Never ends a run."""
+    return find_losses(checked.stored(CANDIDATES_DF))
 
 
 def _in_words(frame: StoredFrame[Any], violations: Sequence[Violation]) -> str:

@@ -39,13 +39,9 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     """A single-op job, which starts a job run of EMR Serverless, waits for its end, and materializes its frames."""
     settings = loaded.configuration.emr_serverless
 
-    @collector_op(
-        names,
-        _OP,
-        "Starts a job run on EMR Serverless, forwards its log, and materializes the five assets when it ends.",
-        RunConfig,
-    )
+    @collector_op(names, _OP, RunConfig)
     def run_on_emr_serverless(context: dg.OpExecutionContext, collector: Collector, config: RunConfig) -> None:
+        """Starts a job run on EMR Serverless, forwards its log, and materializes the five assets when it ends."""
         permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
         settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
         # An invalid run is refused here, before anything starts at AWS.

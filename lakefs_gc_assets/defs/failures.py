@@ -100,9 +100,9 @@ def readable() -> Iterator[None]:
 
 
 def collector_op(
-    names: Names, name: str, description: str, config_type: type[LaunchConfig], in_pool: bool = True
+    names: Names, name: str, config_type: type[LaunchConfig], in_pool: bool = True
 ) -> Callable[[Work[LaunchConfig]], dg.OpDefinition]:
-    """Makes an op of a function. Our own errors in it fail the Dagster run with one-line messages.
+    """Makes an op of a function and its docstring. Our own errors fail the Dagster run with one-line messages.
 
     Args:
         name: name of the op in a code location with one repository.
@@ -113,7 +113,7 @@ def collector_op(
     def decorate(work: Work[LaunchConfig]) -> dg.OpDefinition:
         @dg.op(
             name=names.qualified(name),
-            description=description,
+            description=work.__doc__,
             pool=names.pool if in_pool else None,
         )
         @names.bound

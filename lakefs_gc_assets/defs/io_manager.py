@@ -114,7 +114,9 @@ class FrameIOManager(dg.IOManager):
                 + ", ".join(_CONVERSIONS)
             )
         repository = self.collector.open(to_read=True)
-        cells = _cells(context)
+        keys = run_keys_of(context.step_context.dagster_run)
+        # A Dagster run without partitions would list every existing cell.
+        cells = [cell for cell in context.asset_partition_keys if cell.partition("|")[0] in keys] if keys else []
         run_id = self.collector.require_run(*selected(cells)) if cells else earlier_runs.newest_run(repository.store)
         frame = FRAMES[context.asset_key.path[-1]]
         stored = StoredFrame.from_run(repository.store, repository.opener, run_id, frame)
@@ -124,14 +126,6 @@ class FrameIOManager(dg.IOManager):
             stored = replace(stored, manifest=replace(stored.manifest, files=files))
         context.log.info(f"{frame.name} of run {run_id}: {counted(stored.count, 'rows')}, as {name}")
         return _CONVERSIONS[name](Table.from_stored(stored), self.collector)
-
-
-def _cells(context: dg.InputContext) -> list[str]:
-    """The cells of an input that belong to the runs of the Dagster run's partitions; none if it has none."""
-    keys = run_keys_of(context.step_context.dagster_run)
-    if not keys:
-        return []  # Saves listing every existing cell.
-    return [cell for cell in context.asset_partition_keys if cell.partition("|")[0] in keys]
 
 
 def _public_name(wanted: Any) -> str | None:

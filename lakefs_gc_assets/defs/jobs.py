@@ -215,18 +215,12 @@ def approval_address(
 def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job open_run: one op, which sets the tags of the new run on its own Dagster run for the sensor."""
 
-    @collector_op(
-        names,
-        _OPENING_OP,
-        "Lists slice windows, adds them and a new run id as partitions, and requests the run.",
-        _with_relaxable(OpenRunConfig, policy),
-        in_pool=False,
-    )
+    @collector_op(names, _OPENING_OP, _with_relaxable(OpenRunConfig, policy), in_pool=False)
     def opening(context: dg.OpExecutionContext, collector: Collector, config: OpenRunConfig) -> None:
+        """Lists slice windows, adds them and a new run id as partitions, and requests the run."""
         permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
         if permit is None:
-            relaxed = launching.relaxed_by(config.relax, policy)
-            permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=relaxed)
+            permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=config.relax.relaxed)
         settings, _ = launching.settle(collector.configuration.collection, policy, permit, Flow(config.flow))
         opened = open_run(context.instance, collector, Flow(config.flow), permit, config.windows)
         if opened.why_clean:
@@ -269,21 +263,16 @@ def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
 def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job approve: one op, which stores the approval, and sets tags for the sensor to repeat the last step."""
 
-    @collector_op(
-        names,
-        _APPROVING_OP,
-        "Logs the garbage of the dry run, approves it, and requests its last step.",
-        _with_relaxable(ApproveConfig, policy),
-    )
+    @collector_op(names, _APPROVING_OP, _with_relaxable(ApproveConfig, policy))
     def approving(context: dg.OpExecutionContext, collector: Collector, config: ApproveConfig) -> None:
+        """Logs the garbage of the dry run, approves it, and requests its last step."""
         run_id = run_id_in(config.run_id) or config.run_id
         if policy.sweep == "never":
             raise ConfigurationError(
                 f"a launch may not approve run {run_id}: run `lakefs-gc approve {run_id}`, or set launch.sweep to "
                 "approved in the configuration file"
             )
-        relaxed = launching.relaxed_by(config.relax, policy)
-        permit = Permit(names.qualified("approve"), relaxed=relaxed)
+        permit = Permit(names.qualified("approve"), relaxed=config.relax.relaxed)
         repository = collector.open_for(permit)
         manifest = passes.require_dry_run(repository.store, run_id)
         objects = f"{counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"

@@ -39,6 +39,11 @@ _FILE = "in the configuration file"
 class Overrides(dg.PermissiveConfig):
     """Settings of `collection` for this run alone; settings that the file does not list are refused by name."""
 
+    @property
+    def relaxed(self) -> Relaxed:
+        """The settings that a launch changes; `settle` refuses those that the file does not let it change."""
+        return {name: value for name, value in self.model_dump().items() if value is not None}
+
 
 def overrides_of(policy: LaunchSettings) -> type[Overrides]:
     """The launchpad's model of the settings that a launch may change."""
@@ -51,20 +56,6 @@ def overrides_of(policy: LaunchSettings) -> type[Overrides]:
         Overrides.__name__, __base__=Overrides, __module__=__name__, __doc__=Overrides.__doc__, **fields
     )
     return model
-
-
-def relaxed_by(config: Overrides, policy: LaunchSettings) -> Relaxed:
-    """Settings that a launch changes. Raises ConfigurationError for a setting that the file does not let it change."""
-    relaxed: Relaxed = {name: value for name, value in config.model_dump().items() if value is not None}
-    require_relaxable(relaxed, policy)
-    return relaxed
-
-
-def require_relaxable(relaxed: Mapping[str, object], policy: LaunchSettings) -> None:
-    """Raises ConfigurationError for a setting that the file does not let a launch change."""
-    for name in relaxed:
-        if name not in policy.may_relax:
-            raise ConfigurationError(f"a launch cannot set collection.{name}: {_where(name, policy)}")
 
 
 def require_own_values(run_config: Mapping[str, object]) -> None:
@@ -299,7 +290,9 @@ def settle(
             )
         return settings, {}
     permit = permit or BY_MATERIALIZING
-    require_relaxable(permit.relaxed, policy)
+    for name in permit.relaxed:
+        if name not in policy.may_relax:
+            raise ConfigurationError(f"a launch cannot set collection.{name}: {_where(name, policy)}")
     if permit.sweep and policy.sweep != "any":
         raise ConfigurationError(f"a launch may not delete at once: {how_to_sweep(policy)}")
     requested = settings.sweep if permit.sweep is None else permit.sweep

@@ -167,8 +167,9 @@ def undo_link(
 def restore_job(names: Names) -> dg.JobDefinition:
     """The job restore: one op, which takes the repository's lock if it changes anything."""
 
-    @collector_op(names, _RESTORE_OP, "Restores objects that a run deleted, or shows them.", RestoreConfig)
+    @collector_op(names, _RESTORE_OP, RestoreConfig)
     def restore_objects(context: dg.OpExecutionContext, collector: Collector, config: RestoreConfig) -> None:
+        """Restores objects that a run deleted, or shows them."""
         run_id = run_id_in(config.run_id) or config.run_id
         planned = restore.plan_restore(collector.open(), run_id, config.addresses, context.log.warning)
         shown = {"run_id": run_id, "confirmed": config.confirm, **_describe_objects(planned)}
@@ -190,13 +191,9 @@ def restore_job(names: Names) -> dg.JobDefinition:
 def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job purge: one op, which takes the repository's lock if it changes anything."""
 
-    @collector_op(
-        names,
-        _PURGE_OP,
-        "Permanently deletes due objects and restores live ones, or shows the quarantine.",
-        PurgeConfig,
-    )
+    @collector_op(names, _PURGE_OP, PurgeConfig)
     def purge_quarantine(context: dg.OpExecutionContext, collector: Collector, config: PurgeConfig) -> None:
+        """Permanently deletes due objects and restores live ones, or shows the quarantine."""
         if not config.confirm:
             plan = plan_purge(collector.open(), config.run_id or None)
             context.add_output_metadata({"confirmed": False, **_describe_purge(plan), "next": _SET})
@@ -279,13 +276,9 @@ def removing_config(names: Names) -> dict[str, Any]:
 def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinition:
     """The job expire_runs: one op, which takes the repository's lock if it removes anything."""
 
-    @collector_op(
-        names,
-        _EXPIRE_OP,
-        "Decides which runs are old, says why others stay, and removes frames and partitions.",
-        ExpireRunsConfig,
-    )
+    @collector_op(names, _EXPIRE_OP, ExpireRunsConfig)
     def remove_frames(context: dg.OpExecutionContext, collector: Collector, config: ExpireRunsConfig) -> None:
+        """Decides which runs are old, says why others stay, and removes frames and partitions."""
         repository = collector.open()
         if config.dry:
             decided = expiring.decide(repository.store, settings.keep_runs)

@@ -222,7 +222,7 @@ def for_each_ended_run(
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        instance = context.instance
+        instance, here = context.instance, context.code_location_origin
         newest = instance.fetch_run_status_changes(event_type, limit=1).records
         last = newest[0].storage_id if newest else _BEFORE_ALL
         if (seen := _event_in(context.cursor, last)) is None:
@@ -231,7 +231,8 @@ def for_each_ended_run(
         for record in instance.fetch_run_status_changes(later, limit=_EVENTS_IN_A_TICK, ascending=True).records:
             seen, event = record.storage_id, record.event_log_entry.dagster_event
             run = instance.get_run_by_id(record.run_id)
-            if run is None or not _is_of_this_location(context, run):
+            # Outside of any code location, both have none.
+            if run is None or location_of(run) != (here.location_name if here else None):
                 continue
             reaction = react(context, run, (event.message if event else None) or "")
             if isinstance(reaction, dg.RunRequest):
@@ -250,12 +251,6 @@ def _event_in(cursor: str | None, newest: int) -> int | None:
     except ValueError:
         return None
     return event if str(event) == cursor and _BEFORE_ALL <= event <= newest else None
-
-
-def _is_of_this_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
-    """True if a run was launched in the sensor's code location; outside of any, both have none."""
-    here = context.code_location_origin
-    return (here.location_name if here else None) == location_of(run)
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,9 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
     It lists stale branches. A second launch with the digest of that listing deletes exactly the listed branches.
     """
 
-    @collector_op(names, _RETIRE_OP, "Lists stale branches, or deletes those of an approved list.", StaleBranchesConfig)
+    @collector_op(names, _RETIRE_OP, StaleBranchesConfig)
     def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
+        """Lists stale branches, or deletes those of an approved list."""
         repository, log = collector.open(), context.log
         tally = Tally(stale_branches.BranchFate.DELETED)
         if config.approve:

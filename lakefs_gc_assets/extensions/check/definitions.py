@@ -85,8 +85,9 @@ def define_check(names: Names) -> dg.AssetChecksDefinition:
 def fsck_job(names: Names) -> dg.JobDefinition:
     """The job that checks a repository, and reports it as a materialization of the asset and an evaluation."""
 
-    @collector_op(names, NAME, "Checks the repository.", FsckConfig, in_pool=False)
+    @collector_op(names, NAME, FsckConfig, in_pool=False)
     def repository_check(context: dg.OpExecutionContext, collector: Collector, config: FsckConfig) -> None:
+        """Checks the repository."""
         deep = EVERYTHING if config.deep < 0 else config.deep
         checkup = check_now(collector, context.log.info, config.every_commit, deep)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata=described(checkup)))

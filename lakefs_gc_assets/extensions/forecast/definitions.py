@@ -109,8 +109,9 @@ def forecast_asset(names: Names) -> dg.AssetSpec:
 def forecast_job(names: Names) -> dg.JobDefinition:
     """The job that makes a forecast and reports it as a materialization of the asset."""
 
-    @collector_op(names, NAME, "Makes a forecast, and its page.", ForecastConfig, in_pool=False)
+    @collector_op(names, NAME, ForecastConfig, in_pool=False)
     def retention_forecast(context: dg.OpExecutionContext, collector: Collector, config: ForecastConfig) -> None:
+        """Makes a forecast, and its page."""
         # Dagster would report a limit on the field as a list of errors with the whole configuration.
         for name, scenarios in (("days", config.days), ("policies", config.policies)):
             if len(scenarios) > _MOST_SCENARIOS:
