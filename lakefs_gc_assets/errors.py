@@ -65,7 +65,7 @@ def one_line(text: str) -> str:
 
 
 _NOUNS = (
-    "base byte candidate commit day deletion file forecast hour key metarange minute object page path question "
+    "base byte candidate commit day deletion file forecast hour key lookup metarange minute object page path question "
     "range request row run second"
 )
 _OF_ONE = {

@@ -388,7 +388,7 @@ class _Examination:
 
     def _look_for_nothing(self) -> str:
         if head_if_there(self._store, _ABSENT) is not None:
-            raise StorageError(f"{_ABSENT} is there, and nobody should have written it: delete it")
+            raise StorageError(f"{_ABSENT} exists, although no program should write it: delete it")
         return "a missing object is reported as missing"
 
     def _write(self) -> str:
@@ -428,15 +428,15 @@ class _Examination:
             self._store.head(self.stored)
         self._require_writes()
         if self._store.get(KEY) != _CONTENT:
-            raise StorageError(f"{KEY} does not hold what was written last: is somebody else at work? Try again")
+            raise StorageError(f"{KEY} does not contain the last write: another program may have changed it. Try again")
         self.reads = True
-        return "what was written last is what is read"
+        return "reads return the last write"
 
     def _prove_conditions(self) -> str:
         self._require_reads()
         wrong = (
-            "a lock would not hold: sweep with a version of the store that honours If-None-Match and If-Match, or set "
-            "collection.no_lock_reason; dry runs need none"
+            "locks cannot be enforced: sweep with a version of the store that honours If-None-Match and If-Match, or "
+            "set collection.no_lock_reason; dry runs need none"
         )
         store, etag = self._store, self._store.head(KEY).etag
         if etag is None:
@@ -448,12 +448,12 @@ class _Examination:
         except NotOffered as error:
             raise NotOffered(f"{error}; {wrong}") from None
         else:
-            raise NotOffered(f"the store puts an object `if absent` where there is one; {wrong}")
+            raise NotOffered(f"a put `if absent` replaced an existing object; {wrong}")
         try:
             store.put_if_match(KEY, _CONTENT, _NO_ETAG)
         except PreconditionFailed:
-            return "a write goes through where its condition holds, and is refused where it does not"
-        raise NotOffered(f"the store replaces an object by an ETag that it does not have; {wrong}")
+            return "a conditional write succeeds if its condition holds, and is refused otherwise"
+        raise NotOffered(f"a put `if match` replaced an object with another ETag; {wrong}")
 
     def _compare_clocks(self) -> str:
         self._require_reads()
@@ -463,7 +463,7 @@ class _Examination:
         skew = self.settings.clock_skew_minutes
         guards.require_clocks_agree(clocks, timedelta(minutes=skew))
         apart = (clocks.latest - clocks.earliest).total_seconds()
-        return f"ours, the server's and the store's are {apart:.0f} s apart, of {skew * 30:.0f} s that are allowed"
+        return f"our clock, the server's and the store's are {apart:.0f} s apart; {skew * 30:.0f} s are allowed"
 
     def _copy(self) -> str:
         self._require_reads()
@@ -482,10 +482,10 @@ class _Examination:
             raise LakeFSError(f"the server writes to {page.location}, which is outside of {self._namespace.uri}")
         if not any(batch.num_rows for batch in store.list(folder.rstrip("/") + "/")):
             raise StorageError(
-                f"the server wrote to {folder}{self._storage}, where the store has nothing: `store` must name the "
-                "endpoint and the account that the server has this repository on"
+                f"the server wrote to {folder}{self._storage}, but the store has nothing there: `store` must be the "
+                "endpoint and the account on which the server keeps this repository"
             )
-        return "what the server wrote is found in the store"
+        return "files that the server wrote are found in the store"
 
     def _compare_addresses(self) -> str:
         branch = self._a_branch()
@@ -501,7 +501,7 @@ class _Examination:
             dump = commits.dump_refs(self._server, self._store, self.settings, self.clock)
         except LakeFSError as error:
             raise type(error)(
-                f"{error}; without a dump every range file is read, and flows by retention cannot run"
+                f"{error}; without a dump, runs read every range file, and flows by retention are impossible"
             ) from None
         return f"{counted(len(dump.commits.ids), 'commits')}; the server keeps its files, as after each run"
 
@@ -509,7 +509,7 @@ class _Examination:
         rules = self._server.retention_rules()
         if rules is None:
             return "the repository has none"
-        return f"{rules.default_days} days, and {counted(len(rules.branches), 'branches')} with a rule of their own"
+        return f"{rules.default_days} days, and {counted(len(rules.branches), 'branches')} with their own rule"
 
     def _prepare_commits(self) -> str:
         try:
@@ -517,7 +517,7 @@ class _Examination:
         except LakeFSError:
             raise LakeFSError("not tried, since retention rules could not be read") from None
         if without_rules:
-            raise _DoesNotApply("the repository has no retention rules to list commits by")
+            raise _DoesNotApply("the repository has no retention rules")
         store = self._store
         prepared = commits.prepare_server_commits(self._server, self.settings, self.clock)
         file = self._namespace.relative(prepared.location)
@@ -532,10 +532,10 @@ class _Examination:
         if self.deleted.result is not DeleteResult.ACCEPTED:
             raise PermissionMissing(f"{KEY} was not deleted: {self.deleted.error}")
         if head_if_there(self._store, KEY) is not None:
-            raise StorageError(f"the store said that {KEY} was deleted, and it is still there")
+            raise StorageError(f"the store reported {KEY} as deleted, but it still exists")
         self.written = [key for key in self.written if key != KEY]
-        kept = "; the service keeps what is deleted for some time" if self.deleted.soft_deleted else ""
-        return f"a file of its own, in {FOLDER}; below {DATA_PREFIX} nothing was tried{kept}"
+        kept = "; the service keeps deleted objects for some time" if self.deleted.soft_deleted else ""
+        return f"a test file in {FOLDER}; nothing below {DATA_PREFIX} was tested{kept}"
 
     def _undo(self) -> str:
         if self.deleted is None or self.deleted.result is not DeleteResult.ACCEPTED:
@@ -544,11 +544,11 @@ class _Examination:
         if version_id is None or version_id == NULL_VERSION or not isinstance(store, KeepsVersions):
             if self.settings.quarantines:
                 raise _DoesNotApply("the store keeps no versions, and quarantine lets deletions be undone")
-            raise StorageError("the store keeps no versions: deletions can be undone by sweep_mode: quarantine alone")
+            raise StorageError("the store keeps no versions: deletions can be undone only with sweep_mode: quarantine")
         if not store.remove_delete_marker(KEY, version_id):
-            raise StorageError(f"the delete marker of {KEY} is not its newest version: is somebody else at work?")
+            raise StorageError(f"the delete marker of {KEY} is not its newest version: did another program change it?")
         self.written.append(KEY)
-        return "the bucket keeps versions; those of the file that was tried stay until its lifecycle removes them"
+        return "the bucket keeps versions; those of the test file stay until the bucket's lifecycle removes them"
 
     def tidy_up(self) -> tuple[str, ...]:
         """Deletes the files and data written for the check; returns the keys of remaining ones."""

@@ -107,9 +107,9 @@ def _why_kept(store: ObjectStore, run: PastFolder, built_on: Mapping[str, str]) 
     if report is not None:
         can_be_resumed = report.ending is Ending.FAILED and run_folder.receipts(run_id) in run.entries
     if can_be_resumed:
-        return "its sweep has not come to its end"
+        return "its sweep is unfinished"
     if run_folder.approval(run_id) in run.entries and (report is None or report.dry_run):
-        return "it was approved and has not deleted yet"
+        return "it was approved, but has not deleted yet"
     return None
 
 
@@ -174,7 +174,7 @@ def _kept_forecasts(past: Sequence[PastFolder], keep: int) -> dict[str, str]:
         if forecast.run_id == newest_made:
             kept[forecast.run_id] = "no newer one came to its end"
         elif not forecast.is_complete and _began(past[0]) - _began(forecast) < _UNDER_WAY:
-            kept[forecast.run_id] = "it may be under way"
+            kept[forecast.run_id] = "it may be in progress"
     return kept
 
 

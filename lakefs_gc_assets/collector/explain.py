@@ -224,14 +224,14 @@ def find_key(repository: OpenRepository, address: str) -> str:
     opened = {opened_repository.facts.id: opened_repository for opened_repository in (repository, *repository.others)}
     if location.bucket not in opened or not path:
         raise ConfigurationError(
-            f"{address} is no lakefs://REPOSITORY/REF/PATH of {', '.join(opened)}: --repository chooses another one of "
-            "the configuration"
+            f"{address} is not a lakefs://REPOSITORY/REF/PATH in {', '.join(opened)}: --repository chooses another one "
+            "of in the configuration"
         )
     stats = opened[location.bucket].api.stat(reference, path)
     if stats is None:
         raise ConfigurationError(
-            f"lakeFS has no object at {address}: check branch and path. An object that no path leads to has an "
-            "address in the store alone, such as data/…, which `lakefs-gc candidates` lists"
+            f"lakeFS has no object at {address}: check branch and path. An object without a path has only an address "
+            "in the store, such as data/…, which `lakefs-gc candidates` lists"
         )
     return relative(repository, stats.physical_address)
 
@@ -252,7 +252,7 @@ def _begin(
     try:
         plan = planning.with_inventory(repository, plan)
     except CollectionError as error:
-        warn(f"a run may keep the object for being younger than the inventory, which cannot be read: {error}")
+        warn(f"a run may keep the object as younger than the inventory, which cannot be read: {error}")
     return Step(note, warn, repository, LocalEngine(), replace(plan, base_run=plan.previous_run), None)
 
 
@@ -395,8 +395,8 @@ class _Search:
             step.repository.store, References.from_step(step), self.known, IdSet(self.read), since
         )
         step.log(
-            f"reading {counted(len(unnamed_ranges.records), 'ranges')} that no commit of {step.repository.facts.id} "
-            "names"
+            f"reading {counted(len(unnamed_ranges.records), 'ranges')} that belong to no commit of "
+            f"{step.repository.facts.id}"
         )
         unread = unnamed_ranges.records.without(self.read.keys())
         paths = {**self.read, **self._paths(step.repository, unread)}
@@ -492,7 +492,7 @@ def _decisions(repository: OpenRepository, key: str, warn: LogLine) -> Iterator[
     windows = {OTHER_WINDOW, *(_window(key, size) for size in get_args(WindowSize))}
 
     def exclude(damage: CorruptFile) -> None:
-        warn(f"what run {run_folder.run_of(damage.file)} decided is not fully known: {damage}")
+        warn(f"some decisions of run {run_folder.run_of(damage.file)} are unknown: {damage}")
 
     read = partial(_read_decisions, repository.store, windows, exclude)
     for run_id, rows in zip(swept, work_ahead(read, swept, _READERS), strict=True):

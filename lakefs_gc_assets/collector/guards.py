@@ -150,9 +150,9 @@ def require_committed(any_committed: bool, promised: int | None, going: int) -> 
     if going and promised and not any_committed:
         raise GuardTripped(
             "empty live set",
-            f"no committed address was found although live commits count {counted(promised, 'entries')}, and "
-            f"{counted(going, 'objects')} would go",
-            "No setting lifts it: check that lakeFS server and object store belong together",
+            f"no committed address was found, but live commits have {counted(promised, 'entries')}; "
+            f"{counted(going, 'objects')} would be deleted",
+            "No setting lifts this guard: check that lakeFS server and object store belong together",
         )
 
 
@@ -168,9 +168,9 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
         yield GuardTripped(
             "gap in the listing",
             f"the listing lacks {missing.count:,} of {counted(required(mark.expected), 'addresses')} that branch heads "
-            f"or staging hold in the listed slices, {missing_share.figure:.1%}, such as "
+            f"or staging reference in the listed slices, {missing_share.figure:.1%}, such as "
             f"{', '.join(mark.missing_examples)}",
-            "See whether server and object store belong together; where the objects are lost, raise "
+            "Check that server and object store belong together. If the objects are lost, raise "
             "collection.max_missing_share and collection.max_missing",
         )
     for loss in branches:
@@ -193,15 +193,15 @@ def too_many_candidates(
         scope = f", in {limited_to} alone" if limited_to else ""
         yield GuardTripped(
             "share of candidates",
-            f"{candidates:,} of {counted(known, 'known objects')} would go, {of_known.figure:.1%}, more than "
+            f"{candidates:,} of {counted(known, 'known objects')} would be deleted, {of_known.figure:.1%}, more than "
             f"{of_known.limit:.1%}{scope}",
-            "Look at the candidates; if they are right, raise collection.max_candidate_share",
+            "Review the candidates; if they are right, raise collection.max_candidate_share",
         )
     if number.is_exceeded:
         yield GuardTripped(
             "number of candidates",
-            f"{counted(candidates, 'objects')} would go, more than {number.limit:,}",
-            "Look at the candidates; if they are right, raise collection.max_candidates",
+            f"{counted(candidates, 'objects')} would be deleted, more than {number.limit:,}",
+            "Review the candidates; if they are right, raise collection.max_candidates",
         )
 
 
@@ -211,15 +211,15 @@ def _shared_namespace(
     if nested:
         yield GuardTripped(
             "namespaces",
-            f"the storage namespace lies inside of another repository's, or around it: {', '.join(nested)}",
-            "No setting lifts it: such repositories can be marked, not swept",
+            f"the storage namespace lies inside another repository's, or around it: {', '.join(nested)}",
+            "No setting lifts this guard: such repositories can be marked, not swept",
         )
     if repositories_unknown is not None and not settings.allow_unknown_repositories:
         yield GuardTripped(
             "other repositories",
-            "the server does not say which repositories it has, so another one may be on this storage namespace: "
+            "the server does not report which repositories it has, so another one may be on this storage namespace: "
             f"{repositories_unknown}",
-            "Grant fs:ListRepositories on *, or set collection.allow_unknown_repositories where it is known that there "
+            "Grant fs:ListRepositories on *, or set collection.allow_unknown_repositories if you know that there "
             "is none",
         )
 
@@ -227,7 +227,7 @@ def _shared_namespace(
 def _lost_branches(now: int, before: int) -> GuardTripped:
     return GuardTripped(
         "number of branches",
-        f"{counted(now, 'branches are')} left of the {before:,} that were there before",
+        f"{counted(now, 'branches are')} left of {before:,} before",
         "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
     )
 
@@ -241,9 +241,9 @@ def require_limited_commits(hooks_without_limit: str, settings: CollectionSettin
     if hooks_without_limit and not settings.longest_commit_minutes:
         raise GuardTripped(
             "commits under way",
-            f"hooks can hold a commit for an unknown time, and what it is about to hold cannot be seen: "
+            f"hooks can delay a commit for an unknown time, and the collector cannot see the commit's objects: "
             f"{hooks_without_limit}",
-            "Set collection.longest_commit_minutes to the longest time that a commit of this repository takes",
+            "Set collection.longest_commit_minutes to the maximum duration of a commit in this repository",
         )
 
 
@@ -268,7 +268,7 @@ def require_few_stale(going: int, branches: int, settings: CollectionSettings) -
         raise GuardTripped(
             "stale branches",
             f"{going:,} of {branches:,} branches would be deleted, {loss.figure:.1%}, more than {loss.limit:.1%}",
-            "Look at them; if they are right, raise collection.max_branch_loss_share, or let the policy name fewer",
+            "Review them; if they are right, raise collection.max_branch_loss_share, or match fewer in the policy",
         )
 
 
@@ -293,8 +293,8 @@ def require_sole_writer(settings: CollectionSettings) -> None:
     if settings.counts_old_unnamed_ranges:
         raise GuardTripped(
             "other servers",
-            "by the settings, what unneeded ranges hold counts as live, since another server may have committed it",
-            "Where no other server uses the storage namespace, set collection.keep_old_unnamed_ranges to false",
+            "by the settings, objects of unneeded ranges count as live, since another server may have committed them",
+            "If no other server uses the storage namespace, set collection.keep_old_unnamed_ranges to false",
         )
 
 
@@ -311,8 +311,8 @@ def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSetting
     if loss.is_exceeded:
         raise GuardTripped(
             "loss of uncommitted data",
-            f"{lost:,} of {counted(marked, 'uncommitted addresses are')} gone since the mark, and nobody committed "
-            "them",
+            f"{lost:,} of {counted(marked, 'uncommitted addresses are')} gone since the mark without having been "
+            "committed",
             "If they were reset or deleted on purpose, open a new run, or raise collection.max_uncommitted_loss_share",
         )
 
@@ -381,8 +381,8 @@ def refuse_staged_spelling(address: str, staged_as: str, namespace: Namespace) -
     """
     raise GuardTripped(
         _ADDRESS_FORM,
-        f"{address}, staged as {staged_as}, is spelled otherwise than {namespace.uri}: lakeFS leaves it out of "
-        "uncommitted data, so that retention could delete it",
+        f"{address}, staged as {staged_as}, is spelled differently from {namespace.uri}: lakeFS omits it from "
+        "uncommitted data, so a run by retention could delete it",
         "Commit or reset it, and start the collection again",
     )
 
@@ -398,7 +398,7 @@ def refuse_access_point(address: str, staged_as: str, key: str, namespace: Names
         _ADDRESS_FORM,
         f"{address}, staged as {staged_as}, may be {key} of {namespace.uri}, and the server's uncommitted data lacks "
         "it",
-        "Commit or reset it if it was imported by an access point; if not, the server spells all addresses in a way "
+        "Commit or reset it if it was imported by an access point. Otherwise the server spells all addresses in a way "
         "that does not distinguish staged objects from garbage",
     )
 
@@ -415,14 +415,14 @@ def list_rule_guards(
     if unknown_names and not settings.allow_rules_of_unknown_branches:
         yield GuardTripped(
             "rules of unknown branches",
-            f"{'; '.join(unknown_names)}. If a name is misspelt, what it was meant for is kept less long",
-            "Correct the rules, or set collection.allow_rules_of_unknown_branches if the branch or tag is gone, or not "
-            "made yet",
+            f"{'; '.join(unknown_names)}. If a name is misspelt, data of the intended one is kept for too short a time",
+            "Correct the rules, or set collection.allow_rules_of_unknown_branches if the branch or tag was deleted or "
+            "does not exist yet",
         )
     if lost_pins:
         yield GuardTripped(
             "pinned commits",
-            f"the repository has no commit {', '.join(lost_pins)}",
+            f"the policy pins commits that the repository does not have: {', '.join(lost_pins)}",
             "Correct the ids in the policy, or remove them",
         )
 

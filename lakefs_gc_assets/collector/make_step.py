@@ -170,8 +170,8 @@ def _release_or_warn(lock: Lock, run_id: str, warn: LogLine) -> None:
         return
     except CollectionError as refusal:
         warn(
-            f"the lock of run {run_id} was not released, and keeps other runs out until {lock.held_until}: "
-            f"{refusal}. Once that is mended, `lakefs-gc unlock {run_id}` releases it"
+            f"the lock of run {run_id} was not released, and blocks other runs until {lock.held_until}: "
+            f"{refusal}. Correct that, then `lakefs-gc unlock {run_id}` releases it"
         )
 
 
@@ -191,6 +191,6 @@ def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
     """Raises OrderViolation if a later step requests other windows than the plan has."""
     if set(windows) != set(plan.windows):
         raise OrderViolation(
-            f"run {plan.run_id} covers the windows {', '.join(plan.windows)}, the selection {', '.join(windows)}: "
-            "select the same windows, or open a new run"
+            f"run {plan.run_id} covers the windows {', '.join(plan.windows)}, but the selection is "
+            f"{', '.join(windows)}: select the same windows, or open a new run"
         )

@@ -42,8 +42,8 @@ from lakefs_gc_assets.storage.interface import ARCHIVE_CLASSES, ObjectStore
 
 _BY_OUTCOME = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 _WAY_BACK = (
-    "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore RUN --address ADDRESS --yes` brings it back "
-    "where the bucket keeps versions or the run moved it to quarantine"
+    "`lakefs-gc explain ADDRESS` names the run; `lakefs-gc restore RUN --address ADDRESS --yes` restores the object "
+    "if the bucket keeps versions or the run moved it to quarantine"
 )
 
 
@@ -236,9 +236,9 @@ def describe_gone(figures: CandidateFigures) -> Iterator[str]:
     if figures.named_again:
         yield (
             f"{counted(figures.named_again, 'objects are')} referenced again by a branch head or by staging, such as "
-            f"{', '.join(figures.named_again_examples)}. Only expired commits held them when earlier runs deleted "
-            "them, so no rule was broken: a branch was made on an expired commit, for example. Who reads them gets 410 "
-            f"Gone. {_WAY_BACK}"
+            f"{', '.join(figures.named_again_examples)}. Only expired commits referenced them when earlier runs "
+            "deleted them, so no rule was broken: for example, a branch was created on an expired commit. Reading them "
+            f"returns 410 Gone. {_WAY_BACK}"
         )
 
 
@@ -247,8 +247,8 @@ def describe_losses(figures: CandidateFigures) -> str | None:
     if not figures.lost:
         return None
     return (
-        f"{counted(figures.lost, 'objects that earlier runs deleted are')} held by a branch head or by staging, such "
-        f"as {', '.join(figures.lost_examples)}. {_WAY_BACK}"
+        f"{counted(figures.lost, 'objects that earlier runs deleted are')} referenced by a branch head or by staging, "
+        f"such as {', '.join(figures.lost_examples)}. {_WAY_BACK}"
     )
 
 
@@ -259,14 +259,14 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
     fact = f"the server compacts staging: {counted(figures.compacted_bases, 'compacted bases are')} on branches"
     if not settings.keep_unnamed_ranges:
         return (
-            f"{fact}, and collection.keep_unnamed_ranges is off, so that what moves from staging into a new base is "
-            "kept by the server's list and by the refs dump alone. Turn it on, and collection.keep_old_unnamed_ranges "
-            "off: young ranges count then whoever names them, and what superseded compactions hold goes all the same"
+            f"{fact}, but collection.keep_unnamed_ranges is off. So only the server's list and the refs dump protect "
+            "objects that move from staging into a new base. Turn it on, and turn collection.keep_old_unnamed_ranges "
+            "off: then young ranges count in any case, and objects of superseded compactions can be deleted"
         )
     if settings.keep_old_unnamed_ranges and figures.unnamed_ranges:
         return (
-            f"{fact}, and {counted(figures.unnamed_ranges, 'ranges that nothing names keep')} what is in there. What "
-            "superseded compactions hold goes only with collection.keep_old_unnamed_ranges turned off, where no other "
+            f"{fact}, and {counted(figures.unnamed_ranges, 'ranges that belong to no commit keep')} their objects. To "
+            "delete objects of superseded compactions, turn collection.keep_old_unnamed_ranges off, if no other "
             "repository is on this storage namespace"
         )
     return None
@@ -279,9 +279,9 @@ def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: Collec
     if not kept or not unasked:
         return None
     return (
-        f"{counted(kept, 'objects stay')} although they may be garbage: whether they are staged could not be asked for "
-        f"within collection.hidden_suspect_limit ({settings.hidden_suspect_limit:,}). "
-        f"{counted(unasked, 'more questions')} would tell: raise it by as much, or delete branches that nobody needs"
+        f"{counted(kept, 'objects stay')} although they may be garbage: collection.hidden_suspect_limit "
+        f"({settings.hidden_suspect_limit:,}) did not suffice to look up whether they are staged. "
+        f"{counted(unasked, 'more lookups')} are needed: raise it by that number, or delete unneeded branches"
     )
 
 
@@ -290,8 +290,8 @@ def describe_archived(kept: Amount) -> str | None:
     if not kept.objects:
         return None
     return (
-        f"{counted(kept.objects, 'objects')} of garbage, {size(kept.bytes)}, kept: what is in an archive "
-        "tier, quarantine cannot copy. Bring it back from there, or sweep with sweep_mode: delete"
+        f"{counted(kept.objects, 'objects')} of garbage, {size(kept.bytes)}, kept: quarantine cannot copy objects in "
+        "an archive tier. Move them out of the tier, or sweep with sweep_mode: delete"
     )
 
 
@@ -306,7 +306,7 @@ def foresee_archived(classes: Mapping[str, Amount], settings: CollectionSettings
     kept = Amount.total(classes[name] for name in archived)
     return (
         f"a sweep would keep {counted(kept.objects, 'objects')} of garbage, {size(kept.bytes)}, of storage class "
-        f"{', '.join(archived)}: quarantine cannot copy that. Bring it back from there, or sweep with sweep_mode: "
+        f"{', '.join(archived)}, which quarantine cannot copy. Move them out of the tier, or sweep with sweep_mode: "
         "delete"
     )
 

@@ -75,7 +75,7 @@ def list_stored(step: Step[R]) -> Stored:
     plan, store = step.plan, step.repository.store
     warn_of_loosening(step)
     if plan.why_clean and plan.flow.by_retention:
-        step.log(f"this run builds on no other: {plan.why_clean}")
+        step.log(f"this run builds on no earlier run: {plan.why_clean}")
     elif plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = checkpoint.open_base_checkpoint(step)
@@ -87,7 +87,7 @@ def list_stored(step: Step[R]) -> Stored:
         expired = unread = listing.find_expired(step)
         if before:
             unread = expired.without(before.tracked.ids)
-            step.log(f"{len(unread):,} of them were not looked at by run {before.run_id} and those that it builds on")
+            step.log(f"run {before.run_id} and its base runs did not examine {len(unread):,} of these ranges")
         pending = (before.pending_objects(step), before.checkpoint.pending) if before else None
         written += step.write(frames.STORE_DF, listing.read_expired(step, unread, pending))
     else:
@@ -140,11 +140,11 @@ def find_other_repositories(step: Step[R]) -> other_repositories.OtherRepositori
     repository = step.repository
     around = other_repositories.find(repository)
     if around.refusal:
-        step.log(f"other repositories are not known, and their references are not checked: {around.refusal}")
+        step.log(f"other repositories are unknown, so their references are not checked: {around.refusal}")
     if around.unchecked:
         step.log(
             f"not checked for references into this repository: {', '.join(around.unchecked)}, on the same bucket; "
-            "name them in collection.also_live where they import from it"
+            "list them in collection.also_live if they import from it"
         )
     return around
 
@@ -161,7 +161,7 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     hooks = find_slowest_hooks(step.repository)
     samples = sample_staged(step)
     data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"), samples)
-    note_for_pages(step, "where some entries are staged", write_samples, samples[0])
+    note_for_pages(step, "paths of some staged entries", write_samples, samples[0])
     own = data.prepared[0]
     figures = frames.UncommittedFigures(
         own.server_run_ids,
@@ -203,7 +203,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         f"{committed.source}"
     )
     if committed.unnamed and committed.unnamed.ranges:
-        step.log(f"{committed.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
+        step.log(f"{committed.unnamed.ranges:,} of these ranges belong to no commit: their objects count as live")
     inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, committed)]
     known_live: KnownLive[R] = KnownLive()
     if step.plan.flow is Flow.COMMITTED:
@@ -230,7 +230,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         references.tidy_facts(step)
     if committed.definition:
         holders = committed.definition.last_holders
-        note_for_pages(step, "which commits held the garbage last", active_commits.write_last_holders, holders)
+        note_for_pages(step, "last commits of the garbage", active_commits.write_last_holders, holders)
     store, repository = step.repository.store, step.plan.repository
     branches_before = earlier_runs.branch_baseline(store, step.plan.run_id, repository, step.warn, committed.own.heads)
     figures = describe_committed(committed, branches_before, ids)
@@ -256,8 +256,7 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
         return ()
     bases = len(committed.own.compacted)
     step.log(
-        f"{counted(ranges, 'ranges')} of compacted staging ({counted(bases, 'bases')}), or named by no commit, count "
-        "as live"
+        f"{counted(ranges, 'ranges')} of compacted staging ({counted(bases, 'bases')}), or of no commit, count as live"
     )
     count = sum(source.count for source in committed.provisional)
     written = step.write_distinct(frames.PROVISIONAL_DF, committed.provisional_addresses(step), count)
@@ -287,7 +286,7 @@ def note_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: 
     try:
         write(step.repository.store, step.plan.run_id, step.plan.attempt, facts)
     except StorageError as error:
-        step.warn(f"{what} is not noted: {error}")
+        step.warn(f"not recorded: {what}: {error}")
 
 
 def note_expired(step: Step[R]) -> None:
@@ -295,15 +294,15 @@ def note_expired(step: Step[R]) -> None:
     try:
         active_commits.add_expired_before(step.repository.store, step.plan.run_id, step.plan.attempt)
     except (CorruptFile, StorageError) as error:
-        step.warn(f"later runs cannot say which commits had expired when this run deleted: {error}")
+        step.warn(f"later runs cannot tell which commits had expired when this run deleted: {error}")
 
 
 def require_source_of_base_run(committed: Committed, before: checkpoint.BaseCheckpoint | None) -> None:
     """Raises OrderViolation if commits come from another source than the base run's commits."""
     if before and before.report.commit_source != committed.source:
         raise OrderViolation(
-            f"commits come from the {committed.source}; in run {before.run_id}, which this one builds on, they came "
-            f"from the {before.report.commit_source}: open a run that looks at everything"
+            f"commits come from the {committed.source}, but in the base run {before.run_id} they came "
+            f"from the {before.report.commit_source}: open a run of flow clean"
         )
 
 
@@ -426,7 +425,7 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
         except GuardTripped as guard:
             refusals.append(guards.to_stored(guard))
         except LakeFSError as error:
-            refusals.append(("address form", f"how the server spells addresses cannot be seen: {error}", "See its log"))
+            refusals.append(("address form", f"the server's spelling of addresses is unknown: {error}", "See its log"))
     return tuple(refusals)
 
 

@@ -52,9 +52,9 @@ class Step(Generic[R]):
             NotOffered: another process could take the lock unnoticed, and the setting `no_lock_reason` is empty.
         """
         if self.lock is None:
-            raise LockLost(f"{self.plan.run_id} has no lock, and may delete nothing")
+            raise LockLost(f"run {self.plan.run_id} has no lock, so it may not delete")
         if self.lock.why_unfenced is not None and not self.repository.settings.no_lock_reason:
-            raise NotOffered(f"{self.plan.run_id} has no lock that holds, and may delete nothing: {NO_LOCK}")
+            raise NotOffered(f"run {self.plan.run_id} has no enforced lock, so it may not delete: {NO_LOCK}")
         return self.lock.token
 
     def tasks(self, setting: int) -> int:
@@ -74,8 +74,8 @@ class Step(Generic[R]):
         for stored in inputs:
             if stored.manifest.span.attempt != self.plan.attempt:
                 raise OrderViolation(
-                    f"{stored.name} is of attempt {stored.manifest.span.attempt}, the run is at attempt "
-                    f"{self.plan.attempt}. Materialize {stored.name} and what follows it again"
+                    f"{stored.name} is of attempt {stored.manifest.span.attempt}, but the run is at attempt "
+                    f"{self.plan.attempt}. Materialize {stored.name} and the later assets again"
                 )
 
     def write(self, frame: Frame[Any], rows: R, add: files.Placed | None = None) -> tuple[FrameFile, ...]:
@@ -217,8 +217,8 @@ def universe_of(
     for frame in frames:
         if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
             raise OrderViolation(
-                f"{frame.name} was made again after {committed.name}, which names it. Materialize {committed.name} "
-                "again"
+                f"{frame.name} was materialized again after {committed.name}, which refers to it. Materialize "
+                f"{committed.name} again"
             )
     return Universe(step.engine, frames)
 

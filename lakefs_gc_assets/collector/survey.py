@@ -92,7 +92,7 @@ class Finding:
 
 PLACES = 5
 _RESTORE_FILE = (
-    "Put the file back from a version of the bucket or a backup: its content never changes. Until then runs stop at it "
+    "Restore the file from a version of the bucket or a backup: its content never changes. Until then runs stop at it "
     "and delete nothing"
 )
 
@@ -206,7 +206,7 @@ def begin_reading(
         prepared = uncommitted.prepare(repository)
         files, store_clock = prepared.files, uncommitted.note_prepared(repository, prepared, problems.log)
     except (LakeFSError, OrderViolation, CorruptFile) as error:
-        problems.skip(f"staged objects that no branch shows, since uncommitted data cannot be had: {error}")
+        problems.skip(f"staged objects that no branch lists, since uncommitted data is not available: {error}")
     # A step of this flow records no facts about the files that it reads.
     plan = planning.make_plan(repository, layout.issue_run_id(now), (), owner, store_clock or now, Flow.CLEAN)
     return Step(problems.log, problems.log, repository, engine, plan, None), files

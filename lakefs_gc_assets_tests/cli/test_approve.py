@@ -42,7 +42,7 @@ def test_what_a_dry_run_found_is_deleted_after_a_recheck(runs: PlainRuns, invoke
     assert result.stdout.splitlines()[0].endswith("clean: deleted")
     assert runs.report(dry).ending is Ending.DELETED
     assert runs.lock_holder() is None
-    assert_one_line(invoke("approve", "--yes", dry), "was approved before")
+    assert_one_line(invoke("approve", "--yes", dry), "was already approved")
 
 
 @pytest.mark.slow
@@ -101,12 +101,12 @@ def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
         wrong.setattr(checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
         assert invoke("run").exit_code == Status.FAILED
     (failed,) = run_folder.newest_runs(runs.repository.store)
-    assert_one_line(invoke("approve", "--yes", failed), "did not come to its end")
+    assert_one_line(invoke("approve", "--yes", failed), "did not finish")
 
     runs.clock.moment += timedelta(hours=1)
     write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
     assert invoke("run", "--sweep").exit_code == Status.REFUSED
     swept = next(run_folder.newest_runs(runs.repository.store))
     assert swept != failed
-    assert_one_line(invoke("approve", "--yes", swept), "was no dry run")
+    assert_one_line(invoke("approve", "--yes", swept), "was not a dry run")
     assert runs.server.deleted == set()

@@ -106,7 +106,7 @@ def test_one_damaged_receipt_ends_nothing(made: RetainedRepository, explain: Inv
     key = f"{run_folder.receipts(run_id)}damaged.parquet"
     store_of(made).put(key, b"damaged")
     (warning,) = explain(made.addresses["v4"]).stderr.splitlines()
-    assert f"what run {run_id} decided is not fully known" in warning
+    assert f"some decisions of run {run_id} are unknown" in warning
     answer = explain("--verbose", made.addresses["v4"])
     assert len(answer.stderr.splitlines()) > 1
     assert any(run_id in line for line in lines(answer))

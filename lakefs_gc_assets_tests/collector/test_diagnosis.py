@@ -328,7 +328,7 @@ class Trusting(LocalStore):
 def test_a_store_that_honours_no_conditions_is_found(in_folder: Examined, kind: type[LocalStore]) -> None:
     found = in_folder.diagnose(store=kind(in_folder.server.objects_folder / "repo"))
 
-    assert "a lock would not hold" in missing(found)["lock: put if absent, compare-and-swap"]
+    assert "locks cannot be enforced" in missing(found)["lock: put if absent, compare-and-swap"]
 
 
 class Conditionless(LocalStore):
@@ -367,7 +367,7 @@ class Forgetful(LocalStore):
 def test_a_delete_that_does_nothing_is_found(in_folder: Examined) -> None:
     found = in_folder.diagnose(store=Forgetful(in_folder.server.objects_folder / "repo"))
 
-    assert "it is still there" in missing(found)["delete"]
+    assert "it still exists" in missing(found)["delete"]
 
 
 def test_clocks_that_disagree_are_found(in_folder: Examined) -> None:

@@ -173,8 +173,8 @@ def test_a_sweep_that_has_not_ended_stays(opened: OpenRepository) -> None:
     partly = past(opened, 4)
     ended(opened, partly, success=False, ending=Ending.PARTLY_DELETED)
 
-    assert why_kept(opened, running.run_id) == "its sweep has not come to its end"
-    assert why_kept(opened, failed.run_id) == "its sweep has not come to its end"
+    assert why_kept(opened, running.run_id) == "its sweep is unfinished"
+    assert why_kept(opened, failed.run_id) == "its sweep is unfinished"
     assert expired(opened) == [partly.run_id]
 
 
@@ -277,7 +277,7 @@ def test_the_newest_forecast_that_came_to_its_end_stays(opened: OpenRepository) 
     assert forecasts_expired(opened) == [old]
     assert expiring.decide(opened.store, 1).kept_forecasts == {
         failed[0]: "it is among the newest 1",
-        failed[1]: "it may be under way",
+        failed[1]: "it may be in progress",
         made: "no newer one came to its end",
     }
 

@@ -55,9 +55,9 @@ class TestTheLiveSet:
         guards.require_live_set(mark)
 
     def test_one_object_or_one_entry_is_enough(self) -> None:
-        with pytest.raises(GuardTripped, match=r"count 950 entries, and 1 object would go"):
+        with pytest.raises(GuardTripped, match=r"have 950 entries; 1 object would be deleted"):
             guards.require_live_set(replace(MARK, committed=0, candidates=1))
-        with pytest.raises(GuardTripped, match=r"count 1 entry, and 1 object would go"):
+        with pytest.raises(GuardTripped, match=r"have 1 entry; 1 object would be deleted"):
             guards.require_committed(False, 1, 1)
 
 
@@ -99,10 +99,10 @@ class TestAmounts:
             replace(MARK, candidates=600), CollectionSettings(max_candidates=10, max_candidate_share=0.25)
         )
         assert [str(guard) for guard in found] == [
-            "guard share of candidates: 600 of 1,000 known objects would go, 60.0%, more than 25.0%. "
-            "Look at the candidates; if they are right, raise collection.max_candidate_share",
-            "guard number of candidates: 600 objects would go, more than 10. "
-            "Look at the candidates; if they are right, raise collection.max_candidates",
+            "guard share of candidates: 600 of 1,000 known objects would be deleted, 60.0%, more than 25.0%. "
+            "Review the candidates; if they are right, raise collection.max_candidate_share",
+            "guard number of candidates: 600 objects would be deleted, more than 10. "
+            "Review the candidates; if they are right, raise collection.max_candidates",
         ]
 
     def test_all_may_go_where_the_settings_say_so(self) -> None:

@@ -79,7 +79,7 @@ def test_candidates_of_replaced_frames_are_not_deleted(runs: PlainRuns) -> None:
 
     result = runs.make(opened, assets=["deleted_report"])
 
-    assert "committed_df was made again after candidates was made from it" in result.failures["deleted_report"]
+    assert "committed_df was materialized again after candidates was made from it" in result.failures["deleted_report"]
     assert runs.server.deleted == set()
     assert runs.report(opened.run_id).error is not None
     assert runs.lock_holder() is None
@@ -420,8 +420,8 @@ class TestOneStep:
             monkeypatch.setattr(Lock, "release", away)
             raise ValueError("no disk")
         [warned] = process.warnings
-        assert warned.startswith(f"the lock of run {RUN} was not released, and keeps other runs out until 20")
-        assert warned.endswith(f"UTC: the store is away. Once that is mended, `lakefs-gc unlock {RUN}` releases it")
+        assert warned.startswith(f"the lock of run {RUN} was not released, and blocks other runs until 20")
+        assert warned.endswith(f"UTC: the store is away. Correct that, then `lakefs-gc unlock {RUN}` releases it")
 
     def test_that_fails_says_nothing_of_a_lock_that_another_run_has(
         self, process: OneProcess, monkeypatch: pytest.MonkeyPatch

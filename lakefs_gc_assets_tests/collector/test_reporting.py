@@ -76,7 +76,7 @@ class TestShareOfCandidates:
         mark = self.mark("committed", listed=687, committed=355, candidates=321)
         assert (mark.listed, mark.known) == (687, 687)
         (tripped,) = guards.tripped(mark, CollectionSettings(max_candidate_share=0.4))
-        assert "321 of 687 known objects would go, 46.7%, more than 40.0%" in str(tripped)
+        assert "321 of 687 known objects would be deleted, 46.7%, more than 40.0%" in str(tripped)
         assert guards.tripped(mark, CollectionSettings(max_candidate_share=0.47)) == ()
 
     def test_is_that_of_listed_and_sealed_objects_in_other_flows(self) -> None:
@@ -114,7 +114,7 @@ class TestServersThatCompact:
     def test_the_settings_that_do_not_suit_one_are_named(self) -> None:
         kept = describe_compacted(self.SEEN, CollectionSettings())
         assert kept is not None and "2 compacted bases" in kept and "1,000 ranges" in kept
-        assert "collection.keep_old_unnamed_ranges turned off, where no other repository" in kept
+        assert "turn collection.keep_old_unnamed_ranges off, if no other repository" in kept
         loose = describe_compacted(self.SEEN, CollectionSettings(keep_unnamed_ranges=False))
         assert loose is not None and "collection.keep_unnamed_ranges is off" in loose
 

@@ -500,7 +500,7 @@ class TestWhatRunsTell:
         )
         lost, again, unasked = reported.warned
         assert again.startswith("2 objects are referenced again by a branch head or by staging, such as data/again.")
-        assert lost.startswith("3 objects that earlier runs deleted are held by a branch head or by staging, such as ")
+        assert lost.startswith("3 objects that earlier runs deleted are referenced by a branch head or by staging")
         assert unasked.startswith("4 objects stay although they may be garbage") and "limit (7). 6 more" in unasked
 
     def test_what_a_launch_loosened_at_the_mark_and_at_the_sweep(self) -> None:
@@ -587,7 +587,7 @@ class TestWhatRunsTell:
         assert ids < tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt)
         assert reported[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
         # Sizes of ranges that the previous run read are known.
-        assert any(line.endswith("0 of them since no run recorded their sizes") for line in reported)
+        assert any(line.endswith("0 without recorded sizes") for line in reported)
 
     def test_a_run_by_retention(self) -> None:
         with reported_by("unified") as (scene, reported):
@@ -627,7 +627,7 @@ class TestWhatRunsTell:
         assert listed.repositories_not_checked == ("away", "far")
         assert reported[0] == (
             "not checked for references into this repository: away, far, on the same bucket; "
-            "name them in collection.also_live where they import from it"
+            "list them in collection.also_live if they import from it"
         )
 
     def test_repositories_that_the_server_does_not_list(self) -> None:
@@ -644,8 +644,8 @@ class TestWhatRunsTell:
         with reported_by("clean") as (scene, reported):
             assert scene.start(allowing(DRY, max_candidates=3), Faults(), ASKED) is Ended.WELL
         assert [line for line in reported if line.startswith("a sweep would be refused")] == [
-            "a sweep would be refused: guard number of candidates: 7 objects would go, more than 3. Look at the "
-            "candidates; if they are right, raise collection.max_candidates"
+            "a sweep would be refused: guard number of candidates: 7 objects would be deleted, more than 3. Review "
+            "the candidates; if they are right, raise collection.max_candidates"
         ]
 
 
@@ -808,7 +808,7 @@ class TestLookingAround:
         assert found == OtherRepositories(nested=("inner",), unchecked=("a", "b"))
         assert folder.logged == [
             "not checked for references into this repository: a, b, on the same bucket; "
-            "name them in collection.also_live where they import from it"
+            "list them in collection.also_live if they import from it"
         ]
 
     def test_is_reported_where_the_server_refuses(self, folder: Folder) -> None:
@@ -906,7 +906,7 @@ class TestReadingCommits:
         assert step.stored(COMMITTED_DF).manifest == found.manifest
         assert [line for line in folder.logged if "ranges" in line] == [
             "1 commit, 2 ranges to read, by the refs dump",
-            "1 of these ranges no commit names: what they hold counts as live",
+            "1 of these ranges belong to no commit: their objects count as live",
         ]
         (file,) = files_of_sizes(folder.store)
         assert (file.values, file.key.startswith(SIZES.folder(step.plan.run_id, step.plan.attempt))) == (2, True)
@@ -944,7 +944,7 @@ class TestReadingCommits:
             active_commits, "write_last_holders", mock.Mock(side_effect=StorageError("AccessDenied"))
         ):
             self.read(folder, definition=definition)
-        assert folder.warned == ["which commits held the garbage last is not noted: AccessDenied"]
+        assert folder.warned == ["not recorded: last commits of the garbage: AccessDenied"]
 
     def test_of_uncommitted_data_of_another_attempt_is_refused_before_anybody_is_asked(self, folder: Folder) -> None:
         uncommitted = folder.frame(folder.step(attempt="another"), UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
@@ -974,5 +974,5 @@ class TestReadingCommits:
         reports.write(folder.store, replace(before.report, commit_source="metadata folder"))
         uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
         self.commit(folder, "data/x")
-        with pytest.raises(OrderViolation, match="commits come from the refs dump; in run"):
+        with pytest.raises(OrderViolation, match="commits come from the refs dump, but in the base run"):
             run.read_committed(step, uncommitted)

@@ -318,7 +318,7 @@ class TestOrder:
             refused(
                 scene,
                 only(scene, SWEEP, SWEPT, faults=reported),
-                "was made again after",
+                "was materialized again after",
                 reported,
                 "prepare_uncommitted",
             )
@@ -336,7 +336,7 @@ class TestOrder:
             died(scene, SWEEP, DELETES)
             garbage, reported = marked(scene)[0], Faults()
             with mock.patch.object(passes, "wait_for_recheck", read_again):
-                refused(scene, only(scene, SWEEP, SWEPT, faults=reported), "was made again after", reported)
+                refused(scene, only(scene, SWEEP, SWEPT, faults=reported), "was materialized again after", reported)
             assert garbage in scene.world.bucket.objects
 
     def test_an_approval_is_of_these_very_candidates(self) -> None:
@@ -373,7 +373,7 @@ class TestOrder:
             world_of("clean") as scene,
             mock.patch.object(passes, "resume", lambda step, candidates: (candidates.rows(step.engine), 0, ())),
         ):
-            refused(scene, scene.start(SWEEP, Faults()), "it is not known what became of")
+            refused(scene, scene.start(SWEEP, Faults()), "is unknown. Materialize deleted_report")
 
 
 def test_a_sweep_that_is_resumed_reports_what_was_deleted_before() -> None:
@@ -987,15 +987,15 @@ class TestFollowingExpiry:
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert scene.reported.base_run == run_id
             assert scene.reported.counts["ranges_from_facts"] == 0
-            reported = {line for line in warnings if "of another version, cannot be used" in line}
+            reported = {line for line in warnings if "have another version and cannot be used" in line}
             assert {line[: line.index(")")].rpartition("(")[2] for line in reported} == {HASHES.what, METARANGES.what}
 
     def test_what_is_recorded_of_ranges_is_compared_with_some(self) -> None:
         with world_of("following") as scene:
             self.record_less(scene)
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.FAILED
-            assert "does not hold what is recorded of it" in scene.world.log[-1]
-            self.lists_everything(scene, "does not hold what is recorded of it")
+            assert "differs from its recorded facts" in scene.world.log[-1]
+            self.lists_everything(scene, "differs from its recorded facts")
 
     @staticmethod
     def record_less(scene: Scene) -> None:

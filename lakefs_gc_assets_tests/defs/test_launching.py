@@ -258,7 +258,7 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRun
     assert made(swept) == ["deleted_report"]
     assert runs.server.deleted == garbage
     assert not runs.report(run_id).dry_run
-    assert "was approved before" in said(launched(runs, "approve", run_id=run_id))
+    assert "was already approved" in said(launched(runs, "approve", run_id=run_id))
 
 
 @pytest.mark.slow

@@ -116,10 +116,10 @@ def test_approval_of_a_dry_run_waits_and_says_for_whose_hook(scene: Scene) -> No
         dry = scene.runs(clock, sweep=False)
         found = dry.collect()
         assert found.counts["candidates"] == 13 and not clock.waited
-        assert [line for line in dry.lines if f"which {ACTION} on branch main may hold" in line]
+        assert [line for line in dry.lines if f"which {ACTION} on branch main may delay" in line]
         approving = scene.runs(clock, sweep=False, approve_run=found.run_id)
         approved = _approve(approving, found)
-    assert [line for line in approving.lines if f"may be held by {ACTION} on branch main" in line]
+    assert [line for line in approving.lines if f"{ACTION} on branch main may delay a commit" in line]
     assert (approved.counts["kept_live"], approved.counts["deleted"]) == (12, 1)
     assert scene.unreadable(held.result.id) == []
 

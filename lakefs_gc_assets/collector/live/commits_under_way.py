@@ -91,7 +91,7 @@ def _list_action_files(repository: OpenRepository) -> Iterator[tuple[str, Object
 def _read_file(repository: OpenRepository, file: ObjectStats) -> HookLimit:
     keys = repository.namespace.live_keys(file.physical_address, AddressType.FULL)
     if not keys:
-        return HookLimit(why_unknown="it lies outside of the storage namespace")
+        return HookLimit(why_unknown="it is outside of the storage namespace")
     if file.size is None or file.size > LARGEST_FILE:
         return HookLimit(why_unknown=f"it is larger than {LARGEST_FILE:,} bytes")
     try:

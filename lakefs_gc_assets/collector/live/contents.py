@@ -318,7 +318,7 @@ def _tells_the_truth(step: Step[R], rows: R) -> bool:
     readable = [(row["key"], row["md5"]) for row in small if row["size"] <= interface.LARGEST_READ]
     trusted = len(readable) == len(small) and interface.are_digests(step.repository.store, readable)
     if sampled and not trusted:
-        step.log("what the store tells as MD5 of objects is something else, or cannot be verified: it is not used")
+        step.log("the store's MD5 values are wrong or cannot be verified: not using them")
     return trusted
 
 
@@ -345,11 +345,11 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
     sums = sum_all(step.engine, with_md5, partial(_unknown_amounts, trusted), "bits", _AMOUNTS).sort_by("bits")
     for bits, amount in zip(sums.column("bits").to_pylist(), sums.column("bytes").to_pylist(), strict=True):
         if taken + amount > bytes_left:
-            step.log(f"objects of {2 ** (bits - 1):,} bytes and more are not read: their content is taken for unknown")
+            step.log(f"not reading objects of {2 ** (bits - 1):,} bytes and more: their content counts as unknown")
             break
         largest, taken = 2**bits - 1, taken + amount
     if taken:
-        step.log(f"{counted(taken, 'bytes are')} read: the store does not tell the MD5 of objects")
+        step.log(f"{counted(taken, 'bytes were')} read to compute MD5s, which the store does not report")
     return min(largest, interface.LARGEST_READ), taken
 
 

@@ -438,7 +438,7 @@ def find_known_live(
     """
     engine = step.engine
     if not committed.tells_ranges:
-        step.log("every range is read: it is not known which of them belong to other repositories")
+        step.log("reading every range: it is unknown which ranges belong to other repositories")
         return KnownLive()
     first, *more = (frame.rows(engine, *LIVE.names) for frame in asked)
     wanted = select_sealed(engine, engine.union(first, *more), sealed)
@@ -446,7 +446,7 @@ def find_known_live(
     if count > most:
         count = engine.count(wanted)
     if count > most:
-        step.log(f"every range is read: {counted(count, 'addresses are')} asked for, more than {most:,}")
+        step.log(f"reading every range: {counted(count, 'addresses are')} looked up, more than {most:,}")
         return KnownLive()
     files = references.find_fact_files(step, HASHES)
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
@@ -459,7 +459,7 @@ def find_known_live(
     _require_true(step, sums, records, files)
     each = sums.group_by("range_id").aggregate([("addresses", "max")])
     ids, recorded = _ids(each.column("range_id")), pc.sum(each.column("addresses_max")).as_py() or 0
-    step.log(f"{len(ids):,} of {counted(len(records), 'live ranges are')} not read: their addresses are known")
+    step.log(f"{len(ids):,} of {counted(len(records), 'live ranges are')} not read: earlier runs recorded them")
     hits = HashSet.from_hashes(np.concatenate([each for _, each in parts]))
     rows = engine.where(wanted, partial(hashing.has_hash_among, hits))
     return KnownLive(ids, recorded, rows, hashed.num_rows)
@@ -508,8 +508,8 @@ def _select_fitting(step: Step[R], sums: pa.Table, records: RangeRecords) -> pa.
     wrong = sums.filter(pc.invert(fits)).column("range_id").unique()
     if len(wrong):
         step.warn(
-            f"{counted(len(wrong), 'ranges are')} read, since their facts have not as many entries as their metarange "
-            f"counts: {wrong[0]}"
+            f"{counted(len(wrong), 'ranges are')} read, since their recorded facts have another number of entries than "
+            f"their metarange states: {wrong[0]}"
         )
     return sums.filter(pc.invert(pc.is_in(sums.column("range_id"), value_set=wrong)))
 
@@ -531,7 +531,7 @@ def _require_true(step: Step[R], sums: pa.Table, records: RangeRecords, files: S
             raise CorruptFile(
                 row["range_id"],
                 "facts",
-                "this range does not hold what is recorded of it; the next run reads every range",
+                "this range differs from its recorded facts; the next run reads every range",
             )
 
 

@@ -213,7 +213,7 @@ def read(kind: FactKind, store: ObjectStore, file: FactFile) -> pa.Table:
         raise CorruptFile(
             file.key,
             kind.what,
-            f"it has {len(values):,} values, {values.null_count:,} of them null; its name says {file.values:,}",
+            f"it has {len(values):,} values, {values.null_count:,} null; its name says {file.values:,}",
         )
     return rows.replace_schema_metadata(stored.metadata)
 

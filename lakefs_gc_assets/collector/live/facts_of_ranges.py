@@ -257,7 +257,7 @@ def require_all_looked_up(ranges: pa.Table, marks: pa.Table) -> None:
     counted = pc.sum(marks.column("entries")).as_py() or 0
     if counted != ranges.num_rows:
         raise EngineFault(
-            f"addresses were looked up in facts of {ranges.num_rows:,} ranges, and the hits are those of {counted:,} "
+            f"addresses were looked up in facts of {ranges.num_rows:,} ranges, but the hits are of {counted:,} "
             "ranges; run again"
         )
 
@@ -436,14 +436,14 @@ def require_metaranges_whole(rows: pa.Table, file: str) -> None:
     places = int(ends[-1]) + 1 if len(ends) else 0
     in_row = bool((begins == np.concatenate([[0], ends + 1])[:-1]).all() and (begins <= ends).all())
     if not (in_row and (first >= 0).all() and (first <= last).all() and (last < places).all()):
-        raise CorruptFile(file, _RANGES_NAMED, "its places are not those of its metaranges")
+        raise CorruptFile(file, _RANGES_NAMED, "its positions do not match its metaranges")
     counted, total = (
         _sum_at_places(values, first, last, places)
         for values in (np.ones(len(first), np.int64), _hashes(ranges.column("id")))
     )
     recorded = (_at_places(metaranges, metaranges.column(name).to_numpy()) for name in ("count", "estimated_size"))
     if not all((expected == actual).all() for expected, actual in zip(recorded, (counted, total), strict=True)):
-        raise CorruptFile(file, _RANGES_NAMED, "its metaranges do not name what they named when they were read")
+        raise CorruptFile(file, _RANGES_NAMED, "its metaranges list other ranges than when they were read")
 
 
 def _places(rows: pa.Table) -> tuple[_Numbers, _Numbers]:

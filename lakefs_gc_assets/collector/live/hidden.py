@@ -398,8 +398,8 @@ def _clear(
         return Cleared(candidates, unreadable=known.unreadable)
     answers = ask(repository.api, step.repository.namespace, places, heads)
     step.log(
-        f"asked for {counted(places.num_rows, 'paths')} that may have the content of a candidate, on each "
-        f"branch: {counted(answers.asked, 'questions')} in {counted(answers.requests, 'requests')}"
+        f"looked up {counted(places.num_rows, 'paths')} that may have the content of a candidate, on each "
+        f"branch: {counted(answers.asked, 'lookups')} in {counted(answers.requests, 'requests')}"
     )
     live = engine.table(pa.table({"address": pa.array(sorted(answers.live), pa.string())}))
     kept = {Kept.HIDDEN_STAGED.value: engine.count(engine.among_exactly(candidates, live))}

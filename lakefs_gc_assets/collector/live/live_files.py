@@ -372,7 +372,7 @@ class LiveFiles:
             raise CorruptFile(
                 key,
                 corrupt.check,
-                f"{corrupt.detail}; no commit of the repository names the file. Where such files are known to be "
+                f"{corrupt.detail}; no commit of the repository refers to the file. If such files are known to be "
                 "orphans, and no other repository is on the storage namespace, set collection.keep_unnamed_ranges to "
                 "false",
             ) from None

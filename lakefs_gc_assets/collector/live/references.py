@@ -293,8 +293,8 @@ def find_fact_files(step: Step[R], kind: FactKind, *, of_all_runs: bool | None =
     files = facts.files_of(kind, facts.list_files(step.repository.store, folder), others.append)
     if others:
         step.warn(
-            f"{counted(len(others), 'files')} of facts ({kind.what}), of another version, cannot be used; what they "
-            f"are about is read: {others[0]}"
+            f"{counted(len(others), 'files')} of facts ({kind.what}) have another version and cannot be used; the run "
+            f"reads the data again: {others[0]}"
         )
     return files
 
@@ -329,7 +329,7 @@ def look_up_facts(
     damage = pc.drop_null(rows.column("damage")).to_pylist()
     if damage:
         step.warn(
-            f"{counted(len(damage), 'files')} of facts ({kind.what}) cannot be used, and what they are about is read: "
+            f"{counted(len(damage), 'files')} of facts ({kind.what}) cannot be used; the run reads the data again: "
             f"{damage[0]}"
         )
     return rows.filter(pc.is_null(rows.column("damage")))
@@ -382,7 +382,7 @@ def ranges_of_heads(
         try:
             rows = facts_of_ranges.read_metaranges(store, file)
         except CorruptFile as damage:
-            step.warn(f"facts about branch heads cannot be used, and these heads are read: {facts.describe(damage)}")
+            step.warn(f"facts about branch heads cannot be used; reading these heads again: {facts.describe(damage)}")
             continue
         for metarange_id, ranges in facts_of_ranges.split_by_metarange(rows, unread):
             unread.discard(metarange_id)
@@ -401,7 +401,7 @@ def ranges_of_heads(
         try:
             facts_of_ranges.put_metaranges(store, facts_folder(step, METARANGES).key, facts_of_ranges.join_runs(rows))
         except StorageError as error:
-            step.warn(f"the ranges of branch heads are not recorded, and the next run reads them: {error}")
+            step.warn(f"the ranges of branch heads could not be recorded; the next run reads them again: {error}")
 
 
 def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
@@ -418,7 +418,7 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
     unknown = sum(range_id not in known for range_id in chosen)
     step.log(
         f"check for hidden staged entries: reading {len(chosen):,} of {counted(len(range_ids), 'ranges')} of branch "
-        f"heads, {unknown:,} of them since no run recorded their sizes"
+        f"heads, {unknown:,} without recorded sizes"
     )
     return chosen
 
@@ -453,12 +453,12 @@ def tidy_facts(step: Step[R]) -> None:
             problems += _merge_small(step, files, own)
     except StorageError as error:
         step.warn(
-            f"facts of earlier runs could not be tidied up: {error}; they stay, are still true, and take up space: let "
-            f"runs that sweep delete below {facts.ROOT}"
+            f"old files of facts could not be deleted: {error}; they stay valid, but take up space: allow runs that "
+            f"sweep to delete below {facts.ROOT}"
         )
     if problems:
         step.warn(
-            f"{counted(len(problems), 'files of facts were')} damaged; what they are about is read again: {problems[0]}"
+            f"{counted(len(problems), 'files of facts were')} damaged; the run reads their data again: {problems[0]}"
         )
 
 

@@ -104,7 +104,7 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
             break
         if page.continuation_token in left_behind:
             raise LakeFSError(
-                f"prepare_uncommited came back to an earlier continuation token after {state.pages} pages: it would "
+                f"prepare_uncommited returned to an earlier continuation token after {state.pages} pages, so it would "
                 "never end. See the server's log, and start the collection again"
             )
         if page.continuation_token != token:
@@ -115,8 +115,8 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
         waited = (clock.now() - token_since).total_seconds()
         if repeats >= settings.prepare_page_limit or waited > settings.prepare_timeout_seconds:
             raise LakeFSError(
-                f"prepare_uncommited repeated one continuation token {repeats} times in {waited:.0f} s without getting "
-                "further. See the server's log; raise collection.prepare_timeout_seconds where it is only slow"
+                f"prepare_uncommited repeated one continuation token {repeats} times in {waited:.0f} s without "
+                "progress. See the server's log; if it is only slow, raise collection.prepare_timeout_seconds"
             )
     ended_at = clock.now()
     return Prepared(started_at, ended_at, tuple(state.run_ids), _written(repository.store, state), state.pages)
@@ -141,8 +141,8 @@ def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> Unc
         if page.location or before == after:
             return page
     raise LakeFSError(
-        "prepare_uncommited kept answering without a location while branches came and went: whether there is "
-        "uncommitted data cannot be known. Collect when fewer branches are being deleted"
+        "prepare_uncommited kept answering without a location while branches were created and deleted, so "
+        "uncommitted data may be missing. Collect when fewer branches are being deleted"
     )
 
 
@@ -153,7 +153,7 @@ def _ask(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage
     elif page.run_id not in state.run_ids:
         raise OrderViolation(
             f"prepare_uncommited changed its run id from {state.run_ids[-1]} to {page.run_id} between pages: "
-            "parts of two preparations cannot be put together. Start the collection again"
+            "parts of two preparations cannot be combined. Start the collection again"
         )
     return page
 
@@ -181,8 +181,8 @@ def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
             raise CorruptFile(
                 prefix,
                 "uncommitted files",
-                f"the server said that it wrote {counted(file_count, 'files')}, the store lists {len(keys)}"
-                + ("" if keys else ": check that `store` names the endpoint and the account that the server writes to"),
+                f"the server reported {counted(file_count, 'files')} written, but the store lists {len(keys)}"
+                + ("" if keys else ": check that `store` has the endpoint and the account to which the server writes"),
             )
         files.extend(keys)
     return tuple(sorted(files))
@@ -426,8 +426,8 @@ def prepare_checked(
             guards.refuse_access_point(sample.physical_address, staged_as, sample.keys[0], namespace)
         raise LakeFSError(
             f"the server's uncommitted data lacks {sample.physical_address}, staged as {staged_as} ({len(still)} such "
-            "branches): its preparation is incomplete, nothing may go. Start the collection again; where it persists, "
-            "see the server's log"
+            "branches): its preparation is incomplete, so nothing may be deleted. Start the collection again; if this "
+            "persists, see the server's log"
         )
     return both
 
@@ -459,7 +459,7 @@ def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine)
             store.put(_WITHOUT_RUN + server_run_id, b"")
             noted_at = store.head(_WITHOUT_RUN + server_run_id).last_modified
     except StorageError as error:
-        note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
+        note(f"the files that the server wrote for this check stay, since they could not be recorded: {error}")
     return noted_at
 
 

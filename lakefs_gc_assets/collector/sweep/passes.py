@@ -105,7 +105,7 @@ class Sweep:
             for address in batch.column("address").to_pylist():
                 if layout.parse(address).layout in _NEVER_DELETED:
                     raise CollectionError(
-                        f"{address!r} is among the candidates, but is no name that lakeFS gives to data"
+                        f"{address!r} is among the candidates, but lakeFS never gives such a name to data"
                     )
             yield self.decide(batch)
 
@@ -136,8 +136,8 @@ class Sweep:
             results = {outcome.key: outcome for outcome in self.store.delete(addresses)}
         if results.keys() != set(addresses):
             raise StorageError(
-                f"the store answered for {counted(len(results), 'keys')}, {len(addresses)} were to be deleted: what it "
-                "did cannot be reported. List the candidates to see which are gone"
+                f"the store answered for {counted(len(results), 'keys')}, but {len(addresses)} deletions were "
+                "requested: the outcome of the others is unknown. List the candidates to see which are gone"
             )
         asked = [results[address].result is not DeleteResult.LEFT for address in addresses]
         outcomes = list(compress((results[address] for address in addresses), asked))
@@ -259,11 +259,11 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
     """
     plan, stored_report = plans.read(store, run_id), report.read(store, run_id)
     if plan.sweep:
-        raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
+        raise CollectionError(f"run {run_id} was not a dry run: its deletions need no approval")
     if stored_report is not None and stored_report.is_complete and not stored_report.dry_run:
-        raise CollectionError(f"run {run_id} was approved before: {stored_report.did}")
+        raise CollectionError(f"run {run_id} was already approved: {stored_report.did}")
     if stored_report is None or not (stored_report.is_complete or plans.read_approval(store, run_id) is not None):
-        raise CollectionError(f"run {run_id} did not come to its end: make a new one")
+        raise CollectionError(f"run {run_id} did not finish: start a new one")
     try:
         return files.read_manifest(store, run_id, CANDIDATES_DF)
     except OrderViolation:
@@ -320,7 +320,7 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
     if step.repository.settings.approve_run == plan.run_id:
         approver = f"{step.lock.process}, on the command line" if step.lock else "the command line"
         give(store, candidates.manifest, step.repository.clock.now(), approver)
-        step.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
+        step.log(f"the candidates of run {plan.run_id} are approved: deleting them after a recheck")
     stored_approval = plans.read_approval(store, plan.run_id)
     return stored_approval is not None and stored_approval.candidates_digest == candidates.manifest.digest
 
@@ -336,8 +336,8 @@ def log_wait_of_approval(step: Step[R], uncommitted: StoredFrame[UncommittedFigu
     span = longest_commit(figures.hooks_seconds or 0.0, step.repository.settings)
     if span:
         until = uncommitted.manifest.span.ended_at + span
-        hook = f", which {figures.slowest_hooks} may hold" if figures.slowest_hooks else ""
-        step.log(f"an approval before {until:%F %T}Z waits until then, for commits that are under way{hook}")
+        hook = f", which {figures.slowest_hooks} may delay" if figures.slowest_hooks else ""
+        step.log(f"an approval before {until:%F %T}Z waits until then, for commits in progress{hook}")
 
 
 def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> None:
@@ -350,8 +350,8 @@ def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> 
     for frame in inputs:
         if step.stored(frame).manifest.digest != candidates.manifest.inputs[frame.name]:
             raise OrderViolation(
-                f"{frame.name} was made again after {candidates.name} was made from it. Materialize {candidates.name} "
-                "again"
+                f"{frame.name} was materialized again after {candidates.name} was made from it. Materialize "
+                f"{candidates.name} again"
             )
 
 
@@ -360,8 +360,8 @@ def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: Store
     lost = candidates.count - outcomes.count
     if lost > 0:
         raise CollectionError(
-            f"it is not known what became of {lost:,} of {counted(candidates.count, 'candidates')}. Materialize "
-            "deleted_report again: it goes on by the receipts"
+            f"the outcome of {lost:,} of {counted(candidates.count, 'candidates')} is unknown. Materialize "
+            "deleted_report again: it continues from the receipts"
         )
 
 
@@ -386,9 +386,9 @@ def wait_for_recheck(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]
     # The frame was stored after the last answer had come.
     stored_at = repository.store.head(run_folder.manifest(run_id, UNCOMMITTED_DF.name)).last_modified
     left = stored_at + span + RESOLUTION - store_time(repository.store, run_id)
-    hook = f" since a commit may be held by {figures.slowest_hooks}" if figures.slowest_hooks else ""
+    hook = f" since {figures.slowest_hooks} may delay a commit" if figures.slowest_hooks else ""
     moment = max(uncommitted.manifest.span.ended_at + span, repository.clock.now() + left)
-    step.waited += repository.wait_until(moment, step.log, f"checking again what is live{hook}")
+    step.waited += repository.wait_until(moment, step.log, f"checking live data again{hook}")
 
 
 def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R, int, tuple[FrameFile, ...]]:
@@ -438,7 +438,7 @@ def exclude_deleted(
         rows = engine.among_exactly(remaining, deleted, left + count)
         written = step.write(DELETED_REPORT, _decide(step, rows, Outcome.DELETED_BY_ANOTHER_RUN))
         done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
-    step.log(f"{counted(count, 'candidates were')} deleted by another run since this run listed them")
+    step.log(f"{counted(count, 'candidates were')} deleted by another run after this run listed them")
     return exclude_decided(step, remaining, left, done), left - count, written
 
 
@@ -478,7 +478,7 @@ def sweep_once(
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     if not outcomes.count:
         raise CollectionError(
-            "nothing could be deleted in the time for which a recheck is valid: raise collection.recheck_valid_minutes"
+            "nothing could be deleted while a recheck was valid: raise collection.recheck_valid_minutes"
         )
     return outcomes
 

@@ -119,13 +119,13 @@ def require_not_overtaken(store: ObjectStore, run_id: str) -> None:
             swept = _swept(store, newer)
         except CorruptFile as corrupt:
             raise OrderViolation(
-                f"it is not known whether run {newer} has swept, which is newer than run {run_id}: {corrupt} "
+                f"it is unknown whether run {newer}, which is newer than run {run_id}, has swept: {corrupt} "
                 "Open a new run"
             ) from corrupt
         if swept:
             raise OrderViolation(
-                f"run {newer} has swept, or begun to, and is newer than run {run_id}: a run that a newer one has "
-                "overtaken does not sweep. Open a new run"
+                f"run {newer}, which is newer than run {run_id}, has swept or begun to: a run that a newer one has "
+                "overtaken must not sweep. Open a new run"
             )
 
 

@@ -282,7 +282,7 @@ def test_objects_that_are_too_large_to_be_read_leave_the_bytes_to_others(
     world.clear()
 
     assert garbage in world.store.read
-    assert "7 bytes are read: the store does not tell the MD5 of objects" in world.lines
+    assert "7 bytes were read to compute MD5s, which the store does not report" in world.lines
 
 
 @pytest.mark.usefixtures("all_looked_at")
@@ -407,9 +407,9 @@ def test_so_many_bytes_are_read_the_smallest_objects_first(world: World, monkeyp
     assert world.api.asked == [("main", "p1000")]
     assert left == {row["address"] for row in world.candidates}
     assert [line for line in world.lines if "not read" in line] == [
-        "objects of 512 bytes and more are not read: their content is taken for unknown"
+        "not reading objects of 512 bytes and more: their content counts as unknown"
     ]
-    assert world.lines.count("110 bytes are read: the store does not tell the MD5 of objects") == 2
+    assert world.lines.count("110 bytes were read to compute MD5s, which the store does not report") == 2
 
 
 @pytest.mark.usefixtures("all_looked_at")
@@ -574,7 +574,7 @@ class TestSampleOfWhatTheStoreTells:
         garbage = world.candidate("garbage", b"garbage")
         left, found = world.clear()
         assert (left, found.asked, garbage in world.store.read) == ({garbage}, 0, True)
-        assert not any("is not used" in line for line in world.lines)
+        assert not any("not using them" in line for line in world.lines)
 
     def test_that_is_too_large_to_be_read_proves_nothing(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interface, "LARGEST_READ", 6)
@@ -583,7 +583,7 @@ class TestSampleOfWhatTheStoreTells:
         garbage = world.candidate("garbage", b"garbage")
         left, found = world.clear()
         assert (left, set(found.live), found.asked) == ({garbage}, {staged}, 1)
-        refused = "what the store tells as MD5 of objects is something else, or cannot be verified: it is not used"
+        refused = "the store's MD5 values are wrong or cannot be verified: not using them"
         assert world.lines.count(refused) == 1 and world.store.read == []
 
     def test_says_nothing_where_the_store_tells_nothing(self, world: World) -> None:
@@ -591,7 +591,7 @@ class TestSampleOfWhatTheStoreTells:
         garbage = world.candidate("garbage", b"garbage", encrypted=True)
         left, _ = world.clear()
         assert left == {garbage}
-        assert not any("is not used" in line for line in world.lines)
+        assert not any("not using them" in line for line in world.lines)
 
 
 @pytest.mark.usefixtures("all_looked_at")

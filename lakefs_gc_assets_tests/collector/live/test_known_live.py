@@ -187,9 +187,7 @@ def test_a_file_that_cannot_be_read_is_reported(repository: Repository) -> None:
     file, _ = repository.files()
     repository.store.put(file.key, b"damaged")
     assert len(repository.held(records, *EVERY)[0]) == 1
-    assert any(
-        "cannot be used, and what they are about is read" in line and file.key in line for line in repository.lines
-    )
+    assert any("cannot be used; the run reads the data again" in line and file.key in line for line in repository.lines)
 
 
 def test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed() -> None:
@@ -199,7 +197,7 @@ def test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed() 
         repository.record(record)
         unread, _ = repository.held([replace(record, count=3)], *EVERY)
         assert unread == set()
-        assert any("not as many entries as their metarange counts" in line for line in repository.lines)
+        assert any("another number of entries than their metarange states" in line for line in repository.lines)
 
 
 def test_a_fact_that_fits_does_not_make_up_for_one_that_does_not(repository: Repository) -> None:
@@ -220,7 +218,7 @@ def test_a_range_that_two_metaranges_state_differently_is_read(repository: Repos
 def test_what_is_recorded_wrongly_ends_the_run(repository: Repository) -> None:
     (record,) = repository.commit(EVERY[:2])
     repository.record_wrongly(record, EVERY[2:4])
-    with pytest.raises(CorruptFile, match=f"{record.id}.*does not hold what is recorded of it"):
+    with pytest.raises(CorruptFile, match=f"{record.id}.*differs from its recorded facts"):
         repository.held([record], *EVERY)
 
 
@@ -229,7 +227,7 @@ def test_what_was_recorded_wrongly_no_later_run_believes(repository: Repository)
     record, other = repository.commit(EVERY[:2], EVERY[2:4])
     repository.record_wrongly(record, EVERY[2:4])
     repository.record(other)
-    with pytest.raises(CorruptFile, match=r"does not hold what is recorded of it"):
+    with pytest.raises(CorruptFile, match=r"differs from its recorded facts"):
         repository.held([record, other], *EVERY)
     with mock.patch.object(current, "_COMPARED", 0):
         assert repository.held([record, other], *EVERY) == (set(), set())

@@ -129,7 +129,7 @@ def test_a_range_without_facts_is_read() -> None:
         assert repository.chosen(records, 2) == {"a", "b"}
         repository.read(records["a"])
         assert repository.chosen(records, 2) == {"b"}
-        assert "1 of them since no run recorded their sizes" in repository.lines[-1]
+        assert "1 without recorded sizes" in repository.lines[-1]
 
 
 def test_ranges_of_damaged_facts_are_read_and_it_is_reported(repository: Repository) -> None:
@@ -139,9 +139,7 @@ def test_ranges_of_damaged_facts_are_read_and_it_is_reported(repository: Reposit
     file, other = repository.files()
     repository.store.put(file.key, b"damaged")
     assert len(repository.chosen(records, 2)) == 1
-    assert any(
-        "cannot be used, and what they are about is read" in line and file.key in line for line in repository.lines
-    )
+    assert any("cannot be used; the run reads the data again" in line and file.key in line for line in repository.lines)
     repository.store.delete([other.key])
     assert repository.chosen(records, 2) == {"a", "b"}
 
@@ -292,7 +290,7 @@ class TestRuns:
         references.tidy_facts(repository.step)
         assert {*before} < {*repository.files()}
         (line,) = (line for line in repository.lines if "AccessDenied" in line)
-        assert line.startswith("facts of earlier runs could not be tidied up") and before[0].key in line
+        assert line.startswith("old files of facts could not be deleted") and before[0].key in line
         assert repository.chosen(records, 1) == {"a", "b"}
         repository.follow()
         assert repository.chosen(records, 1) == {"a"}

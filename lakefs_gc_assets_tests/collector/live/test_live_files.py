@@ -258,7 +258,7 @@ class TestFilesThatAreDamaged:
         damaged = bytearray(store.get(METADATA + name))
         damaged[3] ^= 1
         store.put(METADATA + name, bytes(damaged))
-        with pytest.raises(CorruptFile, match=r"no commit of the repository names the file") as caught:
+        with pytest.raises(CorruptFile, match=r"no commit of the repository refers to the file") as caught:
             files(store).unnamed((name, 0))
         assert caught.value.file == METADATA + name
 
@@ -297,7 +297,7 @@ class TestFilesThatNoCommitNames:
         damaged = bytearray(store.get(METADATA + record.id))
         damaged[-60] ^= 1
         store.put(METADATA + record.id, bytes(damaged))
-        with pytest.raises(CorruptFile, match="no commit of the repository names the file"):
+        with pytest.raises(CorruptFile, match="no commit of the repository refers to the file"):
             files(store).unnamed((record.id, size))
 
 

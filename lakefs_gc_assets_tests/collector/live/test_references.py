@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_read_ends_the_run_and_names_the_setting(repositor
     data[3] ^= 1
     repository.store.put(key, bytes(data) if whole else b"short")
     with pytest.raises(
-        CorruptFile, match=r"no commit of the repository names the file.*collection.keep_unnamed_ranges"
+        CorruptFile, match=r"no commit of the repository refers to the file.*collection.keep_unnamed_ranges"
     ):
         found(repository, set())
 

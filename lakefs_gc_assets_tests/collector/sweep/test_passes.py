@@ -466,9 +466,7 @@ class TestApprove:
         approval = plans.read_approval(named.store, PLAN.run_id)
         assert approval is not None and approval.approved_by.endswith(", on the command line")
         assert replace(approval, approved_by="") == Approval(PLAN.run_id, PLAN.attempt, digest, NOW)
-        assert named.lines[1:] == [
-            f"the candidates of run {PLAN.run_id} are approved: they are deleted after a recheck"
-        ]
+        assert named.lines[1:] == [f"the candidates of run {PLAN.run_id} are approved: deleting them after a recheck"]
         later = Sweeping(opener)
         assert passes.approve(later.step, named.candidates)
         assert not passes.approve(later.step, Sweeping(opener, KEYS[:1]).candidates)
@@ -526,7 +524,7 @@ class TestRequireAllDecided:
         with pytest.raises(CollectionError) as refused:
             passes.require_all_decided(run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS[1:])), run.candidates)
         assert str(refused.value) == (
-            "it is not known what became of 1 of 4 candidates. Materialize deleted_report again: it goes on by the "
+            "the outcome of 1 of 4 candidates is unknown. Materialize deleted_report again: it continues from the "
             "receipts"
         )
 

@@ -43,14 +43,12 @@ class TestRequireDryRun:
     def test_a_run_that_was_to_delete_needs_none(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY)
         ended(opened, plan)
-        assert self.why_not(opened, plan) == (
-            f"run {plan.run_id} was no dry run: what it was to delete needs no approval"
-        )
+        assert self.why_not(opened, plan) == (f"run {plan.run_id} was not a dry run: its deletions need no approval")
 
     def test_what_was_deleted_cannot_be_approved_again(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY, sweep=False)
         report = ended(opened, plan, dry_run=False, counts={"deleted": 7})
-        assert self.why_not(opened, plan) == f"run {plan.run_id} was approved before: {report.did}"
+        assert self.why_not(opened, plan) == f"run {plan.run_id} was already approved: {report.did}"
 
     @pytest.mark.parametrize("report", [False, True])
     def test_a_run_that_failed_or_has_not_ended_cannot_be_approved(self, opened: OpenRepository, report: bool) -> None:
@@ -58,7 +56,7 @@ class TestRequireDryRun:
         self.found(opened, plan)
         if report:
             ended(opened, plan, success=False, dry_run=True)
-        assert self.why_not(opened, plan) == f"run {plan.run_id} did not come to its end: make a new one"
+        assert self.why_not(opened, plan) == f"run {plan.run_id} did not finish: start a new one"
 
     @pytest.mark.parametrize("dry_run", [False, True])
     def test_one_that_was_approved_and_failed_then_can_be_approved_again(
@@ -67,7 +65,7 @@ class TestRequireDryRun:
         plan = began(opened, DAY, sweep=False)
         made = self.found(opened, plan)
         give(opened.store, made, NOW, "nobody")
-        assert self.why_not(opened, plan) == f"run {plan.run_id} did not come to its end: make a new one"
+        assert self.why_not(opened, plan) == f"run {plan.run_id} did not finish: start a new one"
         ended(opened, plan, success=False, dry_run=dry_run)
         assert require_dry_run(opened.store, plan.run_id) == made
 

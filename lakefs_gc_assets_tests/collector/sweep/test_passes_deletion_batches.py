@@ -176,7 +176,7 @@ def test_receipts_are_there_before_the_next_batch_is_deleted(held: Held) -> None
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_name_that_must_never_be_deleted_stops_its_whole_batch(held: Held, wrong: str, position: int) -> None:
     batch = [*KEYS[:position], wrong, *KEYS[position:2]]
-    with pytest.raises(CollectionError, match="no name that lakeFS gives to data"):
+    with pytest.raises(CollectionError, match="lakeFS never gives such a name to data"):
         list(held.sweep().delete(candidates(*batch)))
     assert held.store.deletes == []
     assert receipts.read(held.store, RUN).num_rows == 0
@@ -253,7 +253,7 @@ class TestFailures:
                 return [DeleteOutcome(key, DeleteResult.ACCEPTED) for key in reported]
 
         store = Confused(tmp_path)
-        with pytest.raises(StorageError, match="2 were to be deleted"):
+        with pytest.raises(StorageError, match="2 deletions were requested"):
             list(Sweep(store, RUN, locked(store).token, HandClock()).delete(candidates(*KEYS[:2])))
         assert receipts.read(store, RUN).num_rows == 0
 

@@ -482,7 +482,7 @@ class TestTheTimeAndTheLock:
 
     def test_a_name_that_is_no_data_stops_the_batch(self, moving: Moving) -> None:
         token = moving.lock().token
-        with pytest.raises(Exception, match="no name that lakeFS gives to data"):
+        with pytest.raises(Exception, match="lakeFS never gives such a name to data"):
             list(Quarantine(moving.store, moving.run, token, HandClock()).delete(candidates("_lakefs/" + "a" * 64)))
         assert moving.moved() == {}
 

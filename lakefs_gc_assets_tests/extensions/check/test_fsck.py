@@ -274,7 +274,7 @@ class TestMetadata:
             finding = only(checked(made))
         finally:
             store.delete([key])
-        assert finding.address == key and "no commit of the repository names the file" in finding.detail
+        assert finding.address == key and "no commit of the repository refers to the file" in finding.detail
 
     @pytest.mark.parametrize("entity", ["commits", "branches", "tags"])
     def test_a_table_of_the_refs_dump(self, made: RetainedRepository, entity: str) -> None:

@@ -160,7 +160,7 @@ def test_what_a_superseded_base_holds_stays_where_another_repository_may_have_it
     found = collected(server, {})
     assert (found.counts["candidates"], found.counts["unnamed_ranges"] > 0) == (0, True)
     (warning,) = found.warnings
-    assert "superseded compactions hold goes only with collection.keep_old_unnamed_ranges turned off" in warning
+    assert "objects of superseded compactions, turn collection.keep_old_unnamed_ranges off" in warning
     assert "provisional" not in warning
 
 

@@ -119,7 +119,7 @@ def test_without_facts_every_range_is_read_and_it_is_reported(repository: Reposi
     repository.leave_garbage("second", 200, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert len(set(repository.read)) == len(BRANCHES)
-    assert any(" damaged; what they are about" in line or "cannot be used" in line for line in repository.lines)
+    assert any(" damaged; the run reads" in line or "cannot be used" in line for line in repository.lines)
 
 
 def test_heads_that_nobody_moved_are_not_read_again(repository: Repository) -> None:
@@ -143,4 +143,4 @@ def test_without_facts_every_head_is_read_and_it_is_reported(repository: Reposit
     repository.leave_garbage("second", 4, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert (repository.heads, len(repository.read)) == (len(BRANCHES), 1)
-    assert any("these heads are read" in line or " damaged; what they are about" in line for line in repository.lines)
+    assert any("reading these heads again" in line or " damaged; the run reads" in line for line in repository.lines)
