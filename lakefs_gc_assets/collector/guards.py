@@ -227,7 +227,7 @@ def _shared_namespace(
 def _lost_branches(now: int, before: int) -> GuardTripped:
     return GuardTripped(
         "number of branches",
-        f"{counted(now, 'branches are')} left of {before:,} before",
+        f"{counted(now, 'branches are')} left of the {before:,} that existed before",
         "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
     )
 

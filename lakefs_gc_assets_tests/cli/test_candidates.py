@@ -25,7 +25,7 @@ COLUMNS = [*CANDIDATES_DF.schema.names, *PLACES.names]
 
 def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
-    assert_one_line(invoke("candidates"), "no run has come to its end yet", "`lakefs-gc run`")
+    assert_one_line(invoke("candidates"), "no run has finished yet", "`lakefs-gc run`")
     run_id = made(runs)
     facts = {address: runs.repository.store.head(address) for address in garbage}
 
@@ -120,7 +120,7 @@ def test_what_became_of_each_object(runs: PlainRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     kept = min(garbage)
     dry = made(runs)
-    assert_one_line(invoke("deleted"), "no sweep has come to its end yet", "`lakefs-gc approve RUN`")
+    assert_one_line(invoke("deleted"), "no sweep has finished yet", "`lakefs-gc approve RUN`")
     assert {line.split()[2] for line in invoke("deleted", dry).stdout.splitlines()[1:]} == {"dry_run"}
 
     runs.clock.moment += timedelta(hours=1)

@@ -171,7 +171,7 @@ def test_the_bar_says_how_long_tasks_take(monkeypatch: pytest.MonkeyPatch) -> No
         bar.say("a [warning]\x1b]0;title\x07")
         bar.show_tasks(0, 8, 5.0)
     said = written.getvalue()
-    assert "1/5 listing what is stored" in said and "2/8 tasks, 0.4 a second" in said and "0:00:15 left" in said
+    assert "1/5 listing stored objects" in said and "2/8 tasks, 0.4 a second" in said and "0:00:15 left" in said
     assert r"a [warning]\x1b]0;title\x07" in said
     assert "4/5 subtracting" in said and "0/8 tasks" in said
 

@@ -105,7 +105,7 @@ def test_what_a_run_deleted_is_there_again_and_the_next_run_is_clean(deleted: De
     assert both.stdout.splitlines() == [f"{deleted.addresses[1]}: there already", "1 restored, 1 there already"]
     assert deleted.statuses() == [200, 200]
     assert lock.holder(deleted.repository.store) is None
-    with pytest.raises(NoBaseRun, match=f"objects that run {deleted.run_id} had deleted were brought back"):
+    with pytest.raises(NoBaseRun, match=f"objects that run {deleted.run_id} had deleted were restored"):
         find_base_run(deleted.repository)
 
 

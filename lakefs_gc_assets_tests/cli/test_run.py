@@ -124,7 +124,7 @@ def test_a_dry_run_a_sweep_and_the_status(runs: PlainRuns, invoke: Invoke) -> No
     assert "marked, nothing deleted" in shown.splitlines()[0]
     assert f"\n candidates {len(garbage)} objects" in shown
     opened = re.match(r"run (\w{20}): clean$", dry.stderr.splitlines()[0])
-    assert opened and f"to delete what it found: lakefs-gc approve {opened[1]}\n" in shown
+    assert opened and f"to delete its candidates: lakefs-gc approve {opened[1]}\n" in shown
     assert not re.search("warning|traceback|exception|rows? in 0\\.0 s \\(inf", dry.stderr, re.IGNORECASE)
     assert len(dry.output.splitlines()) <= 10, "a newcomer reads all of it"
 

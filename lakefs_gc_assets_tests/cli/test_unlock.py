@@ -66,7 +66,7 @@ def test_the_lock_of_a_live_process_stays(automated: Automated, unlock: Unlock) 
     for arguments in ((RUN,), (RUN, "--yes")):
         result = unlock(*arguments)
         assert result.exit_code == Status.LOCKED
-        assert f"process {os.getpid()}) holds it for run {RUN}" in result.stderr
+        assert f"process {os.getpid()}) has held it for run {RUN}" in result.stderr
         assert result.stderr.endswith("and that process is alive on this machine; end it first\n")
     held.check()
 
@@ -141,9 +141,8 @@ def test_the_lock_of_another_machine_is_released_if_somebody_says_so(
     assert "on another-machine, process" in refused.stderr and refused.stderr.endswith("give --yes\n")
     assert "Have you verified that this process has ended?" in declined.stderr
     held.check()
-    assert (
-        unlock(RUN, input="y\n").stdout == f"released the lock of run {RUN}: you confirmed that its process has ended\n"
-    )
+    released = f"released the lock of run {RUN}: you confirmed that its process has ended\n"
+    assert unlock(RUN, input="y\n").stdout == released
     elsewhere(automated, monkeypatch)
     assert json.loads(unlock(RUN, "--yes", "--json").stdout) == {"run_id": RUN, "released": True}
 
@@ -154,7 +153,7 @@ def test_a_lock_that_is_renewed_meanwhile_stays(automated: Automated, monkeypatc
     assert inspected is not None
     held.renew(SystemClock().now() + timedelta(seconds=1))
 
-    with pytest.raises(LockLost, match="its holder lives"):
+    with pytest.raises(LockLost, match="its holder is alive"):
         lock.release_inspected(automated.repository, inspected)
 
     held.check()

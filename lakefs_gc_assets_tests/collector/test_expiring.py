@@ -194,7 +194,7 @@ def test_an_approved_mark_stays_until_it_has_deleted(opened: OpenRepository) -> 
     assert expired(opened) == [plan.run_id]
 
     plans.write_approval(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW - timedelta(days=1)))
-    assert why_kept(opened, plan.run_id) == "it was approved and has not deleted yet"
+    assert why_kept(opened, plan.run_id) == "it was approved, but has not deleted yet"
 
     ended(opened, plan, dry_run=False)
     assert expired(opened) == [plan.run_id]

@@ -105,7 +105,7 @@ def test_frames_in_an_unsafe_order_are_refused(runs: PlainRuns) -> None:
 
     result = runs.make(opened, assets=["candidates"])
 
-    assert "something live may have been missed" in result.failures["candidates"]
+    assert "so it may lack live objects" in result.failures["candidates"]
 
 
 def test_an_ended_run_is_not_begun_again(runs: PlainRuns) -> None:

@@ -500,7 +500,7 @@ class TestGuards:
             assert scene.start(MOVE, Faults()) is Ended.WELL
             assert restore(scene, Faults(), MOVE) is Ended.WELL
             scene.opened, reported = opened, Faults()
-            refused(scene, approved(scene, faults=reported), "were brought back", reported)
+            refused(scene, approved(scene, faults=reported), "were restored", reported)
 
     def test_a_newer_run_that_swept(self) -> None:
         with world_of("clean") as scene:
@@ -860,7 +860,7 @@ class TestOptimized:
     def test_the_run_before_was_not_made_again(self) -> None:
         with world_of("optimized") as scene:
             died(scene, SWEEP, "prepare_uncommitted", OPTIMIZED)
-            with pytest.raises(OrderViolation, match="was made again since"):
+            with pytest.raises(OrderViolation, match="was repeated after this run began"):
                 vars(run)["open_base_checkpoint"](step_of(scene, base_run_attempt="another"))
 
     def test_its_frames_are_those_that_its_report_names(self) -> None:
@@ -870,7 +870,7 @@ class TestOptimized:
             assert step.plan.base_run is not None
             key = run_folder.manifest(step.plan.base_run, PENDING_DF.name)
             scene.world.bucket.put(key, scene.store.get(key) + b"\n")
-            with pytest.raises(CorruptFile, match="is not the frame that the report"):
+            with pytest.raises(CorruptFile, match="differs from the frame in the report"):
                 BaseCheckpoint(scene.store, step.plan.base_run).pending_objects(step)
 
     def test_it_had_the_same_minimum_age(self) -> None:
@@ -883,7 +883,7 @@ class TestOptimized:
             assert scene.start(MOVE, Faults()) is Ended.WELL
             assert restore(scene, Faults(), MOVE) is Ended.WELL
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert "were brought back" in str(scene.reported.why_clean)
+            assert "were restored" in str(scene.reported.why_clean)
 
     def test_what_earlier_runs_deleted_and_somebody_staged_again_is_reported(self) -> None:
         with world_of("optimized") as scene:
@@ -924,7 +924,7 @@ class TestOptimized:
             run_id = scene.reported.run_id
             scene.world.pass_time(LOCK_EXPIRY + MINUTE)
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert f"run {run_id} left nothing to build on" in str(scene.reported.why_clean)
+            assert f"run {run_id} stored nothing to build on" in str(scene.reported.why_clean)
 
     def test_its_cutoff_was_not_later(self) -> None:
         with world_of("optimized") as scene:
@@ -1069,7 +1069,7 @@ class TestFollowingExpiry:
             # Counted from the run that listed everything, not from the previous run.
             assert scene.reported.checkpoint.full_run == scene.reported.base_run
             scene.world.pass_time(HOUR)
-            self.lists_everything(scene, "looked at everything last", full_listing_days=7)
+            self.lists_everything(scene, "to examine everything", full_listing_days=7)
             assert scene.reported.checkpoint.full_run == scene.reported.run_id
 
     def test_it_is_not_limited_to_some_windows(self) -> None:

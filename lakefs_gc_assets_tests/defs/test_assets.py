@@ -285,10 +285,10 @@ def test_a_second_launch_of_a_name_does_not_take_its_run(runs: GraphRuns) -> Non
 @pytest.mark.parametrize(
     ("key", "assets", "reported"),
     [
-        ("../../x", ("store_df",), "cannot name a run"),
-        ("a...b", ("store_df",), "cannot name a run"),
-        ("x" * 65, ("store_df",), "cannot name a run"),
-        ("0" * 20, ("store_df",), "which is to come"),
+        ("../../x", ("store_df",), "is not valid as the name of a run"),
+        ("a...b", ("store_df",), "is not valid as the name of a run"),
+        ("x" * 65, ("store_df",), "is not valid as the name of a run"),
+        ("0" * 20, ("store_df",), "is in the future"),
         ("g4uk6erfnfus73frbnqg", ("uncommitted_df",), "materialize it first"),
     ],
 )
@@ -342,7 +342,7 @@ def test_a_refused_key_stays_while_its_backfill_is_under_way(
     before, names = runs.open(), Names(runs.server.repository)
     refused = named(runs, "a...b", before.windows)
 
-    assert "cannot name a run" in failures(runs.make(refused, tags={"dagster/backfill": "ours"}))["store_df"]
+    assert "is not valid as the name" in failures(runs.make(refused, tags={"dagster/backfill": "ours"}))["store_df"]
 
     assert keys(runs) == [before.run_id, "a...b"], "Dagster looks its cells up until the backfill has ended"
     asked: list[str] = []
@@ -407,7 +407,7 @@ def test_a_finished_run_that_is_materialized_again_has_nothing_to_do(runs: Graph
     )
 
     assert made(again) == made(part) == list(STEPS)
-    assert any("there is nothing to do. For a new run, add a new run_id" in line for line in runs.lines)
+    assert any("there is nothing to do. For a new run, launch the job open_run" in line for line in runs.lines)
     assert (plans.read(runs.repository.store, run_id), runs.report(run_id)) == (before, report)
     assert runs.server.deleted == deleted != set()
     newest = runs.instance.get_runs(limit=1)[0]

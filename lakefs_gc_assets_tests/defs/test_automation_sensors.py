@@ -63,7 +63,7 @@ def test_it_is_followed_at_most_once(automated: Automated) -> None:
 
     again = tick(automated, first.cursor)
 
-    assert (again.run_requests or [], again.skip_message) == ([], f"run {report.run_id} was followed already")
+    assert (again.run_requests or [], again.skip_message) == ([], f"run {report.run_id} was already followed")
     assert again.cursor == first.cursor
     assert len(automated.run_ids) == 1
     # If a user resets the cursor, Dagster launches no second run for the same key.
@@ -72,7 +72,7 @@ def test_it_is_followed_at_most_once(automated: Automated) -> None:
 
 def test_nothing_is_opened_before_the_cadence_is_over(automated: Automated) -> None:
     report = ended(automated.repository, began(automated.repository, 5 * HOUR))
-    reason = f"run {report.run_id} is followed from {NOW + HOUR:%F %T}Z on"
+    reason = f"run {report.run_id} will be followed from {NOW + HOUR:%F %T}Z"
 
     assert_nothing_asked(tick(automated), reason)
     automated.clock.moment += timedelta(minutes=59)
@@ -124,7 +124,7 @@ def test_dry_runs_are_not_followed(automated: Automated) -> None:
     ended(automated.repository, plan, dry_run=True, checkpoint=None)
 
     assert_nothing_asked(
-        tick(automated), "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
+        tick(automated), "there was no sweep yet: open a clean run that sweeps; optimized runs follow it"
     )
     assert automated.run_ids == []
 
@@ -206,7 +206,7 @@ def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
 def test_a_useless_cursor_is_not_kept_while_nothing_is_followed(automated: Automated, cursor: str) -> None:
     """Dagster stores the cursor with each tick: a cursor of some megabytes would fill its database."""
     assert_nothing_asked(
-        tick(automated, cursor), "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
+        tick(automated, cursor), "there was no sweep yet: open a clean run that sweeps; optimized runs follow it"
     )
 
 

@@ -124,7 +124,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             # Invalid keys and choices.
             ui.adds(ui.runs, "no ... name")
             (refused,) = lineage.materialize("no ... name", windows)
-            assert "cannot name a run" in dev.failures(refused.run_id)
+            assert "is not valid as the name of a run" in dev.failures(refused.run_id)
             lineage.wait_until_green(key_of(opened))
 
             # A new name, twice.

@@ -65,7 +65,7 @@ def require_same_attempt(*spans: Span) -> None:
         if (other.run_id, other.attempt) != (first.run_id, first.attempt):
             raise OrderViolation(
                 f"{first.frame} is of run {first.run_id}, attempt {first.attempt}, but {other.frame} of run "
-                f"{other.run_id}, attempt {other.attempt}. Materialize {other.frame} and what follows it again"
+                f"{other.run_id}, attempt {other.attempt}. Materialize {other.frame} and the later assets again"
             )
 
 
@@ -79,7 +79,7 @@ def require_same_source(source: str, marked: str) -> None:
         source, marked: source of commits at the recheck and at the mark.
     """
     if source != marked:
-        raise OrderViolation(f"commits come from the {source}, at the mark from the {marked}: open a new run")
+        raise OrderViolation(f"commits come from the {source}, but at the mark from the {marked}: open a new run")
 
 
 def require_safe_order(listing: Span, uncommitted: Span, committed: Span) -> None:
@@ -94,8 +94,8 @@ def require_safe_order(listing: Span, uncommitted: Span, committed: Span) -> Non
         if not earlier.started_at <= earlier.ended_at <= later.started_at <= later.ended_at:
             raise OrderViolation(
                 f"{later.frame} began at {later.started_at:%F %T.%f}Z, before {earlier.frame} was complete at "
-                f"{earlier.ended_at:%F %T.%f}Z: something live may have been missed. Materialize {later.frame} and "
-                "what follows it again"
+                f"{earlier.ended_at:%F %T.%f}Z, so it may lack live objects. Materialize {later.frame} and "
+                "the later assets again"
             )
 
 
@@ -200,7 +200,7 @@ class Manifest(Generic[F]):
             files = tuple(FrameFile(**file) for file in content["files"])
             require_digest(content)
             if span["frame"] != frame.name:
-                raise ValueError(f"it is the manifest of {span['frame']}")
+                raise ValueError(f"it is the manifest of another frame, {span['frame']}")
             stated = declared.manifest_entries(frame.name, content["figures"])
             figures = _reader(frame.name).validate_json(json.dumps(stated), strict=True)
             manifest = cls(Span(**{**span, **times}), files, figures, content["inputs"])
@@ -415,7 +415,7 @@ def read_file(
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
     if table.num_rows != file.rows:
-        raise CorruptFile(file.key, "rows", f"{table.num_rows} rows, its manifest says {file.rows}")
+        raise CorruptFile(file.key, "rows", f"it has {table.num_rows} rows, but its manifest says {file.rows}")
     wanted = nullable(schema)
     if stored != pa.schema([column for column in wanted if column.name in there or column.name not in added]):
         raise CorruptFile(file.key, "columns", f"{_columns(stored)}; the frame has {_columns(schema)}")

@@ -57,7 +57,7 @@ SLICE = Column("slice", pa.string(), "Slice that lakeFS wrote the object into; n
 SLICE_WINDOW = Column(
     "slice_window",
     pa.string(),
-    "Window that the slice falls into: the partition; `legacy` where there is no slice.",
+    "Window of the slice, which is the partition; `legacy` without a slice.",
 )
 SIZE = Column("size", pa.int64(), "Size in bytes.", least=0)
 
@@ -68,17 +68,17 @@ LISTED_COLUMNS: Columns = (
     Column(
         "layout",
         pa.string(),
-        "Which layout the name belongs to; unrecognised ones are kept.",
+        "Layout of the name; objects with unrecognised names are kept.",
         allowed=tuple(layout.value for layout in Layout if layout is not Layout.SPECIAL),
     ),
-    Column("issued_at", TIME, "When the name was issued; null where it has no time.", True),
-    Column("last_modified", TIME, "When the store says it was written."),
+    Column("issued_at", TIME, "Time in the name, when lakeFS issued it; null for names without a time.", True),
+    Column("last_modified", TIME, "Time of the last write, by the store."),
     SIZE,
-    Column("etag", pa.string(), "ETag without quotes; null where the store has none, or nothing was listed.", True),
+    Column("etag", pa.string(), "ETag without quotes; null if the store has none, or the object was not listed.", True),
     Column(
         "storage_class",
         pa.string(),
-        "Storage class or access tier, as the store spells it; null where it has none, nothing was listed, or the "
+        "Storage class or access tier, as the store spells it; null if it has none, the object was not listed, or the "
         "frame is of an earlier version.",
         nullable=True,
         added=True,
@@ -90,7 +90,7 @@ CANDIDATE_COLUMNS: Columns = (
     Column(
         "why",
         pa.string(),
-        "Why it is garbage, as far as the run knows; null in frames of earlier versions.",
+        "Reason why it is garbage; null in frames of earlier versions.",
         nullable=True,
         allowed=tuple(each.value for each in Why),
         added=True,
@@ -111,13 +111,13 @@ RECEIPT_COLUMNS: Columns = (
         "deleted_by_another_run.",
         allowed=tuple(each.value for each in Outcome if each not in (Outcome.COPIED, Outcome.RESTORED, Outcome.PURGED)),
     ),
-    Column("error", pa.string(), "What the store said of a failed deletion.", True),
-    Column("decided_at", TIME, "When the outcome was known."),
-    Column("attempt", pa.string(), "The attempt of the run that decided.", True),
+    Column("error", pa.string(), "Error of the store for a failed deletion.", True),
+    Column("decided_at", TIME, "Time when the outcome was known."),
+    Column("attempt", pa.string(), "Attempt of the run that decided.", True),
     Column(
         "version_id",
         pa.string(),
-        "Version of the delete marker that the store made; null where its bucket keeps no versions.",
+        "Version of the delete marker that the store made; null if the bucket keeps no versions.",
         True,
     ),
     Column(
@@ -134,7 +134,7 @@ UNRECOGNISED_COLUMNS: Columns = (ADDRESS, SLICE_WINDOW, SIZE)
 SIGHTING_COLUMNS: Columns = (
     ADDRESS,
     SLICE_WINDOW,
-    Column("first_listed_at", TIME, "When a run listed it for the first time."),
+    Column("first_listed_at", TIME, "Time when a run first listed it."),
 )
 
 
@@ -355,37 +355,37 @@ class DeletedFigures:
     swept: bool
 
 
-STORE_DF = Frame("store_df", "Every object of the store that a run looked at.", LISTED_COLUMNS, StoredFigures)
+STORE_DF = Frame("store_df", "Every object of the store that a run examined.", LISTED_COLUMNS, StoredFigures)
 UNCOMMITTED_DF = Frame(
     "uncommitted_df", "Every address that is staged or tracked as copied.", LIVE_COLUMNS, UncommittedFigures
 )
 COMMITTED_DF = Frame(
     "committed_df",
-    "Every address that a live commit holds; where a run builds on another one, as far as it asks for it.",
+    "Every address that a live commit references; in a run that builds on another one, only looked-up addresses.",
     LIVE_COLUMNS,
     CommittedFigures,
 )
 CANDIDATES_DF = Frame(
     "candidates",
-    "Objects that nothing references and that are old enough: what a sweep deletes.",
+    "Objects that nothing references and that are old enough for a sweep to delete.",
     CANDIDATE_COLUMNS,
     CandidateFigures,
 )
-DELETED_REPORT = Frame("deleted_report", "What became of each candidate.", RECEIPT_COLUMNS, DeletedFigures)
+DELETED_REPORT = Frame("deleted_report", "Outcome for each candidate.", RECEIPT_COLUMNS, DeletedFigures)
 EXPIRED_DF = Frame(
     "expired",
-    "Objects beside `store_df` that a run by retention rules looks at: held by ranges that expired since its base run.",
+    "Objects beside `store_df` that a run by retention rules examines: from ranges that expired since its base run.",
     LISTED_COLUMNS,
     NoFigures,
 )
 PROVISIONAL_DF = Frame(
     "provisional",
-    "Every address that is live though no commit holds it: of compacted staging, and young ranges that nothing names.",
+    "Addresses that are live without a commit: of compacted staging, and of young ranges that belong to no commit.",
     LIVE_COLUMNS,
     NoFigures,
 )
 NOT_COMMITTED_DF = Frame(
-    "unheld", "Objects of `store_df` and `expired` that no live commit holds.", LISTED_COLUMNS, NoFigures
+    "unheld", "Objects of `store_df` and `expired` that no live commit references.", LISTED_COLUMNS, NoFigures
 )
 UNRECOGNISED_DF = Frame(
     "unrecognised", "Unreferenced objects whose names lakeFS never makes.", UNRECOGNISED_COLUMNS, NoFigures
@@ -396,13 +396,13 @@ SIGHTINGS_DF = Frame(
     SIGHTING_COLUMNS,
     NoFigures,
 )
-PENDING_DF = Frame("pending", "Objects that the next run asks for again.", LISTED_COLUMNS, NoFigures)
+PENDING_DF = Frame("pending", "Objects that the next run examines again.", LISTED_COLUMNS, NoFigures)
 CHECKPOINT_COMMITTED_DF = Frame(
     "checkpoint_committed", "Committed addresses outside of sealed slices.", LIVE_COLUMNS, NoFigures
 )
 LOST_DF = Frame(
     "lost",
-    "Addresses that earlier runs deleted and a branch head or staging holds; stored where there are any.",
+    "Addresses that earlier runs deleted and a branch head or staging references; stored if there are any.",
     LIVE_COLUMNS,
     NoFigures,
 )
@@ -415,7 +415,7 @@ STEPS: tuple[str, ...] = tuple(
 PHASES = dict(
     zip(
         STEPS,
-        ("listing what is stored", "reading what is staged", "reading commits", "subtracting", "finishing"),
+        ("listing stored objects", "reading staged data", "reading commits", "subtracting", "finishing"),
         strict=True,
     )
 )

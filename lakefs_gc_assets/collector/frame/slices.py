@@ -67,11 +67,11 @@ def select_windows(windows: Sequence[str], choice: str, size: WindowSize) -> tup
     for bound in (first, last):
         if not layout.is_window(bound):
             raise ConfigurationError(
-                f"{bound!r} is no slice window: name one, or FIRST..LAST, such as legacy, 2026-10, 2026-10..2026-11"
+                f"{bound!r} is not a slice window: give one, or FIRST..LAST, such as legacy, 2026-10, 2026-10..2026-11"
             )
         if bound != LEGACY_WINDOW and len(bound) > len(windows[-1]) and windows[-1] != LEGACY_WINDOW:
             raise ConfigurationError(
-                f"{bound} is only a part of a slice window: they are {size}s here (collection.slice_window)"
+                f"{bound} is only part of a slice window: windows are {size}s here (collection.slice_window)"
             )
     begin, end = _place_in_time(first, first), _place_in_time(last, last)
     chosen = tuple(
@@ -79,7 +79,7 @@ def select_windows(windows: Sequence[str], choice: str, size: WindowSize) -> tup
     )
     if not chosen:
         raise ConfigurationError(
-            f"no slice is in {choice}: there are slices in the windows {windows[0]} to {windows[-1]}"
+            f"{choice} has no slice: there are slices in the windows {windows[0]} to {windows[-1]}"
         )
     return chosen
 

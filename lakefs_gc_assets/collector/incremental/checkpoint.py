@@ -116,7 +116,7 @@ def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> t
         key = run_folder.manifest(run_id, frame.name)
         manifest = fetch(store, key)
         if hashlib.sha256(manifest).hexdigest() != digest:
-            raise CorruptFile(key, "digest", "the frame is not the one that the report names")
+            raise CorruptFile(key, "digest", "the frame differs from the one in the report")
         files += Manifest.from_json(manifest, key, frame).files
     return tuple(files)
 
@@ -198,7 +198,7 @@ class BaseCheckpoint:
         self.run_id = run_id
         base_report = report.read(store, run_id)
         if base_report is None or base_report.checkpoint is None:
-            raise CorruptFile(run_id, "report", "the run that this one builds on has lost its report")
+            raise CorruptFile(run_id, "report", "the report of the base run is gone")
         self.report: Report = base_report
         self.checkpoint: Checkpoint = base_report.checkpoint
 
@@ -246,7 +246,7 @@ class BaseCheckpoint:
         run reads untracked expired ranges, and checks pending objects.
         """
         if self.checkpoint.tracked_sha256 is None:
-            raise CorruptFile(run_folder.report(self.run_id), "checkpoint", "it is of a run that tracked no ranges")
+            raise CorruptFile(run_folder.report(self.run_id), "checkpoint", "it is from a run that tracked no ranges")
         return read_ranges(self._store, self.run_id, self.checkpoint.attempt, self.checkpoint.tracked_sha256)
 
     def pending_objects(self, step: Step[R]) -> R:
@@ -280,7 +280,7 @@ class BaseCheckpoint:
         try:
             frame = step.stored_of(self.run_id, LOST_DF)
         except (OrderViolation, CorruptFile) as error:
-            step.warn(f"losses that run {self.run_id} reported are not looked at again: {error}")
+            step.warn(f"losses that run {self.run_id} reported are not examined again: {error}")
             return None
         return frame.rows(step.engine) if frame.manifest.span.attempt == self.checkpoint.attempt else None
 
@@ -288,7 +288,7 @@ class BaseCheckpoint:
         frame = step.stored_of(self.run_id, kind)
         if frame.manifest.digest != digest:
             raise CorruptFile(
-                frame.uri, "digest", f"{kind.name} is not the frame that the report of run {self.run_id} names"
+                frame.uri, "digest", f"{kind.name} differs from the frame in the report of run {self.run_id}"
             )
         return frame.rows(step.engine)
 
@@ -302,9 +302,7 @@ def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
         return None
     base = BaseCheckpoint(step.repository.store, step.plan.base_run)
     if base.checkpoint.attempt != step.plan.base_run_attempt:
-        raise OrderViolation(
-            f"run {base.run_id}, which this one builds on, was made again since this one began: open a new run"
-        )
+        raise OrderViolation(f"the base run {base.run_id} was repeated after this run began: open a new run")
     return base
 
 
@@ -459,11 +457,11 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
         return "it was a dry run"
     if step.plan.flow.by_retention and committed.figures.tracked_sha256 is None:
         return (
-            "which ranges were live is not noted: commits came from other places than this repository's refs dump, or "
-            "an earlier version of the collector read them"
+            "it recorded no live ranges: its commits came from other sources than this repository's refs dump, or an "
+            "earlier version of the collector read them"
         )
     if step.plan.flow is Flow.COMMITTED and _has_young(step, listed):
-        return "an expired commit holds objects without a time in their names, which were younger than the cutoff"
+        return "an expired commit references objects without a time in their names that were younger than the cutoff"
     if is_limited(listed, universe_of(step, listed, committed)):
         return f"it was limited to {step.plan.scope}"
     if not _has_not_committed(step):

@@ -154,7 +154,7 @@ def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
         if after != before:
             _put(store, after, etag)
     except CollectionError as error:
-        warn(f"the index of runs could not be brought up to date, so the next run looks at more folders: {error}")
+        warn(f"the index of runs could not be updated, so the next run reads more folders: {error}")
 
 
 def forget(store: ObjectStore, run_id: str) -> None:
@@ -315,7 +315,7 @@ def count_branches(
         report = reports.read(store, run_id)
     except CorruptFile as corrupt:
         report = None
-        warn(f"how many branches run {run_id} counted is not in its report, which cannot be read: {corrupt}")
+        warn(f"the number of branches in run {run_id} is unknown, since its report cannot be read: {corrupt}")
     if report is not None:
         return report.statistics.branches, report.is_complete and not report.dry_run
     try:
@@ -464,7 +464,7 @@ def _read_reported(opener: OpensStore, group: Sequence[FrameFile]) -> Iterator[p
 
 
 def _exclude(damage: CorruptFile) -> None:
-    _log.warning("what run %s deleted is not fully known: %s", run_folder.run_of(damage.file), damage)
+    _log.warning("some deletions of run %s are unknown: %s", run_folder.run_of(damage.file), damage)
 
 
 def report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
@@ -487,16 +487,16 @@ def newest_run(store: ObjectStore, *, sweeps: bool = False) -> str:
             ended = reports.read(store, run_id)
         except CorruptFile as corrupt:
             # An older run, silently chosen, would be taken for the newest.
-            raise CollectionError(f"{corrupt} Name another run: `lakefs-gc status` lists all runs") from corrupt
+            raise CollectionError(f"{corrupt} Give another run: `lakefs-gc status` lists all runs") from corrupt
         if ended is not None and ended.counts and not (sweeps and ended.dry_run):
             return run_id
     if sweeps:
         raise CollectionError(
-            "no sweep has come to its end yet: `lakefs-gc approve RUN` sweeps what a dry run found, `lakefs-gc status` "
-            "lists all runs"
+            "no sweep has finished yet: `lakefs-gc approve RUN` deletes the candidates of a dry run, `lakefs-gc "
+            "status` lists all runs"
         )
     raise CollectionError(
-        "no run has come to its end yet: `lakefs-gc run` makes a dry run, `lakefs-gc status` lists all runs"
+        "no run has finished yet: `lakefs-gc run` starts a dry run, `lakefs-gc status` lists all runs"
     )
 
 

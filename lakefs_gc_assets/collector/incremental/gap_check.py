@@ -128,7 +128,7 @@ def _plans(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
         try:
             plan = plans.read(step.repository.store, run_id)
         except CorruptFile as corrupt:
-            step.warn(f"what run {run_id} deleted counts as lost where it is referenced: {corrupt}")
+            step.warn(f"referenced objects that run {run_id} deleted count as lost: {corrupt}")
             continue
         if plan.attempt in unread:
             unread.remove(plan.attempt)
@@ -171,8 +171,8 @@ def _select_held(step: Step[R], rows: R, expired: Expired) -> R:
     for group, ids in alike.items():
         records = find_ranges(step, step.repository, ids)
         step.log(
-            f"reading {counted(len(records), 'ranges')} of {counted(len(ids), 'expired commits')}: they may have held "
-            "objects that are gone and are referenced"
+            f"reading {counted(len(records), 'ranges')} of {counted(len(ids), 'expired commits')}: they may contain "
+            "referenced objects that are gone"
         )
         of_group = engine.where_among(rows, "attempt", sorted(group))
         selected.append(engine.among_exactly(of_group, References.from_step(step).committed(records)))
@@ -329,7 +329,7 @@ def find_new_ranges(step: Step[R], before: BaseCheckpoint, committed: StoredFram
             known = references.range_records(sorted(heads_before)).ids
     except (OrderViolation, CorruptFile) as error:
         # The metarange of a branch that was deleted since may be gone.
-        step.warn(f"more ranges are read, since the branch heads of run {before.run_id} cannot be: {error}")
+        step.warn(f"reading more ranges, since the branch heads of run {before.run_id} cannot be read: {error}")
     return references.range_records(sorted({*committed.figures.heads.values()} - heads_before)).without(known)
 
 

@@ -69,7 +69,7 @@ def find(repository: OpenRepository, definition: str, before: str | None = None,
         checkpoint = report.checkpoint
         if checkpoint is None:
             why = f"it failed ({report.error})" if report.error is not None else report.no_checkpoint
-            raise NoBaseRun(f"run {report.run_id} left nothing to build on: {why or 'its report does not say why'}")
+            raise NoBaseRun(f"run {report.run_id} stored nothing to build on: {why or 'its report does not say why'}")
         _require_not_undone(repository.store, report.run_id)
         _require_alike(repository, plan, definition)
         run_id = report.run_id
@@ -109,7 +109,7 @@ def find_base_run(repository: OpenRepository, planned: Plan | None = None) -> Ba
     expected = {*known.others, *(there.shards if known.shards else ())}
     if new := sorted(set(there.others).difference(expected)):
         raise NoBaseRun(
-            f"`data/` has folders that are no slices and were not there in run {base.run_id}: {', '.join(new[:5])}"
+            f"`data/` has folders that are not slices and did not exist in run {base.run_id}: {', '.join(new[:5])}"
         )
     if planned is not None and planned.flow.by_retention:
         require_every_window(planned, there.slices)
@@ -127,7 +127,7 @@ def require_every_window(planned: Plan, slices: tuple[str, ...]) -> None:
 
 
 def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
-    return NoBaseRun(f"what an earlier run left cannot be read: {corrupt}")
+    return NoBaseRun(f"a file of an earlier run cannot be read: {corrupt}")
 
 
 def require_files(store: ObjectStore, base: BaseRun) -> None:
@@ -157,11 +157,11 @@ def require_recent_full_listing(base: BaseRun, planned: Plan, settings: Collecti
     """
     full_run = base.checkpoint.full_run
     if full_run is None:
-        raise NoBaseRun(f"run {base.run_id} does not say which run looked at everything last")
+        raise NoBaseRun(f"the report of run {base.run_id} lacks the last run that examined everything")
     began = layout.as_datetime(layout.created_at(full_run))
     if not timedelta() <= planned.started_at - began < timedelta(days=settings.full_listing_days):
         raise NoBaseRun(
-            f"run {full_run} looked at everything last, at {began:%F %T}Z (collection.full_listing_days is "
+            f"run {full_run} was the last to examine everything, at {began:%F %T}Z (collection.full_listing_days is "
             f"{settings.full_listing_days:g})"
         )
 
@@ -226,9 +226,9 @@ def _newest(store: ObjectStore, before: str | None, flow: Flow) -> tuple[Plan, R
         raise NoBaseRun("there is no earlier run")
     report = reports.read(store, plan.run_id)
     if report is None:
-        raise NoBaseRun(f"run {plan.run_id}, which was to delete, has not ended")
+        raise NoBaseRun(f"run {plan.run_id} is a sweep that has not ended")
     if report.attempt != plan.attempt:
-        raise NoBaseRun(f"run {plan.run_id}, which was to delete, was begun again and has not ended")
+        raise NoBaseRun(f"run {plan.run_id} is a sweep that was restarted and has not ended")
     return plan, report
 
 
@@ -278,28 +278,28 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
         newest = newest_sweep(store, among=_LOOKED_AT)
         report = None if newest is None else reports.read(store, newest.run_id)
     except CorruptFile as corrupt:
-        return f"the newest run that was to delete cannot be read ({corrupt}): open a clean run that sweeps"
+        return f"the newest sweep cannot be read ({corrupt}): open a clean run that sweeps"
     if newest is None:
-        return "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
+        return "there was no sweep yet: open a clean run that sweeps; optimized runs follow it"
     if report is None:
-        return f"run {newest.run_id}, which is to delete, has not ended"
+        return f"run {newest.run_id} is a sweep that has not ended"
     if report.dry_run:
-        return f"run {newest.run_id} was approved and has not deleted yet"
+        return f"run {newest.run_id} was approved, but has not deleted yet"
     if not report.is_complete and not report.only_undeletable:
         return (
             f"run {newest.run_id} did not succeed ({report.error or report.ending.value}): "
-            "make it again, or a clean run"
+            "repeat it, or start a clean run"
         )
     if report.limited_to:
         return (
             f"run {report.run_id} was limited to {report.limited_to}, so no run can build on it: open a clean run that "
-            "sweeps over all windows, optimized runs follow it"
+            "sweeps over all windows; optimized runs follow it"
         )
     if followed is not None and report.run_id >= followed:
-        return f"run {report.run_id} was followed already"
+        return f"run {report.run_id} was already followed"
     due = report.started_at + cadence
     if now < due:
-        return f"run {report.run_id} is followed from {due:%F %T}Z on"
+        return f"run {report.run_id} will be followed from {due:%F %T}Z"
     return report
 
 
@@ -328,13 +328,11 @@ def begin(
         GuardTripped: the clocks disagree.
     """
     if not layout.is_xid(run_id):
-        raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
+        raise OrderViolation(f"{run_id!r} is not a run id: use the job open_run, which creates ids")
     if layout.is_to_come(run_id, repository.clock.now()):
         # After its sweep it would overtake every run that is opened before that time.
         opened_at = layout.as_datetime(layout.created_at(run_id))
-        raise OrderViolation(
-            f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"
-        )
+        raise OrderViolation(f"the time in run id {run_id}, {opened_at:%F %T}Z, is in the future: use the job open_run")
     reports.require_not_ended(repository.store, run_id, windows)
     planned = make_plan(repository, run_id, windows, lock.owner, lock.store_clock, flow)
     planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced, name=name)

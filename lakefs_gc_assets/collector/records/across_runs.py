@@ -43,8 +43,8 @@ class Restoration:
     def __str__(self) -> str:
         """The event and its time, as the beginning of a sentence."""
         if self.run_id == UNKNOWN_RUN:
-            return f"objects may have been brought back before {self.began_at:%F %T}Z (the record of it was damaged)"
-        return f"objects that run {self.run_id} had deleted were brought back at {self.began_at:%F %T}Z"
+            return f"objects may have been restored before {self.began_at:%F %T}Z (the record of this was damaged)"
+        return f"objects that run {self.run_id} had deleted were restored at {self.began_at:%F %T}Z"
 
     def concerns(self, run_id: str) -> bool:
         """True if this run existed at that time; ids of newer runs sort first."""
@@ -82,7 +82,7 @@ def replace_unreadable_restoration(store: ObjectStore, now: datetime) -> str | N
         store.put(RESTORATION_KEY, records_json.encode(Restoration(UNKNOWN_RUN, newest_run, now)))
         return (
             f"the record of the last restoration could not be read ({corrupt.check}: {corrupt.detail}) and was "
-            "replaced: runs that were opened before this one delete nothing more, and this run builds on none of them"
+            "replaced: runs opened before this one delete nothing more, and this run does not build on them"
         )
     return None
 
@@ -96,8 +96,8 @@ def require_not_restored_since(store: ObjectStore, run_id: str) -> None:
         restoration = read_restoration(store)
     except CorruptFile as corrupt:
         raise OrderViolation(
-            f"it is not known whether objects were brought back after run {run_id} was opened: {corrupt} "
-            "Open a new run: it replaces this file and looks at everything"
+            f"it is unknown whether objects were restored after run {run_id} was opened: {corrupt} "
+            "Open a new run: it replaces this file and examines everything"
         ) from corrupt
     if restoration is not None and restoration.concerns(run_id):
         raise OrderViolation(f"{restoration}, after run {run_id} was opened: it deletes nothing more; open a new run")
@@ -178,7 +178,7 @@ class Verdict:
         more = ""
         if self.failed > UNDELETABLE_LIMIT:
             more = (
-                f"; {counted(self.failed, 'deletions')} failed in all, and {UNDELETABLE_KEY} names at most "
+                f"; {counted(self.failed, 'deletions')} failed in total, and {UNDELETABLE_KEY} lists at most "
                 f"{UNDELETABLE_LIMIT:,} objects"
             )
         return (

@@ -65,55 +65,55 @@ class StepFigures:
     slices_elsewhere: int | None = figure("slices", LISTING,
         "slices of other windows than the run's, which were not listed.", since="0.3")
     sealed_objects: int | None = unreported(OBJECTS, LISTING,
-        "objects that were known to be committed when the base run ended, and are not listed.")
+        "objects in sealed slices, which were committed when the base run ended and are not listed.")
     pending_before: int | None = unreported(OBJECTS, LISTING,
-        "objects that the base run left for this one to look at again.", optional=True)
+        "objects that the base run left pending for this run to examine again.", optional=True)
     expired_ranges: int | None = unreported(RANGES, LISTING,
         "ranges that only expired commits had, in flows that list nothing.", since="0.3")
     expired_ranges_read: int | None = unreported(RANGES, LISTING,
-        "part of `expired_ranges` that was read: what the base run had not looked at.", since="0.3")
+        "ranges among `expired_ranges` that the run read, since the base run had not examined them.", since="0.3")
     pages: int | None = unreported("pages", STAGING,
-        "pages of the server that count: those with a location, and empty ones that it repeated.")
+        "pages of uncommitted data from the server: those with a location, and repeated empty ones.")
     hooks_seconds: float | None = unreported(SECONDS, STAGING,
-        "how long hooks can hold a commit that was under way, all tries together.", since="0.3")
+        "maximum time that hooks can delay a commit in progress, over all retries.", since="0.3")
     commits: int | None = figure("commits", COMMITTED, "live commits.")
-    commits_fetched: int | None = unreported("commits", COMMITTED, "live commits that were asked for one by one.")
+    commits_fetched: int | None = unreported("commits", COMMITTED, "live commits that the run fetched one by one.")
     metaranges_read: int | None = unreported("metaranges", COMMITTED, "metaranges that the run read.")
     ranges_read: int | None = figure(RANGES, COMMITTED, "ranges of live commits that the run read.")
     entries_promised: int | None = unreported("entries", COMMITTED,
-        "entries that metaranges count; unknown if commits come from a listing of files.", optional=True)
+        "entries of live commits by their metaranges; unknown if commits come from a listing of files.", optional=True)
     branches_before: int | None = unreported("branches", COMMITTED,
-        "branches by the count of the earlier run that this one is compared with.", optional=True)
+        "branches of the earlier run with which this run is compared.", optional=True)
     unnamed_ranges: int | None = figure(RANGES, COMMITTED,
-        "ranges that were read although no commit names them: what they hold is kept.")
+        "ranges that belong to no commit; the run read them and keeps their objects.")
     compacted_bases: int | None = figure("bases", COMMITTED,
-        "compacted bases of staging on which branches rest.", since="0.3")
+        "compacted bases of staging that branches use.", since="0.3")
     provisional_ranges: int | None = figure(RANGES, COMMITTED,
-        "ranges of compacted staging, or young and named by nothing: what they hold is kept for now. Of a run of the "
-        "flow `committed`, the page of the asset counts `unnamed_ranges` too.", since="0.3")
+            "ranges of compacted staging, or young and of no commit; their objects are kept for now. For a run of flow "
+            "`committed`, the page of the asset counts `unnamed_ranges` too.", since="0.3")
     expired_objects: int | None = figure(OBJECTS, COMMITTED,
-        "objects that the run looked at because they expired after its base run.", since="0.3", formerly="expired")
+        "objects that the run examined because they expired after its base run.", since="0.3", formerly="expired")
     expired_bytes: int | None = unreported(BYTES, COMMITTED, "total size of `expired_objects`.", since="0.3")
     ranges_from_facts: int | None = figure(RANGES, COMMITTED,
         "live ranges that were not read, since an earlier run recorded facts about them.",
         since="0.3", formerly="ranges_noted")
     addresses_from_facts: int | None = unreported(ADDRESSES, COMMITTED,
-        "addresses in `ranges_from_facts`, counted range by range; the frame only has addresses that were looked up.",
+        "addresses in `ranges_from_facts`, counted range by range; the frame has only addresses that were looked up.",
         since="0.3", formerly="addresses_noted")
     paths_asked: int | None = unreported("paths", MARK,
-        "paths that the server was asked for, since a candidate may be staged there; each branch counts.")
+        "lookups on the server of paths where a candidate may be staged; each branch counts.")
     paths_unasked: int | None = unreported("paths", MARK,
-        "paths above collection.hidden_suspect_limit, not asked for: candidates that may be staged there stay.")
+        "lookups not made because of collection.hidden_suspect_limit; candidates that may be staged there stay.")
     missing: int | None = figure(ADDRESSES, MARK,
-        "addresses that branch heads or staging hold in the listed slices, and that the listing lacks.")
+        "addresses of branch heads or staging in the listed slices that are missing from the listing.")
     expected: int | None = unreported(ADDRESSES, MARK,
-        "addresses that branch heads and staging hold in the listed slices: all should be listed.")
+        "addresses of branch heads and staging in the listed slices, which should all be listed.")
     lost: int | None = figure(ADDRESSES, MARK,
-        "addresses that a branch head or staging holds although an earlier run deleted the object.")
+        "addresses of branch heads or staging whose objects an earlier run deleted.")
     named_again: int | None = figure(ADDRESSES, MARK,
         "referenced addresses that had expired by rule when an earlier run deleted them.", since="0.3")
     unreadable: int | None = figure(OBJECTS, MARK,
-        "unreferenced objects in an archive tier, so that their content could not be compared with committed objects; "
+        "unreferenced objects whose content could not be compared, since it is in an archive tier; "
         "`kept` of the report counts objects that stay for that reason.", since="0.3")
     # fmt: on
 
@@ -124,32 +124,32 @@ class Statistics(StepFigures):
 
     # fmt: off
     stored: int | None = figure(OBJECTS, LISTING,
-        "objects in the store; unknown to runs of the flow `committed` and to runs that were limited to some windows.",
+        "objects in the store; unknown to runs of the flow `committed` and to runs limited to some windows.",
         since="0.3", event="stored_objects", label="Stored, as far as the run knows")
     listed: int | None = figure(OBJECTS, LISTING,
-        "objects that the run looked at: listed by it, pending since its base run, or expired since.",
-        event="listed_objects", label="Looked at by this run")
+        "objects that the run examined: listed by it, pending since its base run, or expired since.",
+        event="listed_objects", label="Examined by this run")
     listed_bytes: int | None = figure(BYTES, LISTING, "total size of `listed`.", event="listed_bytes")
     uncommitted: int | None = figure(ADDRESSES, STAGING,
         "distinct addresses that are staged or tracked as copied.",
         event="live_uncommitted_objects", label="Addresses that are staged or copied")
     committed: int | None = figure(ADDRESSES, COMMITTED,
-        "distinct addresses that live commits hold; unknown to a run that builds on another one.",
-        event="live_committed_objects", label="Addresses that live commits hold")
-    branches: int | None = figure("branches", COMMITTED, "branches whose head holds an object.")
+        "distinct addresses that live commits reference; unknown to a run that builds on another one.",
+        event="live_committed_objects", label="Addresses in live commits")
+    branches: int | None = figure("branches", COMMITTED, "branches whose head has an object.")
     live: int | None = unreported(OBJECTS, MARK,
-        "objects that the run looked at and that something references: neither kept nor garbage.",
+        "examined objects that something references: neither kept nor garbage.",
         label="Live: something references it")
     kept: int | None = unreported(OBJECTS, MARK,
         "unreferenced objects that stay; `kept` of the report counts them by reason.")
     candidates: int | None = figure(OBJECTS, MARK,
-        "garbage, which nothing references and which is old enough to go.",
+        "garbage: objects that nothing references and that are old enough to delete.",
         event="found_objects", label="Garbage: nothing references it")
     candidates_bytes: int | None = figure(BYTES, MARK, "total size of `candidates`.", event="found_bytes")
     late_arrivals: int | None = figure(OBJECTS, SWEEP,
-        "garbage that came into a slice after an earlier run had sealed it.")
+        "garbage that was written to a slice after an earlier run had sealed it.")
     deleted: int | None = figure(OBJECTS, SWEEP,
-        "garbage that the run deleted, so that its bytes are free; none of it is in quarantine.",
+        "garbage that the run deleted and whose bytes are free; excludes quarantined objects.",
         event="deleted_objects", label="Deleted")
     deleted_bytes: int | None = figure(BYTES, SWEEP, "total size of `deleted`.", event="freed_bytes")
     quarantined: int | None = figure(OBJECTS, SWEEP,
@@ -158,22 +158,22 @@ class Statistics(StepFigures):
     quarantined_bytes: int | None = figure(BYTES, SWEEP, "total size of `quarantined`.", event="quarantined_bytes")
     failed: int | None = figure(OBJECTS, SWEEP,
         "garbage that the run could not delete.", event="failed_objects", label="Deletions that failed")
-    undeletable: int | None = figure(OBJECTS, SWEEP, "garbage that neither this run nor earlier ones could delete.")
+    undeletable: int | None = figure(OBJECTS, SWEEP, "garbage that neither this run nor earlier runs could delete.")
     kept_live: int | None = figure(OBJECTS, SWEEP,
-        "candidates that were live at the recheck right before the deletion, and stay.",
+        "candidates that were live at the recheck right before deletion, so they stay.",
         event="kept_live_at_recheck", label="Live again at the recheck, kept")
     kept_archived: int | None = figure(OBJECTS, SWEEP,
-        "candidates in an archive tier, which quarantine cannot copy, and which stay.",
+        "candidates in an archive tier, which quarantine cannot copy, so they stay.",
         since="0.3", label="In an archive tier, kept")
     kept_archived_bytes: int | None = figure(BYTES, SWEEP, "total size of `kept_archived`.", since="0.3")
     deleted_by_another_run: int | None = figure(OBJECTS, SWEEP,
-        "candidates that another run deleted after this one had listed them.",
+        "candidates that another run deleted after this run had listed them.",
         since="0.3", event="deleted_by_another_run", label="Deleted by another run since the listing")
     seconds: float | None = unreported(SECONDS, WHOLE_RUN,
-        "time in the steps of the run, waits included; no time between steps, such as until an approval.",
+            "time in the steps of the run, waits included; excludes time between steps, such as until an approval.",
         since="0.3", event="seconds")
     seconds_waited: float | None = unreported(SECONDS, WHOLE_RUN,
-        "time in the steps that was spent on waits that protect.", since="0.3", event="seconds_waited")
+        "part of `seconds` that the steps waited for safety.", since="0.3", event="seconds_waited")
     # fmt: on
 
     @classmethod
@@ -214,15 +214,13 @@ FIGURES: Mapping[str, Figure] = dict(
 )
 """All figures of runs by name, in the order of the steps."""
 HISTORY_FIGURES: Mapping[str, Figure] = {
-    "seconds_STEP": Figure(
-        SECONDS, WHOLE_RUN, "time that the step worked, without waits; `seconds_store_df`, for example."
-    ),
+    "seconds_STEP": Figure(SECONDS, WHOLE_RUN, "working time of the step without waits, such as `seconds_store_df`."),
     "kept: REASON": Figure(OBJECTS, MARK, "unreferenced objects that stay for this reason."),
     "freed_bytes_in_all": Figure(
         BYTES,
         WHOLE_RUN,
-        "sum of `freed_bytes` of all runs of the repository up to this one. What a purge of the quarantine frees is no "
-        "part of it, and what was restored stays in it.",
+        "sum of `freed_bytes` of all runs of the repository up to this one. Excludes bytes that purges of the "
+        "quarantine free, and includes objects that were restored.",
     ),
     "oldest_garbage_days": Figure("days", MARK, "age of the oldest garbage when `candidates` was stored."),
 }

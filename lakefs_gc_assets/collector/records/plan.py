@@ -171,7 +171,7 @@ def read(store: ObjectStore, run_id: str) -> Plan:
     plan = _stored(store, run_id)
     if plan is None:
         raise CollectionError(
-            f"there is no run {run_id} of this repository: `lakefs-gc status` lists the ids of all runs, and the "
+            f"this repository has no run {run_id}: `lakefs-gc status` lists the ids of all runs, and the "
             "Dagster UI shows them as lakefs/run_id"
         )
     return plan
@@ -221,8 +221,8 @@ def require_name(name: str) -> None:
     """Raises OrderViolation if a run cannot be opened under this name."""
     if not is_name(name):
         raise OrderViolation(
-            f"{name!r} cannot name a run: take up to {MAX_NAME} letters, digits, spaces and any of . _ : @ + -, with a "
-            "letter or digit at both ends and no two dots in a row"
+            f"{name!r} is not valid as the name of a run: use up to {MAX_NAME} letters, digits, spaces and any of . _ "
+            ": @ + -, with a letter or digit at both ends and no two dots in a row"
         )
 
 
@@ -242,7 +242,7 @@ def write_name(store: ObjectStore, plan: Plan) -> None:
             store.put(key, data)
             return
     if found != plan.run_id:
-        raise OrderViolation(f"{plan.name} was opened as run {found} at the same time: materialize it again")
+        raise OrderViolation(f"{plan.name} was also opened as run {found} at the same time: materialize it again")
 
 
 def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str | None:
@@ -256,7 +256,7 @@ def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str |
         return None
     plan = _stored(store, record.run_id)
     if plan is None or plan.name != name or {*plan.windows} != {*windows}:
-        raise CorruptFile(key, "name", f"run {record.run_id} is not called {name}, or covers other windows")
+        raise CorruptFile(key, "name", f"run {record.run_id} does not have the name {name}, or covers other windows")
     return record.run_id
 
 

@@ -61,7 +61,7 @@ def require_digest(content: dict[str, Any]) -> None:
 
 def _require_no_signature(content: dict[str, Any]) -> None:
     if SIGNATURE in content:
-        raise ValueError("it is signed, and no key is set: set store.signing_key to the key that it was written with")
+        raise ValueError("it is signed, but no key is set: set store.signing_key to the key with which it was written")
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -98,7 +98,7 @@ def decode(kind: type[Kind], data: bytes, file: str) -> Kind:
     try:
         content = json.loads(data)
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         stated = content.get("format_version")
         if stated != format_version:
             raise CorruptFile(file, VERSION_CHECK, f"{stated}, this program reads {format_version}")

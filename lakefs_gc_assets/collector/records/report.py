@@ -23,7 +23,7 @@ INTERRUPTED = "interrupted"
 """The error of a run that a person or the machine interrupted."""
 WOULD_BE_REFUSED = "a sweep would be refused: "
 """Prefix of a dry run's warning about a guard that its sweep would trip."""
-_FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
+_FOR_A_NEW_RUN = "for a new run, launch the job open_run, or add a new run_id"
 _USUAL_CLASS = "STANDARD"
 
 
@@ -316,7 +316,7 @@ def require_not_ended(store: ObjectStore, run_id: str, windows: Collection[str])
         return
     if missed := sorted({*windows} - {*stored.windows}):
         raise OrderViolation(
-            f"run {run_id} ended at {stored.ended_at:%F %T}Z, and did not cover {', '.join(missed)}: {_FOR_A_NEW_RUN}"
+            f"run {run_id} ended at {stored.ended_at:%F %T}Z and did not cover {', '.join(missed)}: {_FOR_A_NEW_RUN}"
         )
     raise RunEnded(
         f"run {run_id} ended at {stored.ended_at:%F %T}Z ({stored.ending.value}): there is nothing to do. "
@@ -362,21 +362,21 @@ def _describe_mark(report: Report) -> Iterator[str]:
         yield _figure(
             "unnamed",
             figures.unnamed_ranges,
-            "ranges that no commit names were",
-            " read: what is in there is kept, since another repository may be on this storage namespace; where they "
-            "are known to be orphans, turn off collection.keep_unnamed_ranges",
+            "ranges of no commit were",
+            " read: their objects stay, since another repository may be on this storage namespace; if they are known "
+            "to be orphans, turn off collection.keep_unnamed_ranges",
         )
     if figures.provisional_ranges:
         yield _figure(
             "provisional",
             figures.provisional_ranges,
             "ranges are",
-            f" of {bases} of branches, or young and named by nothing: what is in there is kept for now",
+            f" of {bases} of branches, or young and of no commit: their objects are kept for now",
         )
     yield _figure("candidates", figures.candidates, "objects", f", {size(figures.candidates_bytes or 0)}")
     yield from _describe_classes(report.storage_classes.get("candidates", {}))
     if figures.unreadable:
-        where = " in an archive tier, whose content could not be compared"
+        where = " in an archive tier: their content could not be compared"
         yield _figure("unreadable", figures.unreadable, "objects", where)
     for why, count in sorted(report.kept.items()):
         yield _figure("kept", count, "objects", f": {_explain(why)}")
@@ -394,24 +394,24 @@ def _describe_outcomes(report: Report) -> Iterator[str]:
         yield _figure("failed", figures.failed, "objects")
     if figures.kept_live:
         them = "it" if figures.kept_live == 1 else "them"
-        yield _figure("kept live", figures.kept_live, "objects", f": something references {them} since the marking")
+        yield _figure("kept live", figures.kept_live, "objects", f": something has referenced {them} since the mark")
     if figures.failed:
-        yield f"why each failed: lakefs-gc deleted {report.run_id}; lakefs-gc doctor names a missing right"
+        yield f"reasons: lakefs-gc deleted {report.run_id}; missing permissions: lakefs-gc doctor"
     if figures.kept_archived:
         kept = size(figures.kept_archived_bytes or 0)
         yield _figure("archived", figures.kept_archived, "objects", f", {kept}: kept, quarantine cannot copy them")
     if elsewhere := figures.deleted_by_another_run:
         yield f"gone before {elsewhere:>12,} deleted by another run after this run listed them"
     if figures.seconds is not None:
-        waited = f", {figures.seconds_waited:,.1f} s of them waits that protect" if figures.seconds_waited else ""
+        waited = f", {figures.seconds_waited:,.1f} s of these waiting for safety" if figures.seconds_waited else ""
         yield f"took        {figures.seconds:>12,.1f} s{waited}"
     yield from (f"warning: {warning}" for warning in report.warnings)
     if report.dry_run and figures.candidates:
         refused = any(warning.startswith(WOULD_BE_REFUSED) for warning in report.warnings)
-        then = "first do what the warnings say, then" if refused else "to delete what it found"
+        then = "resolve the warnings, then" if refused else "to delete its candidates"
         yield f"a dry run deletes nothing; {then}: lakefs-gc approve {report.run_id}"
     if figures.quarantined:
-        yield f"to bring back what it moved, before it is purged: lakefs-gc restore {report.run_id}"
+        yield f"to restore moved objects before they are purged: lakefs-gc restore {report.run_id}"
 
 
 def describe_loosened(loosened: Mapping[str, bool | int | float]) -> str:
@@ -432,7 +432,7 @@ def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:
 def _explain(why: str) -> str:
     """Reason why objects are kept, with a next step for a person if that is not obvious."""
     if why == Kept.MULTIPART:
-        return f"{why}: the first run to list them an hour or more after this one can collect them, a dry run counts"
+        return f"{why}: the first run, even a dry run, that lists them at least an hour after this one can collect them"
     if why == Kept.UNCERTAIN:
-        return f"{why}; collection.hidden_suspect_limit says how many"
+        return f"{why}; collection.hidden_suspect_limit is the maximum"
     return why

@@ -25,7 +25,7 @@ def folder(run_id: str) -> str:
     Raises CollectionError if it is not.
     """
     if not _ONE_NAME.fullmatch(run_id):
-        raise CollectionError(f"{run_id[:100]!r} is no run id: `lakefs-gc status` lists the ids of all runs")
+        raise CollectionError(f"{run_id[:100]!r} is not a run id: `lakefs-gc status` lists the ids of all runs")
     return f"{layout.RUNS_PREFIX}{run_id}/"
 
 

@@ -67,7 +67,7 @@ def decode_parts(
     with opened(data, file, what) as stored:
         # A file without rows has no batch to compare with the schema.
         if stored.schema_arrow.names not in (schema.names, [name for name in schema.names if name not in added]):
-            raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
+            raise ValueError(f"it has other columns: {', '.join(stored.schema_arrow.names)}")
         rows = 0
         for stored_part in _read_parts(stored, _ROWS_OF_A_PART):
             part = _declared(stored_part, schema, added)
@@ -143,9 +143,7 @@ def _read_parts(
         count += batch.num_rows
         needed += sum(map(_memory_of, batch.columns))
         if needed > _MAX_MEMORY:
-            raise ValueError(
-                f"its rows need over {_MAX_MEMORY >> 20:,} MiB of memory: the program writes smaller files"
-            )
+            raise ValueError(f"its rows need over {_MAX_MEMORY >> 20:,} MiB of memory, more than this program writes")
         batches.append(batch)
         if count >= rows:
             yield _whole(batches)
@@ -169,7 +167,7 @@ def _memory_of(array: pa.Array) -> int:
 def _compare_with_footer(rows: int, stored: pq.ParquetFile) -> None:
     """Raises ValueError if a file has other rows than its footer says."""
     if rows != stored.metadata.num_rows:
-        raise ValueError(f"{rows} rows, its footer says {stored.metadata.num_rows}")
+        raise ValueError(f"it has {rows} rows, but its footer says {stored.metadata.num_rows}")
 
 
 def _declared(rows: pa.Table, schema: pa.Schema, added: Sequence[str]) -> pa.Table:
@@ -457,5 +455,5 @@ def _read_own(store: ObjectStore, stored: StoredIds) -> tuple[IdSet, _EarlierFil
 
     since = IdSet.of_columns(ids())
     if len(named) > 1:
-        raise CorruptFile(stored.key, "ids", f"it names {len(named)} earlier files, and there can be one")
+        raise CorruptFile(stored.key, "ids", f"it names {len(named)} earlier files, but there can be only one")
     return since, next(iter(named), None)

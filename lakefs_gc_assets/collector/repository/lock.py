@@ -51,8 +51,8 @@ _BY_HAND = Launch()
 _log = logging.getLogger(__name__)
 
 NO_LOCK = (
-    "dry runs need no lock; where no other run can be at work, collection.no_lock_reason says why, and a sweep goes "
-    "without one"
+    "dry runs need no lock; if no other run can be active, set collection.no_lock_reason, and a sweep needs no lock "
+    "either"
 )
 
 
@@ -87,7 +87,7 @@ class _Record:
             return record
         except (ValueError, OverflowError):
             raise StorageError(
-                f"the lock {KEY} cannot be read: find out who wrote it, and delete it once no collection runs"
+                f"the lock {KEY} cannot be read: find out which program wrote it, and delete it once no collection runs"
             ) from None
 
     def expires_at(self, written_at: datetime) -> datetime:
@@ -287,7 +287,7 @@ def release_taken(seconds: float) -> str:
         thread.join(seconds)
     kept = [lock.held_until for lock in held if not lock.is_released]
     if kept:
-        return f": the repository's lock stays until {max(kept)}, unless `lakefs-gc unlock` releases it before"
+        return f": the repository's lock stays until {max(kept)}, unless `lakefs-gc unlock` releases it earlier"
     return ": the repository's lock is released" if held else ""
 
 
@@ -388,7 +388,7 @@ def release_inspected(repository: OpenRepository, held: HeldLock) -> None:
             raise PreconditionFailed
         _release(store, facts, current)
     except (ObjectNotFound, PreconditionFailed):
-        raise LockLost(f"the lock {KEY} was renewed or changed hands meanwhile: its holder lives") from None
+        raise LockLost(f"the lock {KEY} was renewed or changed hands meanwhile: its holder is alive") from None
 
 
 def is_held_by(store: ObjectStore, owner: str) -> bool:
@@ -560,7 +560,7 @@ def _take(store: ObjectStore, record: _Record, launch: Launch) -> str:
         if not current.released and current.owner != record.owner:
             _log.warning("took the lock over from %s, last renewed %s", current.holder, _shown(current.renewed_at))
         return etag
-    raise LockHeld(f"the lock {KEY} changed hands {_ATTEMPTS} times while it was asked for: run again")
+    raise LockHeld(f"the lock {KEY} changed hands {_ATTEMPTS} times while this run tried to take it: run again")
 
 
 def _may_be_taken(current: _Record, facts: ObjectFacts, record: _Record, launch: Launch) -> bool:
@@ -597,24 +597,25 @@ def _prove_conditions(store: ObjectStore, record: _Record) -> None:
         except PreconditionFailed:
             return
     raise NotOffered(
-        "the store accepts a conditional put whose condition does not hold (If-None-Match, If-Match): it cannot keep "
-        "two collections apart; collect with a version of the store that honours them"
+        "the store accepts a conditional put whose condition does not hold (If-None-Match, If-Match), so locks cannot "
+        "be enforced; collect with a version of the store that honours these conditions"
     )
 
 
 def _held(current: _Record, facts: ObjectFacts) -> LockHeld:
     process = f" ({current.process})" if current.process else ""
     return LockHeld(
-        f"{current.owner} collects this repository (run {current.run_id}) since {_shown(current.acquired_at)}, last "
-        f"renewed {_shown(current.renewed_at)}: wait until it ends{process}. If it is dead, its lock can be taken over "
-        f"from {_shown(current.expires_at(facts.last_modified))} on; `lakefs-gc unlock {current.run_id}` checks that "
-        "and releases it before"
+        f"{current.owner} has been collecting this repository (run {current.run_id}) since "
+        f"{_shown(current.acquired_at)}; it last renewed its lock at {_shown(current.renewed_at)}: wait until it "
+        f"ends{process}. If it is dead, another run can take the lock from "
+        f"{_shown(current.expires_at(facts.last_modified))}; `lakefs-gc unlock {current.run_id}` checks this and "
+        "releases it earlier"
     )
 
 
 def _etag(facts: ObjectFacts) -> str:
     if facts.etag is None:
-        raise NotOffered(f"the store gives {KEY} no ETag: it cannot keep two collections apart")
+        raise NotOffered(f"the store gives {KEY} no ETag, so locks cannot be enforced")
     return facts.etag
 
 

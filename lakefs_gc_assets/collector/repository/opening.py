@@ -24,7 +24,7 @@ def open_repository(
         LakeFSError, ReadOnlyRepository: the server does not return a repository, or refuses to collect it.
     """
     if not configuration.repository:
-        raise ConfigurationError("no repository is named: set `repository` in the configuration file")
+        raise ConfigurationError("no repository is configured: set `repository` in the configuration file")
     if store is None and configuration.store.resource:
         raise lacks_deployment("store", configuration.store.resource)
 

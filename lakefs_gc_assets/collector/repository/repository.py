@@ -207,8 +207,8 @@ def require_writable(facts: RepositoryFacts) -> None:
     """Raises ReadOnlyRepository if lakeFS would refuse to prepare a collection."""
     if facts.read_only:
         raise ReadOnlyRepository(
-            f"repository {facts.id} is read-only: lakeFS refuses to prepare a collection of it, and nothing in it can "
-            "become garbage"
+            f"repository {facts.id} is read-only: lakeFS refuses to prepare a collection, and nothing in it can become "
+            "garbage"
         )
 
 
@@ -219,6 +219,6 @@ def relative(repository: OpenRepository, address: str) -> str:
     key = repository.namespace.relative(address)
     if not key:
         raise ConfigurationError(
-            f"{address} lies outside of {repository.namespace.uri}: objects there are never collected"
+            f"{address} is outside of {repository.namespace.uri}: objects there are never collected"
         )
     return key

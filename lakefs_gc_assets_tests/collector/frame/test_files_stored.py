@@ -117,7 +117,7 @@ def test_where_it_lies(storing: Storing, bucket: str) -> None:
     ("change", "said"),
     [
         ({"sha256": "0" * 64}, "the frame's file was changed after it was written"),
-        ({"rows": 2}, "1 rows, its manifest says 2"),
+        ({"rows": 2}, "it has 1 rows, but its manifest says 2"),
         ({"key": "nowhere"}, "the file is missing from the object store"),
     ],
 )

@@ -48,8 +48,8 @@ def test_a_choice_of_windows(size: WindowSize, choice: str, first: str, last: st
         ("month", "other", "'other' is no slice window"),
         ("month", "2025-10", "no slice is in 2025-10: there are slices in the windows legacy to 2026-12"),
         ("month", "2026-11..2026-10", "no slice is in"),
-        ("month", "2026-10-05..2026-11", "2026-10-05 is only a part of a slice window: they are months here"),
-        ("day", f"2026-10..{SLICES[3]}", "is only a part of a slice window: they are days here"),
+        ("month", "2026-10-05..2026-11", "2026-10-05 is only part of a slice window: windows are months here"),
+        ("day", f"2026-10..{SLICES[3]}", "is only part of a slice window: windows are days here"),
     ],
 )
 def test_a_choice_that_cannot_be_meant(size: WindowSize, choice: str, why: str) -> None:

@@ -126,7 +126,7 @@ def test_frames_must_be_there_and_the_ones_that_were_left(
     store.put(key, b"another one")
     with pytest.raises(CorruptFile) as other:
         checkpoint.require_frames(store, "run", left)
-    assert other.value.args == (key, "digest", "the frame is not the one that the report names")
+    assert other.value.args == (key, "digest", "the frame differs from the one in the report")
     store.delete([key])
     with pytest.raises(CorruptFile) as gone:
         checkpoint.require_frames(store, "run", left)

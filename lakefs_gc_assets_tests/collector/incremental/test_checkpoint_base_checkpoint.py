@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, SEALED, began, ended
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 __all__ = ["opened"]
-LOST = "the run that this one builds on has lost its report"
+LOST = "the report of the base run is gone"
 
 
 def step_of(repository: OpenRepository, base_run: str | None, attempt: str | None) -> Step[Any]:
@@ -41,7 +41,7 @@ def test_a_run_that_was_made_again_is_not_built_on_half_way(opened: OpenReposito
     again = began(opened, DAY, run_id=before.run_id, attempt="another")
     ended(opened, again)
     assert reports.read(opened.store, before.run_id) is not None
-    with pytest.raises(OrderViolation, match="was made again"):
+    with pytest.raises(OrderViolation, match="was repeated after this run began"):
         open_base_checkpoint(step)
 
 
@@ -116,4 +116,4 @@ class TestFrames:
         with pytest.raises(CorruptFile) as reported:
             read(step)
         assert (reported.value.file, reported.value.check) == (step.stored_of(found.run_id, frame).uri, "digest")
-        assert reported.value.detail == f"{frame.name} is not the frame that the report of run {found.run_id} names"
+        assert reported.value.detail == f"{frame.name} differs from the frame in the report of run {found.run_id}"

@@ -265,7 +265,7 @@ class TestLeave:
             (
                 replace(SWEEP, flow=Flow.UNIFIED),
                 "2026-11",
-                "which ranges were live is not noted: commits came from other places than this repository's refs dump, "
+                "it recorded no live ranges: its commits came from other sources than this repository's refs dump, "
                 "or an earlier version of the collector read them",
             ),
             (PLAN, "2026-11", "it was a dry run"),

@@ -193,7 +193,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
         unchecked.setattr(checkpoint, "require_frames", lambda *given: ())
         swept.clock.moment += DAY
         result = swept.make(swept.open(Flow.OPTIMIZED))
-    assert "pending is not the frame that the report" in result.failures["store_df"]
+    assert "pending differs from the frame in the report" in result.failures["store_df"]
     again = collected(swept)
     assert again.flow == "clean" and "failed" in (again.why_clean or "")
 

@@ -97,7 +97,7 @@ class TestIdsThatSomebodyMadeUp:
         """A future run would overtake every run until then."""
         for ahead in (HOUR + 2 * SECOND, 3650 * DAY):
             run_id = layout.issue_run_id(opened.clock.now() + ahead)
-            with pytest.raises(OrderViolation, match=rf"run {run_id} is of .*Z, which is to come"):
+            with pytest.raises(OrderViolation, match=rf"run {run_id} is of .*Z, is in the future"):
                 planning.begin(opened, run_id, WINDOWS, locked(opened))
             assert not run_folder.has_plan(opened.store, run_id)
 

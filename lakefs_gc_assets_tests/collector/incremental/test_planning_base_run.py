@@ -65,8 +65,8 @@ def test_a_run_is_no_base_run_of_itself_nor_of_earlier_ones(opened: OpenReposito
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"checkpoint": None, "success": False, "error": "no disk"}, "left nothing to build on: it failed (no disk)"),
-        ({"checkpoint": None, "no_checkpoint": "it was limited"}, "left nothing to build on: it was limited"),
+        ({"checkpoint": None, "success": False, "error": "no disk"}, "stored nothing to build on: it failed (no disk)"),
+        ({"checkpoint": None, "no_checkpoint": "it was limited"}, "stored nothing to build on: it was limited"),
     ],
 )
 def test_a_newest_sweep_without_a_checkpoint_hides_older_ones(
@@ -87,7 +87,7 @@ def test_deletions_that_failed_wait_among_the_open_objects(opened: OpenRepositor
 def test_a_sweep_that_has_not_ended_hides_older_ones(opened: OpenRepository) -> None:
     ended(opened, began(opened, 3 * DAY))
     newest = began(opened, DAY)
-    assert why_not(opened) == f"run {newest.run_id}, which was to delete, has not ended"
+    assert why_not(opened) == f"run {newest.run_id} is a sweep that has not ended"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_an_attempt_left_is_not_built_on_once_another_began(opened: OpenRep
     newest = began(opened, DAY)
     ended(opened, newest, success=False, ending=Ending.PARTLY_DELETED)
     opened.store.put(run_folder.plan(newest.run_id), replace(newest, attempt="another").to_json())
-    assert why_not(opened) == f"run {newest.run_id}, which was to delete, was begun again and has not ended"
+    assert why_not(opened) == f"run {newest.run_id} is a sweep that was restarted and has not ended"
 
 
 def test_an_unreadable_report_or_plan_is_named(opened: OpenRepository) -> None:
@@ -163,7 +163,7 @@ def test_objects_that_were_brought_back_since_are_named(opened: OpenRepository) 
     ended(opened, newest)
     across_runs.write_restoration(opened.store, older.run_id, NOW)
     assert why_not(opened) == (
-        f"objects that run {older.run_id} had deleted were brought back at {NOW:%F %T}Z, after run {newest.run_id} "
+        f"objects that run {older.run_id} had deleted were restored at {NOW:%F %T}Z, after run {newest.run_id} "
         "was opened"
     )
     later = began(opened, HOUR)
@@ -201,14 +201,14 @@ class TestByRules:
         if recent:
             planning.require_recent_full_listing(found, planned, settings)
             return
-        with pytest.raises(NoBaseRun, match=f"run {full_run} looked at everything last, at .*days is {days}"):
+        with pytest.raises(NoBaseRun, match=f"run {full_run} to examine everything, at .*days is {days}"):
             planning.require_recent_full_listing(found, planned, settings)
 
     def test_nor_by_a_run_that_does_not_say_when(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
         ended(opened, newest)
         found = planning.find(opened, ALL_COMMITS)
-        with pytest.raises(NoBaseRun, match="does not say which run looked at everything last"):
+        with pytest.raises(NoBaseRun, match="lacks the last run that examined everything"):
             planning.require_recent_full_listing(found, newest, CollectionSettings())
 
     def test_no_run_that_built_on_it_failed(self, opened: OpenRepository) -> None:

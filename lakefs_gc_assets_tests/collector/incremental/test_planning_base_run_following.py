@@ -22,7 +22,7 @@ def test_the_report_of_a_run_that_deleted_is_followed_once(opened: OpenRepositor
     report = ended(opened, began(opened, DAY))
 
     assert due(opened) == report
-    assert due(opened, followed=report.run_id) == f"run {report.run_id} was followed already"
+    assert due(opened, followed=report.run_id) == f"run {report.run_id} was already followed"
 
 
 def test_not_before_its_time_counted_from_the_start_of_that_run(opened: OpenRepository) -> None:
@@ -30,7 +30,8 @@ def test_not_before_its_time_counted_from_the_start_of_that_run(opened: OpenRepo
 
     assert due(opened, cadence=DAY) == report
     later = due(opened, cadence=DAY + timedelta(seconds=1))
-    assert later == f"run {report.run_id} is followed from {report.started_at + DAY + timedelta(seconds=1):%F %T}Z on"
+    at = report.started_at + DAY + timedelta(seconds=1)
+    assert later == f"run {report.run_id} will be followed from {at:%F %T}Z"
 
 
 @pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.OPTIMIZED, Flow.UNIFIED])
@@ -41,10 +42,10 @@ def test_a_run_that_had_nothing_to_delete_is_followed_too(opened: OpenRepository
 
 
 def test_there_must_be_a_run_that_was_to_delete(opened: OpenRepository) -> None:
-    assert str(due(opened)).startswith("no run was to delete yet")
+    assert str(due(opened)).startswith("there was no sweep yet")
     ended(opened, began(opened, DAY, sweep=False), dry_run=True, checkpoint=None)
     ended(opened, began(opened, DAY, flow=Flow.COMMITTED))
-    assert str(due(opened)).startswith("no run was to delete yet")
+    assert str(due(opened)).startswith("there was no sweep yet")
 
 
 def test_dry_runs_and_runs_without_a_listing_do_not_hide_it(opened: OpenRepository) -> None:
@@ -76,7 +77,7 @@ def test_a_run_under_way_is_waited_for(opened: OpenRepository) -> None:
     ended(opened, began(opened, DAY))
     plan = began(opened, 2 * HOUR)
 
-    assert due(opened) == f"run {plan.run_id}, which is to delete, has not ended"
+    assert due(opened) == f"run {plan.run_id} is a sweep that has not ended"
 
 
 def test_an_old_run_that_was_made_again_is_not_the_latest(opened: OpenRepository) -> None:
@@ -85,14 +86,14 @@ def test_an_old_run_that_was_made_again_is_not_the_latest(opened: OpenRepository
     ended(opened, old, started_at=NOW - 2 * HOUR, ended_at=NOW - HOUR)
 
     assert due(opened) == newest
-    assert due(opened, followed=newest.run_id) == f"run {newest.run_id} was followed already"
+    assert due(opened, followed=newest.run_id) == f"run {newest.run_id} was already followed"
 
 
 def test_a_dry_run_that_was_approved_is_followed_when_it_has_deleted(opened: OpenRepository) -> None:
     plan = began(opened, DAY, sweep=False)
     ended(opened, plan, dry_run=True, checkpoint=None)
     plans.write_approval(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW))
-    assert due(opened) == f"run {plan.run_id} was approved and has not deleted yet"
+    assert due(opened) == f"run {plan.run_id} was approved, but has not deleted yet"
 
     report = ended(opened, plan, dry_run=False)
     assert due(opened) == report

@@ -41,7 +41,7 @@ def test_the_next_run_is_clean_and_says_why_and_the_one_after_builds_on_it(opene
     made = plan(opened)
     assert made.flow is Flow.CLEAN
     assert made.why_clean is not None
-    assert f"run {older.run_id} had deleted were brought back" in made.why_clean
+    assert f"run {older.run_id} had deleted were restored" in made.why_clean
     next_one = began(opened, -HOUR / 4, cutoff=NOW - 2 * DAY)
     ended(opened, next_one)
     assert plan(opened, NOW + HOUR / 2).base_run == next_one.run_id
@@ -68,7 +68,7 @@ def test_a_sweep_under_way_that_no_report_tells_of_is_not_built_on(opened: OpenR
     under_way = began(opened, DAY)
     across_runs.write_restoration(opened.store, under_way.run_id, NOW)
     ended(opened, under_way)
-    assert "were brought back" in (plan(opened).why_clean or "")
+    assert "were restored" in (plan(opened).why_clean or "")
 
 
 def test_a_record_that_was_changed_stops_sweeps_and_makes_runs_clean(opened: OpenRepository, tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ class TestARecordThatCannotBeRead:
         warning = across_runs.replace_unreadable_restoration(opened.store, NOW)
         assert warning is not None and "was replaced" in warning
         for run in (older, newest):
-            with pytest.raises(OrderViolation, match=r"objects may have been brought back before .* open a new run"):
+            with pytest.raises(OrderViolation, match=r"objects may have been restored before .* open a new run"):
                 across_runs.require_not_restored_since(opened.store, run.run_id)
-        assert "may have been brought back" in (plan(opened).why_clean or "")
+        assert "may have been restored" in (plan(opened).why_clean or "")
         across_runs.require_not_restored_since(opened.store, began(opened, HOUR).run_id)
 
     def test_where_there_is_no_run_it_concerns_none(self, opened: OpenRepository) -> None:

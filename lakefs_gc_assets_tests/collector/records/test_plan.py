@@ -213,7 +213,7 @@ def test_a_name_may_have(name: str) -> None:
     "name", ["", " a", "a ", "x" * 65, "a|b", "a,b", "[a", "a...b", "../a", "a/b", "a\nb", "a\n", "\u00e4", "a\x00"]
 )
 def test_a_name_may_not_have(name: str) -> None:
-    with pytest.raises(OrderViolation, match="cannot name a run"):
+    with pytest.raises(OrderViolation, match="is not valid as the name of a run"):
         plans.require_name(name)
 
 

@@ -42,7 +42,7 @@ def test_is_read_as_it_was_written_and_people_can_read_it_too() -> None:
 @pytest.mark.parametrize(
     ("data", "check", "why"),
     [
-        (b"[]", "record", "it is no JSON object"),
+        (b"[]", "record", "it is not a JSON object"),
         (b"{", "record", "cannot be read: Expecting property name"),
         (records_json.encode(Record("name", Inner(0.5), 2)), records_json.VERSION_CHECK, "2, this program reads 1"),
         (
@@ -53,7 +53,7 @@ def test_is_read_as_it_was_written_and_people_can_read_it_too() -> None:
         (records_json.with_digest({"name": "n", "format_version": 1}), "record", "missing or unknown: inner"),
         (records_json.encode(RECORD).replace(b'"name"', b'"eman"'), "record", "missing or unknown: eman, name"),
         (records_json.encode(RECORD).replace(b"0.5", b"0.6"), "record", "it was changed after it was written"),
-        (SIGNED, "record", "it is signed, and no key is set: set store.signing_key"),
+        (SIGNED, "record", "it is signed, but no key is set: set store.signing_key"),
     ],
 )
 def test_what_is_wrong_is_reported_with_the_file(data: bytes, check: str, why: str) -> None:

@@ -97,13 +97,13 @@ def test_time_between_steps_is_no_part_of_the_duration() -> None:
         days, worked_seconds={"store_df": 4.5, "deleted_report": 2}, waited_seconds={"deleted_report": 600}
     )
     assert report.statistics.seconds == 606.5
-    assert "  took               606.5 s, 600.0 s of them waits that protect" in reports.describe(report)
+    assert "  took               606.5 s, 600.0 s of these waiting for safety" in reports.describe(report)
     assert "  took                 6.5 s" in reports.describe(replace(report, waited_seconds={}))
 
 
 def test_a_sweep_that_failed_says_where_the_reasons_are() -> None:
     swept = replace(REPORT, dry_run=False, counts=COUNTS | {"failed": 2}, object_bytes=BYTES)
-    reasons = f"  why each failed: lakefs-gc deleted {REPORT.run_id}; lakefs-gc doctor names a missing right"
+    reasons = f"  reasons: lakefs-gc deleted {REPORT.run_id}; missing permissions: lakefs-gc doctor"
 
     assert {"  failed                 2 objects", reasons} <= {*reports.describe(swept)}
     assert reasons not in reports.describe(replace(swept, counts=COUNTS | {"failed": 0}))
@@ -111,7 +111,7 @@ def test_a_sweep_that_failed_says_where_the_reasons_are() -> None:
 
 def test_what_the_recheck_kept_is_named_only_where_there_is_some() -> None:
     swept = replace(REPORT, dry_run=False, counts=COUNTS | {"kept_live": 1}, object_bytes=BYTES)
-    kept = "  kept live              1 object: something references it since the marking"
+    kept = "  kept live              1 object: something has referenced it since the mark"
 
     assert kept in reports.describe(swept)
     none = reports.describe(replace(swept, counts=COUNTS | {"kept_live": 0}))
@@ -219,7 +219,7 @@ def test_what_deletes_after_a_dry_run_is_said_with_what_must_come_first(refused:
     warnings = ("1 object is lost", *(["a sweep would be refused: guard share"] if refused else []))
     found = replace(REPORT, dry_run=True, counts=counts, object_bytes={}, warnings=warnings)
     *_, last = reports.describe(found)
-    then = "first do what the warnings say, then" if refused else "to delete what it found"
+    then = "resolve the warnings, then" if refused else "to delete its candidates"
     assert last == f"  a dry run deletes nothing; {then}: lakefs-gc approve {REPORT.run_id}"
 
 

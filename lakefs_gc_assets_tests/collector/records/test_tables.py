@@ -183,7 +183,7 @@ def test_a_small_file_of_too_many_bytes_is_refused_before_it_takes_memory(
     monkeypatch.setattr(tables, "_MAX_MEMORY", limit)
     monkeypatch.setattr(tables, "_ROWS_OF_A_PART", rows)
 
-    with pytest.raises(CorruptFile, match="of memory: the program writes smaller files"):
+    with pytest.raises(CorruptFile, match="of memory, more than this program writes"):
         decode(data)
 
 

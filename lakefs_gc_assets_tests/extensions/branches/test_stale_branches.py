@@ -688,7 +688,7 @@ def test_the_next_run_knows_the_branches_that_we_deleted(made: RetainedRepositor
     if recorded:
         assert collecting(made).success
     else:
-        with pytest.raises(GuardTripped, match="1 branch is left of the 8 that were there before"):
+        with pytest.raises(GuardTripped, match="1 branch is left of the 8 that existed before"):
             collecting(made)
 
 

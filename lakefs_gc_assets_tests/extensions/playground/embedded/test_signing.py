@@ -134,7 +134,7 @@ def test_without_a_key_a_branch_is_asked_for_what_its_head_holds(repository: Rep
     ended = runs.collect(Flow.OPTIMIZED)
     assert ended.flow == Flow.OPTIMIZED, ended.why_clean
     assert [repository.is_there(address) for address in addresses] == [True, True]
-    assert any("asked for 2 paths that may have the content of a candidate" in line for line in runs.lines)
+    assert any("looked up 2 paths that may have the content of a candidate" in line for line in runs.lines)
 
 
 def test_runs_build_on_runs_of_their_keys_alone(repository: Repository) -> None:
