@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,7 @@ class LakeFSClient:
         self._objects = lakefs_sdk.ObjectsApi(sdk)
         self._commits = lakefs_sdk.CommitsApi(sdk)
         self._pulls = lakefs_sdk.PullsApi(sdk)
+        self._actions = lakefs_sdk.ActionsApi(sdk)
 
     def __repr__(self) -> str:
         return f"LakeFSClient({self._repository!r} at {self._caller.endpoint})"
@@ -142,6 +143,17 @@ class LakeFSClient:
         except (NotSupported, UnknownPath):
             return ()
         return tuple(pull for pull in every if pull is not None)
+
+    def last_action_run(self, branch: str) -> datetime | None:
+        """When the last run of hooks on a branch began, UTC; None if the server has none, or does not support them."""
+        call = self._call("GET", f"/actions/runs?branch={branch}", "ci:ReadAction")
+        operation = self._actions.list_repository_runs_with_http_info
+        try:
+            # The newest run comes first.
+            runs, _ = _page(self._fields(call, operation, self._repository, branch=branch, amount=1))
+        except (NotSupported, UnknownPath):
+            return None
+        return max(map(parsing.action_run_started_at, runs), default=None)
 
     def delete_branch(self, name: str) -> None:
         """Deletes a branch with its uncommitted data; its commits stay, dangling.

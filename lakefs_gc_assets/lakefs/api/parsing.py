@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -192,6 +192,18 @@ def open_pull_request(answer: Fields) -> PullRequest | None:
     if answer.text("status") in ("closed", "merged"):
         return None
     return PullRequest(answer.text("id"), answer.text("source_branch"), answer.text("destination_branch"))
+
+
+def action_run_started_at(answer: Fields) -> datetime:
+    """When a run of hooks began, UTC."""
+    text = answer.text("start_time")
+    try:
+        started_at = datetime.fromisoformat(text)
+    except ValueError:
+        raise answer.wrong("start_time", f"is {text!r}, which is no time") from None
+    if started_at.tzinfo is None:
+        raise answer.wrong("start_time", f"is {text!r}, without a time zone")
+    return started_at.astimezone(UTC)
 
 
 def change(answer: Fields) -> DiffEntry:

@@ -1,7 +1,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -193,6 +193,28 @@ def test_pull_requests_that_cannot_be_read_are_not_none() -> None:
         client.open_pull_requests()
     with talking(refused(404, "repository not found")) as (client, _, _), pytest.raises(NotFound):
         client.open_pull_requests()
+
+
+def test_the_last_run_of_hooks_is_read_strictly() -> None:
+    run = {"run_id": "r", "branch": "dev", "start_time": "2026-11-28T10:00:00.123456789+02:00", "status": "failed"}
+
+    def page(*runs: object) -> Scripted:
+        return said({"results": runs, "pagination": {"has_more": True, "next_offset": "r", "results": len(runs)}})
+
+    with talking(page(run)) as (client, server, _):
+        assert client.last_action_run("dev") == datetime(2026, 11, 28, 8, 0, 0, 123456, tzinfo=UTC)
+        assert [target for _, target, _ in server.requests] == [
+            "/api/v1/repositories/repo/actions/runs?amount=1&branch=dev"
+        ]
+    with talking(page()) as (client, _, _):
+        assert client.last_action_run("dev") is None
+    for time in ("", None, "today", 1_700_000_000, "2026-11-28T10:00:00"):
+        with talking(page({**run, "start_time": time})) as (client, _, _), pytest.raises(LakeFSError):
+            client.last_action_run("dev")
+    with talking(refused(501, "not implemented")) as (client, _, _):
+        assert client.last_action_run("dev") is None
+    with talking(refused(403, "no")) as (client, _, _), pytest.raises(AccessDenied, match="ci:ReadAction"):
+        client.last_action_run("dev")
 
 
 def test_several_threads_ask_at_once() -> None:
