@@ -300,6 +300,12 @@ class CollectionSettings(Settings):
     dump_fetch_limit: int = Field(
         default=1000, ge=0, description="Maximum commits missing from a refs dump that the run fetches one by one."
     )
+    staged_change_limit: int = Field(
+        default=100_000,
+        ge=1,
+        description="Maximum uncommitted changes of a branch that `lakefs-gc branches` reads, a thousand in one "
+        "request, and once more before the deletion. A branch with more stays, and the list says so.",
+    )
     hidden_suspect_limit: int = Field(
         default=10_000_000,
         ge=0,

@@ -19,7 +19,7 @@ EXTENSIONS = PACKAGE / "extensions"
 CORE_CODE = 26_600
 CORE_MODULES = 157
 EXTENSION_CODE = {
-    "branches": 660,
+    "branches": 860,
     "check": 1_240,
     "erasure": 1_210,
     "forecast": 1_220,

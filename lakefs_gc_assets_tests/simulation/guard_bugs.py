@@ -59,6 +59,7 @@ from lakefs_gc_assets_tests.collector import test_run_guards as tests
 from lakefs_gc_assets_tests.collector.live.test_known_live import (
     test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed,
 )
+from lakefs_gc_assets_tests.extensions.branches.branch_bugs import BRANCH_BUGS
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation import test_compaction
 from lakefs_gc_assets_tests.simulation.bug import (
@@ -585,6 +586,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         LiveCheck._require_believable,
         _PURGE.test_branches_that_are_gone_since_the_run,
     ),
+    **BRANCH_BUGS,
     **HIDDEN_BUGS,
     **INNER_BUGS,
     **TESTED_RETENTION_BUGS,

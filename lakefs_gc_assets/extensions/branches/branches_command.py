@@ -130,11 +130,11 @@ def describe(listing: BranchListing) -> Iterator[str]:
 
 
 def _describe(standing: BranchStatus, listing: BranchListing) -> Iterator[str]:
-    assert standing.first_own_commit is not None
-    yield (
-        f"{standing.identity.branch}: first own commit {standing.first_own_commit:%F}, last commit "
-        f"{standing.head_made_at:%F}, stale by the {standing.rule}"
-    )
+    own = standing.first_own_commit
+    first = "no own commit" if own is None else f"first own commit {own:%F}"
+    yield f"{standing.identity.branch}: {first}, {standing.last_use}, stale by the {standing.rule}"
+    if standing.sharing:
+        yield f"    shares its commits with {counted(standing.sharing, 'other stale branches')}"
     if standing.changes:
         yield f"    {standing.changes:,} uncommitted changes are lost with it"
     if standing.alone is not None and listing.forecast_made_at is not None:

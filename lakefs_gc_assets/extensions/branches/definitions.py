@@ -133,7 +133,7 @@ def describe_branches(listing: BranchListing) -> dict[str, Any]:
         **({"refused_by": listing.refused_by} if listing.refused_by else {}),
         **({"held_alone_bytes": sum(alone)} if len(alone) == len(stale) else {}),
         "stale_branches": bullets(
-            f"{each.identity.branch}: last commit {each.head_made_at:%F}, {each.rule}; undo {each.undo}"
+            f"{each.identity.branch}: {each.last_use}, {each.rule}; undo {each.undo}"
             for each in stale[:_BRANCHES_SHOWN]
         ),
         "kept": bullets(

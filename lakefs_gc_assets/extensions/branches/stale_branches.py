@@ -1,9 +1,12 @@
 """Stale branches: finds branches that a policy calls stale, deletes them after approval, and recreates them.
 
 The server reports when commits were made, but not when branches were. So a branch is as old as its first own commit:
-the oldest on its line of first parents that no other branch's line has. A branch without one has no known age or last
-use, and stays. See `_why_kept` and `_stand` for the other reasons to keep a branch. The server does not list imports
-and uploads in progress, so these do not keep a branch.
+the oldest on its line of first parents that no line of a branch that stays has. Lines that only stale branches share
+belong to all of them. If a head is on another branch's line, its date says nothing about this branch, and only earlier
+runs do (`sightings`). Without them its age and last use are unknown, and the branch stays.
+
+See `_why_protected` and `_why_in_use` for the other reasons to keep a branch. The server does not report reads, nor
+imports, uploads and commits in progress, so these do not keep a branch.
 
 A deletion removes exactly the branches that were shown. An approval names a digest of the branches, their commits and
 their uncommitted changes. The deletion computes everything anew, and skips a branch unless it is still stale and
@@ -15,7 +18,8 @@ From then on, retention treats them as dangling commits. Uncommitted changes bec
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -58,15 +62,15 @@ from lakefs_gc_assets.errors import (
     StorageError,
     counted,
 )
+from lakefs_gc_assets.extensions.branches.sightings import Sighting, find_sightings
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PullRequest
+from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, PullRequest
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 1
 _WORK = "stale_branches"
 _SHOWN = f"{BRANCHES}shown.json"
-_MOST_CHANGES = 1000
-"""Maximum uncommitted changes of a stale branch: all are read, and read again before the deletion."""
+_UNCOMMITTED = "uncommitted changes"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -103,6 +107,8 @@ class BranchStatus:
         rule: the matching rule, in words; empty for none.
         kept: reason the branch stays; empty for a stale branch.
         first_own_commit: None if it has no commit of its own.
+        unchanged_since: the first run that saw it on this commit, if its head is on another branch's line.
+        sharing: number of other stale branches that have its first own commit.
         undo: how long its commits certainly keep their objects after the deletion, in words.
         alone, freed: objects that only this branch holds, and objects that its deletion frees at once, by the newest
             forecast; None if no forecast saw this commit.
@@ -120,6 +126,15 @@ class BranchStatus:
     alone: Amount | None = None
     freed: Amount | None = None
     is_unknown: bool = False
+    unchanged_since: datetime | None = None
+    sharing: int = 0
+
+    @property
+    def last_use(self) -> str:
+        """Its last use, in words."""
+        if self.unchanged_since is not None:
+            return f"unchanged since a run of {self.unchanged_since:%F}"
+        return f"last commit {self.head_made_at:%F}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +235,10 @@ class _Facts:
     repository: OpenRepository
     dump: commits.Dump
     graph: Graph
-    own: Mapping[str, int]
+    on_own_line: Set[str]
     now: datetime
-    restored: Mapping[tuple[str, str], datetime]
+    sightings: Mapping[str, Sighting]
+    records: tuple[DeletedBranch, ...]
     effective: rules.EffectiveRules | None
     tags: Mapping[str, str]
     protection: tuple[str, ...]
@@ -242,30 +258,97 @@ def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
         note(f"WARNING: {line}")
     graph = Graph.from_commits(dump.commits, dump.branches)
     written = retention.written_times(repository, dump.commits)
-    records = read_deleted_branches(repository.store, repository.facts.id, note)
     facts = _Facts(
         repository,
         dump,
         graph if written is None else retention.with_dates(graph, written, now),
-        first_own_commits(graph),
+        first_own_commits(graph).keys(),
         now,
-        {(each.branch, each.commit_id): each.at for each in records if each.state is BranchState.RESTORED},
+        {branch: Sighting() for branch in dump.branches},
+        read_deleted_branches(repository.store, repository.facts.id, note),
         rules.effective(repository.api.retention_rules(), policy, dump.branches),
-        {commit_id: tag for tag, commit_id in dump.tags.items() if policy.keeps_tag(tag)},
+        {commit_id: tag for tag, commit_id in sorted(dump.tags.items(), reverse=True)},
         repository.branches_api.protection_patterns(),
         repository.branches_api.open_pull_requests(),
         repository.branches_api.visible_branches(),
     )
-    standings = _one_by_one(
-        sorted(dump.branches),
-        lambda branch: _stand(facts, branch, policy.stale_rule_of(branch)),
-        lambda branch, error: replace(
-            _first_standing(facts, branch, policy.stale_rule_of(branch)),
-            kept=f"its uncommitted changes are unknown: {error}",
-            is_unknown=True,
-        ),
-    )
-    return BranchListing(repository.facts.id, now, tuple(standings))
+    return BranchListing(repository.facts.id, now, tuple(_stand_all(facts, policy.stale_rule_of, note)))
+
+
+def _stand_all(facts: _Facts, rule_of: Callable[[str], StaleRule | None], note: LogLine) -> Iterator[BranchStatus]:
+    """Decides about every branch, and yields them by name. Asks about each branch that nothing else keeps once."""
+    limits = dict[str, StaleRule]()
+    standings = dict[str, BranchStatus]()
+    for branch in sorted(facts.dump.branches):
+        rule = rule_of(branch)
+        standing = _first_standing(facts, branch, rule)
+        standings[branch] = replace(standing, kept=_why_protected(facts, standing.identity, rule))
+        if rule is not None and not standings[branch].kept:
+            limits[branch] = rule
+    _look_at_runs(facts, limits, note)
+    for branch, rule in limits.items():
+        standings[branch] = _with_last_use(facts, standings[branch], rule)
+
+    def ask(branch: str) -> BranchStatus:
+        return _why_in_use(facts, standings[branch], limits[branch])
+
+    def failed(branch: str, error: CollectionError) -> BranchStatus:
+        return replace(standings[branch], kept=f"its use is unknown: {error}", is_unknown=True)
+
+    stale, asked = {branch for branch in limits if not standings[branch].kept}, set[str]()
+    while True:
+        stale, first, young = without_young(facts.graph, stale, lambda name, own: _is_young(facts, limits, name, own))
+        standings |= {branch: replace(standings[branch], kept=why) for branch, why in young.items()}
+        unasked = sorted(stale - asked)
+        standings |= zip(unasked, _one_by_one(unasked, ask, failed), strict=True)
+        asked.update(unasked)
+        if not any(standings[branch].kept for branch in unasked):
+            break
+        # A branch that stays takes the commits that others share with it, which may make them too young.
+        stale = {branch for branch in stale if not standings[branch].kept}
+    owners = Counter(first[branch] for branch in stale if branch in first)
+    for branch, standing in standings.items():
+        own = first.get(branch)
+        yield replace(
+            standing,
+            first_own_commit=None if own is None else date(facts.graph.commits, own),
+            sharing=owners[own] - 1 if branch in stale and own is not None else 0,
+        )
+
+
+def _look_at_runs(facts: _Facts, limits: Mapping[str, StaleRule], note: LogLine) -> None:
+    """Fills in what earlier runs saw of branches that have limits."""
+    periods = [each for rule in limits.values() for each in (rule.max_age, rule.max_inactivity) if each is not None]
+    if not periods:
+        return
+    heads, oldest = facts.dump.live().heads, facts.now - max(periods)
+    watched = {branch: facts.sightings[branch] for branch in limits}
+    for branch, sighting in watched.items():
+        sighting.metarange_id = heads.get(branch, "")
+        sighting.made_at = date(facts.graph.commits, facts.graph.heads[branch])
+    store, repository_id = facts.repository.store, facts.repository.facts.id
+    find_sightings(store, repository_id, facts.dump.branches, watched, facts.records, oldest, note)
+
+
+def without_young(
+    graph: Graph, stale: Set[str], why_young: Callable[[str, int | None], str]
+) -> tuple[set[str], dict[str, int], dict[str, str]]:
+    """Leaves out branches that are too young, until none is left: each takes shared commits from the others.
+
+    Args:
+        stale: branches that only their age may keep.
+        why_young: reason a branch with this first own commit stays; empty if it is old enough.
+    Returns:
+        The remaining branches, the first own commit of every branch by these, and the others with their reasons.
+    """
+    remaining, reasons = {*stale}, dict[str, str]()
+    while True:
+        first = first_own_commits(graph, remaining)
+        young = {branch: why for branch in remaining if (why := why_young(branch, first.get(branch)))}
+        if not young:
+            return remaining, first, reasons
+        reasons |= young
+        remaining -= young.keys()
 
 
 def _one_by_one(
@@ -291,82 +374,127 @@ def _one_by_one(
         yield result
 
 
-def first_own_commits(graph: Graph) -> dict[str, int]:
-    """The first own commit of each branch: the oldest on its line of first parents that no other branch's line has.
+def first_own_commits(graph: Graph, stale: Set[str] = frozenset()) -> dict[str, int]:
+    """The first own commit of each branch: the oldest on its line of first parents that no other line has.
 
-    Branches without one are left out. Lines that meet are identical from there on.
+    Lines of stale branches do not count: commits that only they share belong to all of them. Branches without an own
+    commit are left out. Lines that meet are identical from there on.
     """
     parents: list[int] = graph.main_parents.tolist()
     owners: dict[int, str | None] = {}
-    for branch, head in graph.heads.items():
+    staying = {branch: head for branch, head in graph.heads.items() if branch not in stale}
+    for branch, head in staying.items():
         at = head
         while at >= 0 and owners.get(at, branch) is not None:
             owners[at] = None if at in owners else branch
             at = parents[at]
     first = dict[str, int]()
-    for branch, head in graph.heads.items():
+    for branch, head in staying.items():
         at = head
         while at >= 0 and owners[at] == branch:
             first[branch] = at
             at = parents[at]
+    # Lines of stale branches are followed once: the first commit is the same for each commit on the way.
+    found = dict[int, int]()
+    for branch in graph.heads.keys() - staying.keys():
+        at, passed = graph.heads[branch], list[int]()
+        while at >= 0 and at not in owners and at not in found:
+            passed.append(at)
+            at = parents[at]
+        oldest = found.get(at, passed[-1] if passed else -1)
+        found |= dict.fromkeys(passed, oldest)
+        if oldest >= 0:
+            first[branch] = oldest
     return first
 
 
 def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> BranchStatus:
     """Facts about one branch from the refs dump, before the decision."""
-    head, own = facts.graph.heads[branch], facts.own.get(branch)
     return BranchStatus(
         BranchIdentity(branch, facts.dump.branches[branch], ""),
         str(rule or ""),
         "",
-        date(facts.graph.commits, head),
-        None if own is None else date(facts.graph.commits, own),
+        date(facts.graph.commits, facts.graph.heads[branch]),
+        None,
         branch not in facts.visible,
     )
 
 
-def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> BranchStatus:
-    """Decides about one branch. Reads its uncommitted changes only if nothing else keeps it."""
-    standing = _first_standing(facts, branch, rule)
-    identity, made_at = standing.identity, standing.head_made_at
-    if kept := _why_kept(facts, standing, rule):
-        return replace(standing, kept=kept)
-    assert rule is not None
-    staged = read_staged(facts.repository.api, branch, rule.uncommitted)
-    if staged is None:
-        why = f"it has more than {_MOST_CHANGES:,} uncommitted changes" if rule.uncommitted else "uncommitted changes"
-        return replace(standing, kept=why)
-    if staged.changes and rule.max_inactivity is not None:
-        if staged.last_write is None:
-            return replace(standing, kept="the server does not report the time of its last uncommitted change")
-        if kept := _is_younger(facts.now, staged.last_write, rule.max_inactivity, "its last staged write"):
-            return replace(standing, kept=kept)
-    identity = replace(identity, staged=staged.digest)
-    return replace(standing, identity=identity, changes=staged.changes, undo=_undo(facts, identity, made_at))
-
-
-def _why_kept(facts: _Facts, standing: BranchStatus, rule: StaleRule | None) -> str:
-    """Reason a branch stays regardless of its uncommitted changes; empty if nothing keeps it."""
-    branch = standing.identity.branch
+def _why_protected(facts: _Facts, identity: BranchIdentity, rule: StaleRule | None) -> str:
+    """Reason a branch stays regardless of its age and use; empty if nothing keeps it."""
+    branch = identity.branch
     if branch == facts.repository.facts.default_branch:
         return "it is the default branch"
     if pattern := protecting(branch, facts.protection):
         return f"the branch protection rule {pattern} matches it"
     if merge := describe_merge(branch, facts.pull_requests):
         return merge
+    if tag := facts.tags.get(identity.commit_id):
+        return f"the tag {tag} names its head"
     if rule is None:
         return "no rule matches it"
     if rule.max_age is None and rule.max_inactivity is None:
         return f"the {rule} has no limit"
-    if standing.first_own_commit is None:
-        return "it has no commit of its own, so its age and its last use are unknown"
-    used_at = max(
-        standing.head_made_at, facts.restored.get((branch, standing.identity.commit_id), standing.head_made_at)
-    )
-    what = "its last commit" if used_at == standing.head_made_at else "making it again"
-    return _is_younger(facts.now, standing.first_own_commit, rule.max_age, "its first commit") or _is_younger(
-        facts.now, used_at, rule.max_inactivity, what
-    )
+    return ""
+
+
+def _with_last_use(facts: _Facts, standing: BranchStatus, rule: StaleRule) -> BranchStatus:
+    """The status of a branch, with the reason to keep it by the last use that commits and earlier runs show."""
+    if rule.max_inactivity is None:
+        return standing
+    branch, made_at = standing.identity.branch, standing.head_made_at
+    sighting = facts.sightings[branch]
+    if branch in facts.on_own_line and (sighting.off_head_at is None or sighting.off_head_at <= made_at):
+        return replace(standing, kept=_is_younger(facts.now, made_at, rule.max_inactivity, "its last commit"))
+    since = sighting.on_head_since
+    if since is None:
+        return replace(standing, kept=f"its last use is unknown: {_why_unseen(sighting)}")
+    kept = _is_younger(facts.now, since, rule.max_inactivity, sighting.first_seen_by)
+    return replace(standing, kept=kept, unchanged_since=since)
+
+
+def _why_unseen(sighting: Sighting) -> str:
+    if sighting.off_head_at is not None:
+        return f"at {sighting.off_head_at:%F %T}Z it was on another commit or missing, and no run has seen it since"
+    return "it has no commit of its own, and no run has seen it on this commit"
+
+
+def _is_young(facts: _Facts, limits: Mapping[str, StaleRule], branch: str, own: int | None) -> str:
+    """Reason a branch with this first own commit stays because of its age; empty if it is old enough."""
+    rule, sighting = limits[branch], facts.sightings[branch]
+    limit = rule.max_age
+    if limit is None:
+        return ""
+    # A branch that was made today on another stale one has old commits too, unless runs have seen it unused.
+    is_seen = branch in facts.on_own_line or rule.max_inactivity is not None
+    made_at = None if own is None else date(facts.graph.commits, own)
+    if is_seen and made_at is not None and (sighting.missing_at is None or sighting.missing_at <= made_at):
+        return _is_younger(facts.now, made_at, limit, "its first commit")
+    if sighting.there_since is None:
+        missing = "" if sighting.missing_at is None else f" since it was missing at {sighting.missing_at:%F %T}Z"
+        why = "it has no commit of its own" if own is None else "its commits may be older than it"
+        return f"its age is unknown: {why}, and no run has seen it{missing}"
+    return _is_younger(facts.now, sighting.there_since, limit, "the first run that saw it")
+
+
+def _why_in_use(facts: _Facts, standing: BranchStatus, rule: StaleRule) -> BranchStatus:
+    """Decides about a branch that only its hooks and uncommitted changes may keep. Asks the server."""
+    repository, branch = facts.repository, standing.identity.branch
+    limit = rule.max_inactivity or rule.max_age
+    ran_at = repository.branches_api.last_action_run(branch)
+    if ran_at is not None and (kept := _is_younger(facts.now, ran_at, limit, "the last run of its actions")):
+        return replace(standing, kept=kept)
+    staged = read_staged(repository, branch, rule.uncommitted)
+    if staged is None:
+        most = f"it has more than {repository.settings.staged_change_limit:,} uncommitted changes, the limit of "
+        return replace(standing, kept=f"{most}collection.staged_change_limit" if rule.uncommitted else _UNCOMMITTED)
+    if staged.changes:
+        if staged.last_write is None:
+            return replace(standing, kept="the server does not report the time of its last uncommitted change")
+        if kept := _is_younger(facts.now, staged.last_write, limit, "its last staged write"):
+            return replace(standing, kept=kept)
+    identity = replace(standing.identity, staged=staged.digest)
+    return replace(standing, identity=identity, changes=staged.changes, undo=_undo(facts, standing.head_made_at))
 
 
 def _is_younger(now: datetime, moment: datetime, limit: timedelta | None, what: str) -> str:
@@ -391,35 +519,44 @@ def describe_merge(branch: str, pull_requests: Iterable[PullRequest]) -> str:
     return ""
 
 
-def read_staged(api: LakeFSApi, branch: str, allowed: bool) -> Staged | None:
-    """Reads the uncommitted changes of a branch; None if there are more than allowed, or more than can be compared.
+def read_staged(repository: OpenRepository, branch: str, allowed: bool) -> Staged | None:
+    """Reads the uncommitted changes of a branch; None if there are more than allowed, or more than the limit.
 
     Args:
         allowed: False if the branch must have no uncommitted changes.
     """
+    api, limit = repository.api, repository.settings.staged_change_limit
     if not allowed:
         return None if api.first_change(branch) else Staged()
-    changes = [*islice(api.changes(branch), _MOST_CHANGES + 1)]
-    if len(changes) > _MOST_CHANGES:
+    changes = [*islice(api.changes(branch), limit + 1)]
+    if len(changes) > limit:
         return None
-    stats = stats_at(api, branch, [change.path for change in changes if change.type != "removed"])
-    stated, times = list[object](), list[int | None]()
-    for change in changes:
-        stat = stats.get(change.path)
-        stated.append([change.type, change.path, stat and [stat.physical_address, stat.size, stat.mtime]])
-        times.append(None if stat is None or change.type == "removed" else stat.mtime)
-    known = [time for time in times if time is not None]
-    last_write = layout.as_datetime(max(known)) if known and len(known) == len(changes) else None
-    digest = hashlib.sha256(json.dumps(stated).encode()).hexdigest() if stated else ""
-    return Staged(len(changes), digest, last_write)
+    digest, newest, is_known = hashlib.sha256(), 0, bool(changes)
+    for start in range(0, len(changes), OBJECTS_ON_PAGE):
+        part = changes[start : start + OBJECTS_ON_PAGE]
+        stats = stats_at(api, branch, [change.path for change in part if change.type != "removed"])
+        for change in part:
+            stat = stats.get(change.path)
+            stated = [change.type, change.path, stat and [stat.physical_address, stat.size, stat.mtime]]
+            digest.update(json.dumps(stated).encode() + b"\n")
+            if stat is None or stat.mtime is None or change.type == "removed":
+                is_known = False
+            else:
+                newest = max(newest, stat.mtime, _issued_at(repository, stat.physical_address))
+    last_write = layout.as_datetime(newest) if is_known else None
+    return Staged(len(changes), digest.hexdigest() if changes else "", last_write)
 
 
-def _undo(facts: _Facts, identity: BranchIdentity, made_at: datetime) -> str:
+def _issued_at(repository: OpenRepository, address: str) -> int:
+    """When the server issued an address, in seconds since 1970; 0 if unknown. Clients may claim an older write."""
+    key = repository.namespace.relative(address)
+    return (key is not None and layout.parse(key).issued_at) or 0
+
+
+def _undo(facts: _Facts, made_at: datetime) -> str:
     """How long a dangling commit certainly keeps its objects: by the default rule, counted from its creation."""
     if facts.effective is None:
         return "as long as there are no retention rules"
-    if tag := facts.tags.get(identity.commit_id):
-        return f"as long as it has the tag {tag}"
     until = made_at + facts.effective.default.retention
     return f"until {until:%F %T}Z" if until > facts.now else "until the next run by retention rules"
 
@@ -538,7 +675,9 @@ def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
         return f"the branch protection rule {pattern} matches it now"
     if merge := describe_merge(branch, api.open_pull_requests()):
         return f"{merge} now"
-    staged = read_staged(repository.api, branch, bool(identity.staged))
+    if tag := next((each.id for each in repository.api.tags() if each.commit_id == identity.commit_id), ""):
+        return f"the tag {tag} names its head now"
+    staged = read_staged(repository, branch, bool(identity.staged))
     # Last, since most writes change the branch's head.
     current = api.branch(branch)
     if current is None or current.commit_id != identity.commit_id:
