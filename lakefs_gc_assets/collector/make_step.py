@@ -104,6 +104,7 @@ class StepRequest:
         from_start: True if this process also runs the first step. A run that ended well is then refused. Without its
             first step, it is run again from its stored frames.
         name: the name under which the run is opened, if any.
+        frame: name of the frame that the step makes; the engine shows it.
     """
 
     run_id: str
@@ -114,6 +115,7 @@ class StepRequest:
     goes_on: bool = False
     from_start: bool = False
     name: str | None = None
+    frame: str = ""
 
 
 @contextmanager
@@ -145,8 +147,9 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
                 host.warn(replaced)
             plan = planning.begin(repository, request.run_id, request.windows, lock, request.begins, request.name)
         assert plan is not None
-        with renewed(lock, repository, host.warn):
-            yield Step(host.log, host.warn, repository, host.engine(repository), plan, lock)
+        engine, run = host.engine(repository), f"{plan.repository} {plan.run_id}"
+        with renewed(lock, repository, host.warn), engine.name_work(request.frame or "step", run):
+            yield Step(host.log, host.warn, repository, engine, plan, lock)
         if not request.goes_on:
             lock.release()
     except BaseException as error:

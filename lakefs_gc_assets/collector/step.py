@@ -100,7 +100,7 @@ class Step(Generic[R]):
             count: approximate number of rows in all tables.
         """
         written = self.engine.map_distinct(rows, self._writer(frame, self._place), files.WRITTEN, count)
-        return files.frame_files(self.engine.collect(written))
+        return self._written(frame, written)
 
     def complete(
         self,
@@ -155,7 +155,11 @@ class Step(Generic[R]):
 
     def _write(self, frame: Frame[Any], rows: R, place: files.Placed) -> tuple[FrameFile, ...]:
         written = self.engine.map_batches(rows, self._writer(frame, place), files.WRITTEN)
-        return files.frame_files(self.engine.collect(written))
+        return self._written(frame, written)
+
+    def _written(self, frame: Frame[Any], written: R) -> tuple[FrameFile, ...]:
+        with self.engine.name_work(f"write {frame.name}"):
+            return files.frame_files(self.engine.collect(written))
 
     def _writer(self, frame: Frame[Any], place: files.Placed) -> Callable[..., Iterator[pa.RecordBatch]]:
         folder = run_folder.frame(self.plan.run_id, frame.name)

@@ -31,6 +31,7 @@ from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names, assets_to_ma
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 
 _CELLS_DESCRIBED = 200
@@ -188,6 +189,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             goes_on=any(assets_to_make(context.run, STEPS[at + 1 :])),
             from_start=any(assets_to_make(context.run, STEPS[:1])),
             name=None if run_id_in(key) else key,
+            frame=STEPS[at],
         )
         permit = launching.find(context.instance, collector.name, run_id, context.run)
         if permit is None and request.name is not None:
@@ -205,6 +207,8 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             if not continues:
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
+            if isinstance(current.engine, SparkEngine):
+                context.add_output_metadata(link("Jobs and stages", current.engine.ui_address, "spark"))
     except RunEnded:
         raise
     except BaseException as error:

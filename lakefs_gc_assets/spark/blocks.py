@@ -26,6 +26,7 @@ from lakefs_gc_assets.collector.engine.port import ChangeBatches, ChangePart, nu
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.tasks import Mapped, Rows
+from lakefs_gc_assets.spark.work_names import renamed
 
 BLOCKS = pa.schema(
     [
@@ -74,12 +75,12 @@ def cut(rows: Rows, parts: int, frame: int = 0, *, with_nulls: bool = False) -> 
         frame: number of the frame in its blocks.
         with_nulls: True if rows may lack an address, which is otherwise an error.
     """
-    return tasks.map_batches(rows, partial(_blocks, parts, partial(_cut_rows, parts, frame, with_nulls)), BLOCKS)
+    return _cut(rows, parts, partial(_cut_rows, parts, frame, with_nulls))
 
 
 def cut_once(rows: Rows, parts: int) -> Rows:
     """The rows of a frame as blocks for `merged`; rows that are partitioned together are deduplicated by address."""
-    return tasks.map_batches(rows, partial(_blocks, parts, partial(_cut_first, parts)), BLOCKS)
+    return _cut(rows, parts, partial(_cut_first, parts))
 
 
 def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> Rows:
@@ -88,9 +89,11 @@ def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> Rows:
     Args:
         twice: True to hash addresses by 128 bits.
     """
-    return tasks.map_batches(
-        tasks.select(rows, "address"), partial(_blocks, parts, partial(_cut_hashes, parts, frame, twice)), BLOCKS
-    )
+    return _cut(tasks.select(rows, "address"), parts, partial(_cut_hashes, parts, frame, twice))
+
+
+def _cut(rows: Rows, parts: int, cut: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Rows:
+    return tasks.map_batches(rows, renamed(partial(_blocks, parts, cut), cut), BLOCKS)
 
 
 def compared(
@@ -109,7 +112,7 @@ def compared(
                 yield from compared_part.to_batches()
 
     columns = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
-    return Mapped(_in_parts(blocks, parts), run, columns)
+    return Mapped(_in_parts(blocks, parts), renamed(run, compare), columns)
 
 
 def merged(blocks: Sequence[Rows], parts: int, change: ChangeBatches, schema: pa.Schema) -> Rows:
@@ -121,7 +124,7 @@ def merged(blocks: Sequence[Rows], parts: int, change: ChangeBatches, schema: pa
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from change(map(_each_once, _each_part(batches)))
 
-    return Mapped(_in_parts(blocks, parts), run, from_arrow_schema(schema))
+    return Mapped(_in_parts(blocks, parts), renamed(run, "first of each address", change), from_arrow_schema(schema))
 
 
 def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
@@ -140,7 +143,7 @@ def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
 
 def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
     """Function that applies `change` to the rows of a part."""
-    return lambda part: change(_rows(part))
+    return renamed(lambda part: change(_rows(part)), change)
 
 
 def unmatched(part: pa.Table) -> pa.Table:
@@ -169,7 +172,7 @@ def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
         named = pc.is_in(rows.column("address"), value_set=value_set, skip_nulls=True)
         return rows.filter(named if among else pc.invert(named))
 
-    return choose
+    return renamed(choose, "keep matching" if among else "keep unmatched")
 
 
 def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
@@ -180,7 +183,7 @@ def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
         unmatched = distinct(hashes[~hashing.among(hashes, live)])
         return pa.table([[len(unmatched)], [unmatched.tobytes() if len(unmatched) <= most else None]], schema=LEFT)
 
-    return tell
+    return renamed(tell, "find unmatched hashes")
 
 
 def counted(part: pa.Table) -> pa.Table:

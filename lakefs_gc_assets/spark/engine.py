@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.engine.port import (
     Result,
 )
 from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
-from lakefs_gc_assets.spark import blocks, session, tasks
+from lakefs_gc_assets.spark import blocks, session, tasks, work_names
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of
 
 # Join keys of a row besides its content: any row has _ANY, and a row with unknown content may match _UNKNOWN.
@@ -105,6 +105,11 @@ class SparkEngine:
     def ran_on(self) -> str:
         """Spark, or this process if no session was needed so far."""
         return "Spark" if session.is_used(self.spark) else HERE.ran_on
+
+    @property
+    def ui_address(self) -> str | None:
+        """Address of the jobs in Spark's UI, if it has one."""
+        return session.ui_address(self.spark)
 
     def table(self, table: pa.Table) -> Rows:
         """Rows from the driver: few rows stay there; more, up to a file's worth, are sent with the plan."""
@@ -245,7 +250,7 @@ class SparkEngine:
     def collect(self, rows: Rows, limit: int | None = None) -> pa.Table:
         """The rows in the driver, at most `limit`; no task sends more."""
         dataframe = dataframe_of(rows)
-        return tasks.collect(dataframe if limit is None else dataframe.limit(limit))
+        return tasks.collect(dataframe if limit is None else dataframe.limit(limit), tasks.functions_of(rows))
 
     @in_driver_where_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:
@@ -286,6 +291,10 @@ class SparkEngine:
     def in_background(self, work: Callable[[], Result]) -> AbstractContextManager[Callable[[], Result]]:
         """Runs a piece of the driver's work in another thread."""
         return tasks.in_background(work)
+
+    def name_work(self, work: str, run: str = "") -> AbstractContextManager[None]:
+        """Names the work until the exit, at the jobs in Spark's UI, event log and history server."""
+        return work_names.named(work, run)
 
     def _compared_here(
         self, operation: Callable[..., ArrowRows], rows: DriverRows, others: Sequence[Rows]

@@ -378,6 +378,21 @@ def parallelism(spark: "SparkSession") -> int:
     return int(parallelism or _REMOTE_CORES)
 
 
+def ui_address(spark: "SparkSession") -> str | None:
+    """Address of the application's jobs: at YARN's history server, behind the proxy of Spark's UI, or at the driver.
+
+    None without UI, over Spark Connect, and if no session was started.
+    """
+    if not is_used(spark) or not hasattr(spark, "_jsc"):
+        return None
+    context = spark.sparkContext
+    if history := context.getConf().get("spark.yarn.historyServer.address"):
+        return f"{'' if '://' in history else 'http://'}{history.rstrip('/')}/history/{context.applicationId}/jobs/"
+    if proxy := context.getConf().get("spark.ui.reverseProxyUrl"):
+        return f"{proxy.rstrip('/')}/proxy/{context.applicationId}/jobs/"
+    return f"{context.uiWebUrl}/jobs/" if context.uiWebUrl else None
+
+
 def tasks_of_stages() -> dict[int, tuple[int, int]]:
     """Completed and total tasks by running stage of this process's session.
 

@@ -8,6 +8,7 @@ tasks.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
 from itertools import groupby, pairwise
@@ -26,6 +27,8 @@ from pyspark.sql.types import StructType
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine, as_declared
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadItem, Result, is_one_of, nullable
 from lakefs_gc_assets.errors import EngineFault
+from lakefs_gc_assets.spark import work_names
+from lakefs_gc_assets.spark.work_names import name_of, renamed
 
 WITH_FUNCTION = 1024 * 1024
 """Maximum bytes of work that is pickled with the tasks' function; Spark would broadcast more."""
@@ -192,18 +195,30 @@ def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
     if isinstance(rows, DriverRows):
         return DriverRows(rows.spark, HERE.map_batches(rows.rows, change, schema))
     declared = nullable(schema)
-    return _then(_mapped(rows), lambda batches: as_declared(change(batches), declared), from_arrow_schema(declared))
+
+    def declared_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return as_declared(change(batches), declared)
+
+    return _then(_mapped(rows), renamed(declared_batches, change), from_arrow_schema(declared))
 
 
 @where_each_is
 def map_each(rows: Rows, change: ChangeBatch, schema: StructType) -> Rows:
     """Applies `change` to each batch of rows, in the task that reads them."""
-    return _then(_mapped(rows), lambda batches: map(change, batches), schema)
+
+    def change_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return map(change, batches)
+
+    return _then(_mapped(rows), renamed(change_each, change), schema)
 
 
 def _then(rows: Mapped, change: ChangeBatches, schema: StructType) -> Mapped:
     before = rows.change
-    return replace(rows, change=lambda batches: change(before(batches)), schema=schema)
+
+    def both(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return change(before(batches))
+
+    return replace(rows, change=renamed(both, before, change), schema=schema)
 
 
 @where_each_is
@@ -217,8 +232,8 @@ def where(rows: Rows, holds: Holds) -> Rows:
         return DriverRows(rows.spark, HERE.where(rows.rows, holds))
     if isinstance(rows, Reading):
         read = rows.read
-        return replace(rows, read=lambda item: map(kept, read(item)))
-    return map_each(rows, kept, schema_of(rows))
+        return replace(rows, read=renamed(lambda item: map(kept, read(item)), read, holds))
+    return map_each(rows, renamed(kept, holds), schema_of(rows))
 
 
 def _mapped(rows: Rows) -> Mapped:
@@ -247,7 +262,8 @@ def select(rows: Rows, *columns: str) -> Rows:
         return replace(rows, rows=HERE.select(rows.rows, *columns))
     if isinstance(rows, Reading):
         read, schema = rows.read, pa.schema([rows.schema.field(column) for column in columns])
-        return replace(rows, read=lambda item: (batch.select(columns) for batch in read(item)), schema=schema)
+        selected = renamed(lambda item: (batch.select(columns) for batch in read(item)), read)
+        return replace(rows, read=selected, schema=schema)
     if isinstance(rows, Mapped):
         schema = StructType([rows.schema[column] for column in columns])
         return map_each(rows, lambda batch: batch.select(columns), schema)
@@ -318,7 +334,8 @@ def _read_together(frames: Sequence[Reading]) -> Reading:
         raise ValueError(f"frames with other columns have no union: {[each.schema.names for each in frames]}")
     groups = [[(number, item) for item in group] for number, each in enumerate(frames) for group in each.groups]
     reads = [each.read for each in frames]
-    return Reading(frames[0].spark, groups, lambda numbered: reads[numbered[0]](numbered[1]), schema)
+    read = renamed(lambda numbered: reads[numbered[0]](numbered[1]), work_names.together(map(name_of, reads)))
+    return Reading(frames[0].spark, groups, read, schema)
 
 
 def session_of(rows: Rows) -> SparkSession:
@@ -365,14 +382,14 @@ def _dealt(rows: Reading) -> Mapped:
                 "a task was ended before it had its work, or Spark gave it none. Nothing was made; run again"
             )
 
-    return Mapped(dealt, items, from_arrow_schema(rows.schema))
+    return Mapped(dealt, renamed(items, read), from_arrow_schema(rows.schema))
 
 
 def deal(spark: SparkSession, table: pa.Table, count: int) -> Reading:
     """The rows of a table, distributed to `count` tasks in adjacent slices; sent as bytes, not as Spark's rows."""
     bounds = [table.num_rows * number // count for number in range(count + 1)]
     groups = [[as_stream(table.slice(start, end - start))] for start, end in pairwise(bounds)]
-    return Reading(spark, groups, lambda stream: of_stream(stream).to_batches(), nullable(table.schema))
+    return Reading(spark, groups, _rows_of_stream, nullable(table.schema))
 
 
 def as_stream(table: pa.Table) -> bytes:
@@ -389,6 +406,11 @@ def as_stream(table: pa.Table) -> bytes:
 def of_stream(stream: bytes | pa.Buffer) -> pa.Table:
     """The rows of a stream from `as_stream`."""
     return pa.ipc.open_stream(stream).read_all()
+
+
+def _rows_of_stream(stream: bytes) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = of_stream(stream).to_batches()
+    return batches
 
 
 def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -413,12 +435,26 @@ def _of_streams(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from of_stream(stream.as_buffer()).to_batches()
 
 
-def collect(dataframe: DataFrame) -> pa.Table:
-    """Collects the rows of a DataFrame in the driver."""
-    if _HAS_ARROW:
-        return dataframe.toArrow()
-    frame: Any = dataframe
-    batches, schema = frame._collect_as_arrow(), to_arrow_schema(dataframe.schema)
+def functions_of(rows: Rows) -> str:
+    """Names of the functions that the last tasks of the rows run."""
+    if isinstance(rows, United):
+        return work_names.together(map(functions_of, rows.frames))
+    if isinstance(rows, Mapped | Reading):
+        return name_of(rows.change if isinstance(rows, Mapped) else rows.read)
+    return "rows"
+
+
+def collect(dataframe: DataFrame, functions: str = "rows") -> pa.Table:
+    """Collects the rows of a DataFrame in the driver.
+
+    Args:
+        functions: names of the functions that its tasks run, for jobs that have no better name.
+    """
+    with work_names.shown(dataframe.sparkSession, functions):
+        if _HAS_ARROW:
+            return dataframe.toArrow()
+        frame: Any = dataframe
+        batches, schema = frame._collect_as_arrow(), to_arrow_schema(dataframe.schema)
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
 
@@ -440,4 +476,4 @@ def in_background(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
     The exit waits for the work too.
     """
     with ThreadPoolExecutor(1, "background") as threads:
-        yield threads.submit(work).result
+        yield threads.submit(copy_context().run, work).result

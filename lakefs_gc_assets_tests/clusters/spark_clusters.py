@@ -73,14 +73,19 @@ def standalone(folder: Path, environments: Sequence[Mapping[str, str]] = ({}, {}
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """Starts a Spark Connect server with a local master; yields its address."""
+def connect_server(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Starts a Spark Connect server with a local master; yields its address.
+
+    Args:
+        more: further properties of its application.
+    """
     server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     properties = {
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": "0",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
+        **more,
     }
     given = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
     arguments = [*server, *given, "--master", "local[2]", "spark-internal"]

@@ -144,10 +144,16 @@ def _figures(report: Report) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_spark_connect(sample_runs: SampleRuns, tmp_path: Path) -> None:
-    with clusters.connect_server(tmp_path) as address:
-        assert "clean: deleted" in sample_runs.run("clean", {"remote": address})
+    events, lines = clusters.EventLog(tmp_path / "events"), []
+    with clusters.connect_server(tmp_path, events.properties) as address:
+        assert "clean: deleted" in sample_runs.run("clean", {"remote": address}, reported=lines.append)
         sample_runs.require_collected()
         again = sample_runs.run("optimized", {"remote": address})
         assert "optimized: nothing to delete" in again
         assert "0 slices" in again and "0 ranges read" in again
         sample_runs.require_collected()
+    run_id = next(line for line in lines if line.startswith("run ")).split()[1].rstrip(":")
+    tags = [job["Properties"]["spark.job.tags"] for job in events.read("SparkListenerJobStart")]
+    of_run = [text for text in tags if f"sample {run_id}" in text]
+    assert any("store_df: list " in text for text in of_run)
+    assert all("store_df: " in text or "committed_df: " in text or "candidates: " in text for text in of_run)

@@ -6,7 +6,7 @@ code compare the addresses: a Python object for each would take several times th
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
@@ -304,6 +304,10 @@ class LocalEngine:
         except Exception as error:
             done.set_exception(error)
         yield done.result
+
+    def name_work(self, work: str, run: str = "") -> AbstractContextManager[None]:
+        """Does nothing: this engine shows no work."""
+        return nullcontext()
 
 
 def as_declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:

@@ -211,6 +211,16 @@ class Engine(Protocol[R]):
         """
         ...
 
+    def name_work(self, work: str, run: str = "") -> AbstractContextManager[None]:
+        """Names the work until the exit, for an engine that shows its work to users. It changes no result.
+
+        Args:
+            work: name of a step if `run` is given; otherwise of an action of the step, such as "list 20 parts". It
+                replaces the name of the action around it.
+            run: repository and id of the run.
+        """
+        ...
+
 
 UPLOAD_DURATION = timedelta(days=7)
 """Extra age before parts of uploads may go: an upload may be under way for days."""

@@ -364,7 +364,7 @@ def write_task(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function that stores a task's rows and yields one row (WRITTEN) per file."""
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = FileWriter(open_store(), folder, schema)
         for batch in batches:
             if batch.num_rows:
@@ -373,7 +373,7 @@ def write_task(
         if files:
             yield pa.record_batch([[json.dumps(entries(file)) for file in files]], schema=WRITTEN)
 
-    return write
+    return write_files
 
 
 def frame_files(written: pa.Table) -> tuple[FrameFile, ...]:
@@ -442,7 +442,7 @@ def reader(
         damaged: called for each unreadable file, whose rows are then skipped; by default such a file is an error.
     """
 
-    def read(group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
+    def read_frame(group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
         with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
             for file in group:
                 try:
@@ -452,7 +452,7 @@ def reader(
                         raise
                     damaged(damage)
 
-    return read
+    return read_frame
 
 
 def rows_of_files(

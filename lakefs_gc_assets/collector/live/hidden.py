@@ -360,7 +360,7 @@ def _clear_one(
     read = References.from_step(step, repository).head_entries(
         references.select_ranges_by_size(step, of_heads, sizes), sizes
     )
-    with engine.cached(read, at_most=sys.maxsize) as entries:
+    with engine.name_work("find hidden staged entries"), engine.cached(read, at_most=sys.maxsize) as entries:
         if not (questions := _count_by_size(engine, entries, weights)):
             yield Cleared(candidates)
             return

@@ -132,7 +132,8 @@ class References(Generic[R]):
         if not files:
             return RangeRecords(RANGES.empty_table())
         ranges = self.engine.distinct(self.of_groups(files, ranges_of, RANGES, tasks))
-        return RangeRecords.of_rows(self.engine.collect(ranges))
+        with self.engine.name_work(f"read ranges of {counted(len(files), 'metadata files')}"):
+            return RangeRecords.of_rows(self.engine.collect(ranges))
 
     def of_groups(
         self,
@@ -211,7 +212,7 @@ class References(Generic[R]):
         """
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
-        def read(packed: bytes) -> Iterator[pa.RecordBatch]:
+        def read_ranges(packed: bytes) -> Iterator[pa.RecordBatch]:
             writers = {folder.kind.name: folder.writer() for folder in into}
             with read_ahead(opener.open(), live_files.files_of(packed)) as store:
                 files = LiveFiles(store, namespace, window_size, writers.get(SIZES.name))
@@ -220,7 +221,7 @@ class References(Generic[R]):
             for writer in writers.values():
                 writer.put()
 
-        return self.engine.read([[packed] for packed in live_files.pack(ranges, self.tasks)], read, schema)
+        return self.engine.read([[packed] for packed in live_files.pack(ranges, self.tasks)], read_ranges, schema)
 
     def of_metadata_files(self, names: Sequence[str]) -> R:
         """The addresses of all ranges among the files of the metadata folder (LIVE), distinct within each range."""
@@ -246,10 +247,10 @@ class References(Generic[R]):
     def _each(self, table: Callable[[LiveFiles, Item], pa.Table]) -> Callable[[Item], Iterator[pa.RecordBatch]]:
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
-        def read(item: Item) -> Iterator[pa.RecordBatch]:
+        def read_metadata(item: Item) -> Iterator[pa.RecordBatch]:
             yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
 
-        return read
+        return read_metadata
 
 
 def read_each_once(table: Callable[[LiveFiles, Item], pa.Table], files: LiveFiles, names: Sequence[Item]) -> pa.Table:

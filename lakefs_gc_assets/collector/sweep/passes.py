@@ -469,7 +469,10 @@ def sweep_once(
     again = engine.among_exactly(find_live_again(step, samples), remaining)
     # After the recheck has read the inputs: storing them later changes nothing any more.
     require_inputs(step, candidates)
-    with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
+    with (
+        engine.name_work(f"recheck and delete {counted(left, 'candidates')}"),
+        engine.cached(engine.distinct(engine.select(again, "address")), left) as live,
+    ):
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
         garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)
         tasks = _tasks_of_rate(step)

@@ -376,7 +376,8 @@ def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tupl
     files: list[FrameFile] = []
     while parts:
         groups = [[group] for group in spread(parts, tasks)]
-        answers = step.engine.collect(step.engine.read(groups, work, _ANSWER))
+        with step.engine.name_work(f"list {counted(len(parts), 'parts')} of the store"):
+            answers = step.engine.collect(step.engine.read(groups, work, _ANSWER))
         files += frame_files(answers.filter(pc.is_valid(answers.column("file"))))
         rests = map(json.loads, answers.column("rest").drop_null().to_pylist())
         parts = tuple(piece for rest in rests for piece in cut(Rest(**{**rest, "part": Part(**rest["part"])})))

@@ -156,7 +156,7 @@ def choose_candidates(
         columns: schema of the candidates.
         clear: excludes candidates as `clear_hidden` does; not called without candidates.
     """
-    with engine.cached(unreferenced, at_most) as rows:
+    with engine.name_work("subtract live addresses"), engine.cached(unreferenced, at_most) as rows:
         reasons = count_reasons(engine, rows)
         unkept = engine.select(engine.where_among(rows, "kept", (None,)), *columns.names)
         eligible = engine.hold(unkept, reasons.eligible)

@@ -6,7 +6,7 @@ It passes the same contract, and is slow. Simulations compare exact results with
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -189,6 +189,10 @@ class ReferenceEngine:
     def cached(self, rows: Rows, at_most: int) -> Iterator[Rows]:
         made = rows.tasks()
         yield Rows(rows.schema, lambda: made)
+
+    def name_work(self, work: str, run: str = "") -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
 
     @contextmanager
     def in_background(self, work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
