@@ -278,7 +278,11 @@ class SparkEngine:
 
     @contextmanager
     def cached(self, rows: Rows, at_most: int) -> Iterator[Rows]:
-        """Rows for several uses: the driver collects them if they are few; else Spark caches them until the exit."""
+        """Rows for several uses: the driver collects them if they are few; else Spark caches them until the exit.
+
+        If nothing bounds their number, Spark computes and counts them first. Otherwise each later join of a few rows
+        would take `spark.sql.shuffle.partitions` tasks, because Spark never merges the last partitions of cached rows.
+        """
         if isinstance(rows, DriverRows):
             with HERE.cached(rows.rows, at_most) as made:
                 yield DriverRows(rows.spark, made, rows.empty)
@@ -286,7 +290,13 @@ class SparkEngine:
             yield self.table(self.collect(rows))
         else:
             with tasks.persisted(dataframe_of(rows)) as kept:
-                yield kept
+                few = tasks.count(kept, tasks.functions_of(rows)) <= LOCAL_ROWS
+                if few:
+                    held = self.table(self.collect(kept))
+                else:
+                    yield kept
+            if few:
+                yield held
 
     def in_background(self, work: Callable[[], Result]) -> AbstractContextManager[Callable[[], Result]]:
         """Runs a piece of the driver's work in another thread."""

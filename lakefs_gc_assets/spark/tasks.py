@@ -423,10 +423,16 @@ def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
     schema = from_arrow_schema(table.schema)
     if _HAS_ARROW:
         return spark.createDataFrame(pa.Table.from_batches(filled, table.schema), schema)
-    streams = [(as_stream(pa.Table.from_batches([batch])),) for batch in filled]
-    # Spark sends at most 128 MB to a task, so each task gets one batch.
+    streams = [(as_stream(pa.Table.from_batches([piece])),) for batch in filled for piece in _pieces(batch)]
+    # Spark sends at most 128 MB to a task, so each task gets one piece.
     dealt = spark.createDataFrame(spark.sparkContext.parallelize(streams, max(1, len(streams))), "rows binary")
     return dealt.mapInArrow(_of_streams, schema)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in slices of about _PIECE bytes; a slice has at least one row."""
+    rows = max(1, batch.num_rows * _PIECE // max(1, batch.nbytes))
+    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 def _of_streams(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -456,6 +462,12 @@ def collect(dataframe: DataFrame, functions: str = "rows") -> pa.Table:
         frame: Any = dataframe
         batches, schema = frame._collect_as_arrow(), to_arrow_schema(dataframe.schema)
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def count(dataframe: DataFrame, functions: str) -> int:
+    """Number of rows, without a way through Python."""
+    with work_names.shown(dataframe.sparkSession, functions):
+        return dataframe.count()
 
 
 @contextmanager

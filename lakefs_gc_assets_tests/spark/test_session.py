@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark import accumulators
+from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import ConfigurationError, SparkNotStarted
@@ -428,3 +429,31 @@ def test_the_gateway_and_the_accumulators_say_nothing_of_a_java_that_is_gone(
             server.handle_error(socket.socket(), "")
     said = capsys.readouterr().err
     assert "another one" in said and "EOFError" not in said and "ConnectionResetError" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "address"),
+    [
+        ("spark.ui.reverseProxyUrl", "https://spark.example/", "https://spark.example/proxy/{}/jobs/"),
+        ("spark.yarn.historyServer.address", "history:18080", "http://history:18080/history/{}/jobs/"),
+    ],
+)
+def test_the_address_of_jobs_is_that_of_the_proxy_or_the_history_server(
+    spark: SparkSession, name: str, value: str, address: str
+) -> None:
+    if not hasattr(spark, "_jsc"):
+        pytest.skip("Spark Connect tells no address")
+    context = spark.sparkContext
+    assert spark_session.ui_address(spark) is None, "its UI is off"
+    context._conf.set(name, value)
+    try:
+        assert spark_session.ui_address(spark) == address.format(context.applicationId)
+    finally:
+        context._conf._jconf.remove(name)  # type: ignore[union-attr]
+
+
+def test_a_session_that_was_not_started_has_no_address() -> None:
+    def make() -> Any:
+        raise AssertionError("it is started")
+
+    assert spark_session.ui_address(spark_session.on_demand(make)) is None

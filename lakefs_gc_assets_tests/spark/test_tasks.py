@@ -279,3 +279,18 @@ def test_queries_of_two_threads_give_each_its_own_rows(spark: SparkSession) -> N
         own = [numbers(first) for first in range(5000, 10000, 1000)]
         found = [*others(), *own]
         assert [number for each in found for number in each] == list(range(10000))
+
+
+def test_an_older_spark_gets_a_large_table_of_the_driver_in_several_tasks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(spark, "_jsc"):
+        pytest.skip("Spark Connect has no partitions to look at")
+    monkeypatch.setattr(tasks, "_HAS_ARROW", False)
+    monkeypatch.setattr(tasks, "_PIECE", 1000)
+    texts = pa.table({"text": [f"{number:0996}" for number in range(8)]})
+
+    dealt = tasks.of_table(spark, texts)
+
+    assert dealt.rdd.getNumPartitions() == 8
+    assert tasks.collect(dealt).column("text").to_pylist() == texts.column("text").to_pylist()
