@@ -17,9 +17,9 @@ from lakefs_gc_assets.settings import Configuration
 SECRET = "do-not-show-me"
 
 WHOLE_RUNS = (HISTORY, SWEEPS)
+"""Assets without partitions: each event is about a whole run."""
 BESIDE = ("repository_check", "retention_forecast", "stale_branches")
 """Assets that jobs report, and that are no part of a run."""
-"""Assets without partitions: each event is about a whole run."""
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_the_sensor_of_a_report_launches_the_job_that_makes_this_report_and_all_
 
     for identifier in ("one", "two"):
         sensor = both.get_sensor_def(f"follow_deleted_report_{identifier}")
-        made = both.resolve_job_def(sensor.job_name).asset_layer.executable_asset_keys
+        made = both.resolve_job_def(str(sensor.job_name)).asset_layer.executable_asset_keys
         watched = dg.AssetSelection.assets([identifier, "deleted_report"]).upstream()
         assert made == watched.resolve(both.resolve_asset_graph())
 

@@ -144,7 +144,7 @@ def _figures(report: Report) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_spark_connect(sample_runs: SampleRuns, tmp_path: Path) -> None:
-    events, lines = clusters.EventLog(tmp_path / "events"), []
+    events, lines = clusters.EventLog(tmp_path / "events"), list[str]()
     with clusters.connect_server(tmp_path, events.properties) as address:
         assert "clean: deleted" in sample_runs.run("clean", {"remote": address}, reported=lines.append)
         sample_runs.require_collected()
