@@ -223,6 +223,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=config.relax.relaxed)
         settings, _ = launching.settle(collector.configuration.collection, policy, permit, Flow(config.flow))
         opened = open_run(context.instance, collector, Flow(config.flow), permit, config.windows)
+        launching.use_ticket(context.instance, context.run_tags)
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
         if collector.configuration.collection.sweep and not settings.sweep:

@@ -164,19 +164,23 @@ def find(
 
 
 def issue_ticket(instance: dg.DagsterInstance, repository: str, permit: Permit) -> dict[str, str]:
-    """Tags by which the jobs open_run and purge find a permit, until a run with these tags has succeeded."""
+    """Tags by which the jobs open_run and purge find a permit, until `use_ticket`."""
     ticket = secrets.token_urlsafe(16)
     return {TICKET_TAG: ticket, PERMIT_TAG: _signed(instance, permit, "ticket", repository, ticket)}
 
 
 def find_ticket(instance: dg.DagsterInstance, repository: str, given: Mapping[str, str]) -> Permit | None:
-    """The permit for the ticket in a Dagster run's tags; None without a ticket, or if it was used.
-
-    Any user of the UI can read these tags, and launch a run with them.
-    """
+    """The permit for the ticket in a Dagster run's tags; None without a ticket, or if it was used."""
     permit = _verified(instance, given, "ticket", repository, given.get(TICKET_TAG, ""))
-    used = dg.RunsFilter(tags={TICKET_TAG: given.get(TICKET_TAG, "")}, statuses=[dg.DagsterRunStatus.SUCCESS])
-    return None if permit is None or instance.get_runs(used, limit=1) else permit
+    used = cursor_key("used ticket", given.get(TICKET_TAG, ""))
+    return None if permit is None or instance.daemon_cursor_storage.get_cursor_values({used}) else permit
+
+
+def use_ticket(instance: dg.DagsterInstance, given: Mapping[str, str]) -> None:
+    """Invalidates a ticket, since any user of the UI can read its tags and launch a run with them."""
+    # Not by the state of runs: a run with the ticket can fail or be deleted, and would leave it valid.
+    if given.get(TICKET_TAG):
+        instance.daemon_cursor_storage.set_cursor_values({cursor_key("used ticket", given[TICKET_TAG]): "used"})
 
 
 def _signed(instance: dg.DagsterInstance, permit: Permit, *purpose: str) -> str:

@@ -202,6 +202,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             return
         ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
         launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
+        launching.use_ticket(context.instance, context.run_tags)
         tally = Tally(PurgeFate.PURGED)
         purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
         for copy in tally.counted(purged):
