@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -224,6 +226,15 @@ def test_the_sensor_of_a_report_launches_the_job_that_makes_this_report_and_all_
         made = both.resolve_job_def(str(sensor.job_name)).asset_layer.executable_asset_keys
         watched = dg.AssetSelection.assets([identifier, "deleted_report"]).upstream()
         assert made == watched.resolve(both.resolve_asset_graph())
+
+
+def test_a_code_location_imports_no_libraries_of_stores() -> None:
+    code = (
+        "import sys; from lakefs_gc_assets.definitions import defs; defs().get_repository_def()\n"
+        "print({'boto3', 'dagster_aws', 'google.auth', 'azure.core', 'lakefs_sdk'} & sys.modules.keys())"
+    )
+    loading = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert loading.stdout == "set()\n"
 
 
 def test_the_configuration_file_is_used_and_its_secrets_are_not_shown(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -15,7 +14,6 @@ from lakefs_gc_assets.defs import assets, automation, checks, history, jobs, mai
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Configuration
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import emr
@@ -71,6 +69,7 @@ def build_all(repositories: Sequence[Loaded], clock: Clock, extensions: Sequence
 def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extension]) -> dg.Definitions:
     settings, launch = loaded.configuration.automation, loaded.configuration.launch
     added = [define(names, loaded) for define in extensions]
+    tags = {REPOSITORY_TAG: names.identifier[:_TAG_LENGTH], **loaded.configuration.tags}
     opening = jobs.open_run_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
     sweep_within = timedelta(days=settings.sweep_within_days)
@@ -95,7 +94,12 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
         of_one_op.append(emr.collect_job(names, loaded))
     return dg.Definitions(
         assets=dg.map_asset_specs(
-            partial(_owned, loaded.configuration, names),
+            # For searches in a catalog of many assets.
+            lambda spec: spec.replace_attributes(
+                group_name=names.qualified("garbage_collection"),
+                owners=[*spec.owners, *loaded.configuration.owners],
+                tags={**tags, **spec.tags},
+            ),
             [
                 *earlier,
                 deleted_report,
@@ -124,10 +128,3 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
             names.qualified("frames"): frame_io_manager(names),
         },
     )
-
-
-def _owned(configuration: Configuration, names: Names, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Puts an asset into the repository's group, and adds owners and tags, for searches in a catalog of many assets."""
-    tags = {REPOSITORY_TAG: names.identifier[:_TAG_LENGTH], **configuration.tags, **spec.tags}
-    group = names.qualified("garbage_collection")
-    return spec.replace_attributes(group_name=group, owners=[*spec.owners, *configuration.owners], tags=tags)
