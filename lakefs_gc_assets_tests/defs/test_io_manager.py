@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -26,7 +27,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import io_manager
 from lakefs_gc_assets.defs.assets import _note_cells
 from lakefs_gc_assets.defs.checks import MODELS
@@ -334,10 +335,29 @@ def test_a_type_that_no_frame_can_be_given_as_is_refused(consumed: Consumed) -> 
     assert "candidates cannot be loaded as" in said and "pyspark.sql.DataFrame, pyarrow.Table, pandas.DataFrame" in said
 
 
-def test_the_example_of_the_documentation(consumed: Consumed) -> None:
-    (example,) = (block.text for block in fenced(OWN_PROJECT.read_text()) if block.language == "python")
+def example_of(word: str) -> dict[str, Any]:
+    """The names of the one example of the documentation that has a word."""
+    (example,) = (
+        block.text for block in fenced(OWN_PROJECT.read_text()) if block.language == "python" and word in block.text
+    )
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(example, OWN_PROJECT, "exec"), names)  # noqa: S102
+    return names
+
+
+def test_the_example_of_merged_definitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lakefs-gc.yaml"
+    file.write_text("repository: repo\nstore: {resource: s3}\n")
+    monkeypatch.setenv(CONFIGURATION_VARIABLE, str(file))
+
+    merged = example_of("merge")["defs"]
+
+    dg.Definitions.validate_loadable(merged)
+    assert {"s3", "pyspark"} <= merged.get_repository_def().get_top_level_resources().keys()
+
+
+def test_the_example_of_an_own_asset(consumed: Consumed) -> None:
+    names = example_of("garbage_by_reason")
 
     result = consumed.materialize(names["garbage_by_reason"])
 
