@@ -68,7 +68,7 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, keys_be
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.incremental import test_checkpoint_base_checkpoint
+from lakefs_gc_assets_tests.collector.incremental import test_checkpoint
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import opened
@@ -677,7 +677,7 @@ class Folder:
 
     def built_on(self) -> tuple[Step[ArrowRows], BaseCheckpoint]:
         """A step of a run whose base left a pending object and a committed address."""
-        step, found = test_checkpoint_base_checkpoint.TestFrames().left(self.opened)
+        step, found = test_checkpoint.TestFrames().left(self.opened)
         left = replace(found.checkpoint, pending=1, sealed_objects=5)
         counts = {**found.report.counts, "branches": 3}
         reports.write(self.store, replace(found.report, commit_source="refs dump", counts=counts, checkpoint=left))

@@ -18,7 +18,7 @@ QUICK_TESTS = (
     "collector/sweep/test_recheck.py",
     "collector/live/test_current.py",
     "collector/test_guards.py",
-    "collector/test_make_step_failing.py",
+    "collector/test_make_step.py",
 )
 LOAD_EVERYTHING = """\
 import importlib, pkgutil, lakefs_gc_assets

@@ -62,7 +62,7 @@ FURTHER_TESTS = {
     "records_json": (
         "collector/records/test_plan.py",
         "collector/records/test_report.py",
-        "collector/frame/test_files_manifest.py",
+        "collector/frame/test_files.py",
     ),
     "restore": ("collector/sweep/test_passes_deletion_move.py",),
     "run": ("collector/test_run_guards.py",),

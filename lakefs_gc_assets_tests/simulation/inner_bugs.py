@@ -19,9 +19,9 @@ from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector import test_guards, test_reporting_checking, test_run_guards
-from lakefs_gc_assets_tests.collector.frame import test_files_manifest, test_files_order
-from lakefs_gc_assets_tests.collector.incremental import test_planning_base_run
+from lakefs_gc_assets_tests.collector import test_guards, test_reporting, test_run_guards
+from lakefs_gc_assets_tests.collector.frame import test_files
+from lakefs_gc_assets_tests.collector.incremental import test_planning
 from lakefs_gc_assets_tests.collector.live import (
     test_facts_of_ranges,
     test_facts_of_ranges_metaranges,
@@ -110,7 +110,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     "order: attempts not compared": TestedBug(
         without_call(files, "require_same_attempt", files.require_safe_order),
         _with(
-            test_files_order.test_frames_of_different_attempts_are_never_combined,
+            test_files.test_frames_of_different_attempts_are_never_combined,
             1,
             partial(replace, run_id="another"),
         ),
@@ -125,7 +125,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "check of candidates: empty live set accepted": TestedBug(
         without_call(guards, "require_live_set", reporting.find_empty_live_set),
-        _with(test_reporting_checking.test_an_empty_live_set_is_reported_where_anything_would_go, 0, 1, True),
+        _with(test_reporting.test_an_empty_live_set_is_reported_where_anything_would_go, 0, 1, True),
     ),
     "records changed after they were written": TestedBug(
         without_call(records_json, "require_digest", records_json.decode),
@@ -133,7 +133,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "manifests changed after they were written": TestedBug(
         without_call(files, "require_digest", Manifest.from_json),
-        test_files_manifest.test_a_manifest_that_was_changed_ends_the_run,
+        test_files.test_a_manifest_that_was_changed_ends_the_run,
     ),
     "manifests that were changed name what expires": TestedBug(
         without_call(records_json, "require_digest", expiring._by_manifest),
@@ -151,7 +151,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "run before whose frames were made again": TestedBug(
         without_call(checkpoint, "require_frames", planning.find, ()),
-        _with_repository(test_planning_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
+        _with_repository(test_planning.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
     ),
 }
 """Seeded bugs by name."""

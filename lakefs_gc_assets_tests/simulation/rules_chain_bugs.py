@@ -2,7 +2,7 @@
 
 docs/evidence/retention-runs.md names them. In a run that reads everything live, all bugs that compare with less are the
 same one: to treat ranges read before as known. Learning expired commits from a server's list fails only if a server
-forgets commits; simulated servers forget none (`collector/incremental/test_checkpoint_expired_since.py`).
+forgets commits; simulated servers forget none (`collector/incremental/test_checkpoint.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set

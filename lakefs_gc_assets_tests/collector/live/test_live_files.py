@@ -33,7 +33,7 @@ from lakefs_gc_assets_tests.collector.written import (
     put_uncommitted,
 )
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes
-from lakefs_gc_assets_tests.lakefs.test_layout_names import SHARDED, USUAL
+from lakefs_gc_assets_tests.lakefs.test_layout import SHARDED, USUAL
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
 

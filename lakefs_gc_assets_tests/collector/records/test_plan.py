@@ -1,18 +1,20 @@
 import json
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.records import plan, records_json, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import records_json, run_folder
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.records_json import read_time, write_time
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
 
@@ -243,3 +245,37 @@ def test_a_name_whose_run_says_something_else_is_refused(store: ObjectStore, cha
     store.put(run_folder.plan(plan.run_id), replace(plan, **changed).to_json())
     with pytest.raises(CorruptFile, match="is not called Monday, or covers other windows"):
         plans.find_named(store, "Monday", WINDOWS)
+
+
+# Approvals.
+
+
+GIVEN = Approval("g4uk6erfnfus73frbnqg", "attempt", "0" * 64, datetime(2026, 11, 21, 12, tzinfo=UTC))
+
+
+def test_is_read_as_it_was_given(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    assert plan.read_approval(store, GIVEN.run_id) is None
+    plan.write_approval(store, GIVEN)
+    assert plan.read_approval(store, GIVEN.run_id) == GIVEN
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format_version": 9}'])
+def test_one_that_cannot_be_read_ends_the_run(tmp_path: Path, content: bytes) -> None:
+    store = LocalStore(tmp_path)
+    store.put(run_folder.approval(GIVEN.run_id), content)
+    with pytest.raises(CorruptFile, match=r"approval\.json"):
+        plan.read_approval(store, GIVEN.run_id)
+
+
+def test_one_of_another_run_ends_the_run(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    plan.write_approval(store, GIVEN)
+    store.put(run_folder.approval("other"), store.get(run_folder.approval(GIVEN.run_id)))
+    with pytest.raises(CorruptFile) as refused:
+        plan.read_approval(store, "other")
+    assert refused.value.args == (
+        run_folder.approval("other"),
+        "approval",
+        f"it is the approval of run {GIVEN.run_id}",
+    )

@@ -16,20 +16,41 @@ from benchmarks.repositories import make_files
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import STORE_DF, StoredFigures
+from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ListsInOrder
 from lakefs_gc_assets.storage.local import store as local_store
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.opening import StoreOpener, open_store
+from lakefs_gc_assets.storage.s3.inventory import Inventory
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
+from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.servers.s3_server import S3Server
 from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
+from lakefs_gc_assets_tests.simulation.bucket import encrypted, md5
+from lakefs_gc_assets_tests.simulation.clocks import DAY
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
+from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS, RULES, SWEEP
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.playing import deterministic
+from lakefs_gc_assets_tests.simulation.run_requests import Asked
+from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
+from lakefs_gc_assets_tests.simulation.stored_results import addresses
+from lakefs_gc_assets_tests.simulation.world import World
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID
+from lakefs_gc_assets_tests.storage.s3 import inventories
+from lakefs_gc_assets_tests.storage.s3.inventories import Version
 
-__all__ = ["bucket", "s3_server"]
+__all__ = ["bucket", "replaying", "s3_server"]
 
 BORN = datetime(2026, 11, 1, tzinfo=UTC)
 CUTOFF = BORN + timedelta(days=9)
@@ -190,3 +211,152 @@ def test_roots_and_foreign_folders_are_listed_in_pieces_too_and_other_windows_ar
 
 def test_nothing_is_no_file(opener: StoreOpener) -> None:
     assert stored(opener, large=1000).manifest.files == ()
+
+
+# Expired objects.
+
+
+CONTENT = b"encrypted"
+NAMED = md5(b"the ETag of what was copied")
+"""The checksum that a copy keeps: it looks like the MD5 of its content, but is not."""
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """A scene with a bucket in which a KMS key encrypts some objects."""
+    with remembering(), deterministic(2):
+        yield Scene(World.from_setup(replace(KINDS["committed"].setup, etags="foreign")))
+
+
+def put(scene: Scene, path: str, content: bytes, checksum: str = "") -> Entry:
+    """Stages an object on main whose MD5 the store reports."""
+    world = scene.world
+    while encrypted(key := world.issue(world.servers.servers[0])[0]):
+        pass
+    world.bucket.put_data(key, content)
+    entry = Entry(key, 1, len(content), checksum or md5(content))
+    world.repository.stage(world.repository.branches["main"], path, entry)
+    return entry
+
+
+def test_the_checksum_of_an_entry_is_no_etag_of_the_store(scene: Scene) -> None:
+    """A copy is in a live and in an expired range, which both state the checksum that it keeps.
+
+    Another copy, which only the expired range has, is staged over it. By this checksum the server lists no change.
+    """
+    put(scene, "a", CONTENT, NAMED)
+    replaced = put(scene, "b", CONTENT, NAMED)
+    for number in range(4):
+        put(scene, f"d/{number}", b"another %d" % number)
+    scene.do((("commit_now", (0, 0, 0)),))
+    scene.do((("delete", (0, 1)), ("commit_now", (0, 0, 0))))
+    assert "b" not in scene.world.repository.visible(scene.world.repository.branches["main"])
+    scene.world.pass_time(10 * DAY)
+    scene.world.repository.rules = RULES
+    garbage = replaced.address
+    scene.world.repository.stage(scene.world.repository.branches["main"], "a", replaced)
+    assert not [*scene.world.repository.changes(scene.world.repository.branches["main"])]
+
+    assert scene.start(SWEEP, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
+
+    assert garbage in addresses(scene.store, scene.reported.run_id, "store_df")
+    assert garbage not in addresses(scene.store, scene.reported.run_id, "candidates")
+
+
+# Listings from an inventory.
+
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> PlainRuns:
+    return replaying("small", deletes="overlay", max_candidate_share=1, sweep=True)
+
+
+def reported(runs: PlainRuns, created: datetime) -> str:
+    """Writes an inventory of the current objects in two files; returns the folder of the reports."""
+    repository = runs.repository
+    location = repository.namespace.location
+    listed = pa.Table.from_batches(repository.store.list("")).to_pylist()
+    versions = [
+        Version(location.key + row["key"], row["size"], row["last_modified"], row["etag"], True, False)
+        for row in listed
+    ]
+    bucket = open_store(repository.opener.settings, Namespace.parse(f"s3://{location.bucket}"))
+    folder = f"{location.key}inventories/daily/"
+    half = len(versions) // 2
+    files = [versions[:half], versions[half:]]
+    inventories.write(bucket, folder, "Parquet", files, created=created, sourceBucket=location.bucket)
+    return f"s3://{location.bucket}/{folder}"
+
+
+def collected(runs: PlainRuns, flow: Flow = Flow.CLEAN) -> Report:
+    opened = runs.open(flow)
+    result = runs.make(opened)
+    assert result.success, result.failures
+    return runs.report(opened.run_id)
+
+
+class TestTheCutoff:
+    """A report is trusted for objects older than it by the margin and the skew."""
+
+    @staticmethod
+    def planned(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: plans.Plan, created: datetime) -> plans.Plan:
+        """The plan with a report made at this moment, which is trusted for objects 30 hours older."""
+        (folder / "repository").mkdir(exist_ok=True)
+        opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repository/")
+        found = Inventory(opener, "s3://reports/manifest.json", created, "", True, (), ())
+        monkeypatch.setattr(planning, "open_inventory", lambda *arguments: found)
+        opened = opened_by(opener, inventory="s3://reports/", inventory_margin_hours=30)
+        return planning.with_inventory(opened, plan)
+
+    @pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.UNIFIED])
+    def test_is_the_margin_and_the_skew_before_the_report(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow
+    ) -> None:
+        plan = replace(PLAN, flow=flow, clock_skew_seconds=1800)
+        found = self.planned(tmp_path, monkeypatch, plan, plan.cutoff + timedelta(seconds=2.5))
+        assert found.cutoff == (plan.cutoff + timedelta(seconds=2.5) - 30.5 * HOUR).replace(microsecond=0)
+        assert found.inventory == "s3://reports/manifest.json"
+
+    def test_is_the_plans_where_that_is_earlier(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        plan = replace(PLAN, flow=Flow.CLEAN, clock_skew_seconds=1800)
+        assert self.planned(tmp_path, monkeypatch, plan, plan.cutoff + 31 * HOUR).cutoff == plan.cutoff
+
+    @pytest.mark.parametrize("flow", [Flow.OPTIMIZED, Flow.COMMITTED])
+    def test_of_a_run_that_does_not_look_at_every_object_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow
+    ) -> None:
+        plan = replace(PLAN, flow=flow)
+        assert self.planned(tmp_path, monkeypatch, plan, plan.cutoff - HOUR) == plan
+
+
+def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: PlainRuns) -> None:
+    runs.settings["inventory"] = reported(runs, runs.clock.moment - HOUR)
+    first = collected(runs)
+    plan = plans.read(runs.repository.store, first.run_id)
+    assert plan.inventory is not None and plan.inventory.startswith(runs.settings["inventory"])
+    garbage = truth_classes("small")["unreferenced"] - {"data/stray-1/s0"}
+    assert set(runs.addresses(first.run_id, "candidates")) == garbage
+    assert first.counts["deleted"] == len(garbage)
+    of_class = {kind: amounts["STANDARD"]["objects"] for kind, amounts in first.storage_classes.items()}
+    assert of_class == {kind: first.counts[kind] for kind in ("listed", "candidates")}
+
+    runs.clock.moment += HOUR
+    again = collected(runs)
+    assert (again.counts["candidates"], again.counts["deleted"]) == (0, 0)
+
+    runs.clock.moment += HOUR
+    optimized = collected(runs, Flow.OPTIMIZED)
+    assert (optimized.flow, optimized.base_run, optimized.why_clean) == ("optimized", again.run_id, None)
+    assert plans.read(runs.repository.store, optimized.run_id).inventory is None
+
+
+def test_what_an_inventory_may_lack_or_misstate_is_kept(runs: PlainRuns) -> None:
+    created = runs.server.recorded_at + HOUR
+    runs.settings |= {"inventory": reported(runs, created), "inventory_margin_hours": 30}
+    report = collected(runs)
+    assert report.cutoff == (created - 31 * HOUR).replace(microsecond=0)
+    assert (report.counts["candidates"], report.counts["deleted"]) == (0, 0)
+    assert report.counts["listed"] > 0

@@ -15,7 +15,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.inventory import open_inventory
-from lakefs_gc_assets_tests.lakefs.test_layout_names import SIZES
+from lakefs_gc_assets_tests.lakefs.test_layout import SIZES
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.servers.s3_server import S3Server

@@ -1,18 +1,77 @@
-"""If-None-Match and If-Match: conditional writes and reads."""
-
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import md5
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from hypothesis import given
+from hypothesis import strategies as st
 from lakefs_sdk.exceptions import ApiException
 
+from lakefs_gc_assets.extensions.playground.embedded.http import Request, Response, part_of
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients, faults
 from lakefs_gc_assets_tests.extensions.playground.embedded.clients import models
+
+_CONTENT = bytes(range(10))
+
+
+def _answers(wanted: str, content: bytes = _CONTENT) -> tuple[Response, Response]:
+    get, head = (Request(method, "/", {}, {"range": wanted}, b"") for method in ("GET", "HEAD"))
+    size = {"Content-Length": str(len(content))}
+    return part_of(get, Response(200, content)), part_of(head, Response(200, headers=size))
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.binary(max_size=10))
+def test_first_and_last_are_both_within(first: int, last: int, content: bytes) -> None:
+    body, head = _answers(f"bytes={first}-{last}", content)
+    assert head.status == body.status
+    if last < first:
+        assert (body.status, body.body) == (200, content)
+    elif first >= len(content):
+        assert (body.status, body.headers["Content-Range"]) == (416, f"bytes */{len(content)}")
+    else:
+        assert (body.status, body.body) == (206, content[first : last + 1])
+        assert head.headers["Content-Length"] == str(len(body.body))
+        assert head.headers["Content-Range"] == body.headers["Content-Range"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "expected"),
+    [
+        ("bytes=7-", 206, _CONTENT[7:]),
+        ("bytes=-3", 206, _CONTENT[-3:]),
+        ("bytes=-30", 206, _CONTENT),
+        ("bytes=-0", 416, b""),
+        ("", 200, _CONTENT),
+        ("bytes=-", 200, _CONTENT),
+        ("bytes=x-3", 200, _CONTENT),
+        ("bytes=0-1,3-4", 200, _CONTENT),
+        ("lines=0-1", 200, _CONTENT),
+    ],
+)
+def test_open_ends_and_what_is_no_range(wanted: str, status: int, expected: bytes) -> None:
+    body, head = _answers(wanted)
+    assert (body.status, body.body, head.status) == (status, expected, status)
+
+
+def test_lakefs_sdk_reads_parts_by_link_and_asks_for_their_size(server: EmbeddedServer) -> None:
+    objects = clients.sdk(server).objects_api
+    clients.upload(server, "a", b"content")
+    for presign in (False, True):
+        assert objects.get_object("repo", "main", "a", range="bytes=1-2", presign=presign) == b"on"
+    head = objects.head_object_with_http_info("repo", "main", "a", range="bytes=1-2")
+    assert (head.status_code, head.headers["Content-Length"]) == (206, "2")
+    with pytest.raises(ApiException) as error:
+        objects.get_object("repo", "main", "a", range="bytes=70-")
+    assert error.value.status == 416
+
+
+# Conditions of requests.
 
 
 def _status(call: Callable[..., Any], *arguments: Any, **named: Any) -> int:
@@ -115,3 +174,58 @@ def test_content_that_a_reader_has_is_not_sent_again(server: EmbeddedServer) -> 
         assert _status(s3.head_object, Bucket="repo", Key="main/a", IfNoneMatch=quoted) == status
         expected = 200 if status == 304 else 412
         assert _status(s3.get_object, Bucket="repo", Key="main/a", IfMatch=quoted) == expected
+
+
+# Faults.
+
+
+_REPOSITORY = "/repositories/repo"
+
+
+def test_throttled_and_failing_answers_come_as_often_as_asked(server: EmbeddedServer) -> None:
+    faults.switch_on(server, faults.Fault("throttled", "/repositories/repo$", times=2))
+    faults.switch_on(server, faults.Fault("failing", "/branches", method="GET", status=503, times=1, after=1))
+    assert [clients.call(server, "GET", _REPOSITORY)[0] for _ in range(3)] == [429, 429, 200]
+    assert [clients.call(server, "GET", _REPOSITORY + "/branches")[0] for _ in range(3)] == [200, 503, 200]
+
+
+def test_a_failing_call_may_have_been_carried_out(server: EmbeddedServer) -> None:
+    faults.switch_on(server, faults.Fault("failing", "/branches", method="POST", acts=True))
+    body = {"name": "side", "source": "main"}
+    assert clients.call(server, "POST", _REPOSITORY + "/branches", body)[0] == 500
+    assert clients.call(server, "GET", _REPOSITORY + "/branches/side")[0] == 200
+
+
+def test_a_slow_answer_takes_its_time(server: EmbeddedServer) -> None:
+    faults.switch_on(server, faults.Fault("slow", "/repo$", seconds=0.3))
+    start = time.monotonic()
+    assert clients.call(server, "GET", _REPOSITORY)[0] == 200
+    assert time.monotonic() - start >= 0.3
+
+
+def test_a_truncated_answer_ends_halfway(server: EmbeddedServer) -> None:
+    faults.switch_on(server, faults.Fault("truncated", "/repo$"))
+    with pytest.raises(IncompleteRead):
+        clients.call(server, "GET", _REPOSITORY)
+    assert clients.call(server, "GET", _REPOSITORY)[0] == 200
+
+
+def test_faults_are_switched_on_and_off_over_http(server: EmbeddedServer) -> None:
+    fault = {"kind": "failing", "path": "/repo$", "times": None, "status": 502}
+    assert clients.call(server, "POST", "/_embedded/faults", fault)[0] == 204
+    assert [clients.call(server, "GET", _REPOSITORY)[0] for _ in range(3)] == [502] * 3
+    assert clients.call(server, "DELETE", "/_embedded/faults")[0] == 204
+    assert clients.call(server, "GET", _REPOSITORY)[0] == 200
+    assert clients.call(server, "POST", "/_embedded/faults", {"kind": "strange"})[0] == 400
+    assert clients.call(server, "POST", "/_embedded/faults", fault, authorization="Basic bm86bm8=")[0] == 401
+
+
+def test_answers_carry_the_date_of_the_clock(server: EmbeddedServer) -> None:
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+    from urllib.request import urlopen
+
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    server.clock.set(moment)
+    with urlopen(f"{server.url}/_health") as answer:
+        assert abs((parsedate_to_datetime(answer.headers["Date"]) - moment).total_seconds()) < 5

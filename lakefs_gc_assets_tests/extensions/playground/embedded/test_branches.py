@@ -1,0 +1,436 @@
+"""A server that compacts staging: its listings, and runs over the metaranges that compaction leaves."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakefs_sdk.exceptions import ApiException
+
+from lakefs_gc_assets.cli.common import open_repository
+from lakefs_gc_assets.collector import explain
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded import repositories
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.extensions.playground.embedded.clients import models
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Between
+
+DAYS = timedelta(days=1)
+OBJECTS = "/repositories/repo/branches/main/objects"
+RULES = {"default_retention_days": 5, "branches": []}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server with a committed object, ten days old; its clock stays at that time."""
+    with EmbeddedServer(tmp_path, routes=routes.ROUTES) as started, started.clock.at(datetime.now(UTC) - 10 * DAYS):
+        clients.repository(started)
+        clients.upload(started, "lasting", b"lasting")
+        clients.commit(started, "first")
+        yield started
+
+
+def compact(server: EmbeddedServer) -> str:
+    """Compacts the branch main; returns its new base metarange."""
+    return routes.compact(server.core, repositories.get(server.core, "repo"), "main")
+
+
+def delete(server: EmbeddedServer, path: str) -> None:
+    assert clients.call(server, "DELETE", OBJECTS, path=path)[0] == 204
+
+
+def shown(server: EmbeddedServer) -> dict[str, str]:
+    """The address of each path of the branch."""
+    results = clients.call(server, "GET", "/repositories/repo/refs/main/objects/ls")[1]["results"]
+    for each in results:
+        answer = clients.call(server, "GET", "/repositories/repo/refs/main/objects/stat", path=each["path"])[1]
+        assert answer["physical_address"] == each["physical_address"]
+    return {each["path"]: each["physical_address"].partition("repo/")[2] for each in results}
+
+
+def changes(server: EmbeddedServer) -> dict[str, str]:
+    results = clients.call(server, "GET", "/repositories/repo/branches/main/diff")[1]["results"]
+    return {each["path"]: each["type"] for each in results}
+
+
+def reset(server: EmbeddedServer, kind: str, path: str = "") -> None:
+    body = {"type": kind, "path": path} if path else {"type": kind}
+    assert clients.call(server, "PUT", "/repositories/repo/branches/main", body)[0] == 204
+
+
+def collected(
+    server: EmbeddedServer,
+    settings: Mapping[str, bool],
+    flow: Flow = Flow.CLEAN,
+    between: Between = lambda name: None,
+) -> Report:
+    """One sweep now, with some settings of the section `collection`."""
+    given = demo.configuration(server, "repo")
+    changed = {"sweep": True, "max_candidate_share": 1.0, **settings}
+    loaded = Loaded(given.model_copy(update={"collection": given.collection.model_copy(update=changed)}), {})
+    with server.clock.at(datetime.now(UTC)):
+        return ArrowRuns(loaded, between=between).collect(flow)
+
+
+class TestTheServer:
+    def test_shows_the_same_before_and_after(self, server: EmbeddedServer) -> None:
+        clients.upload(server, "a", b"one")
+        clients.upload(server, "b", b"two")
+        delete(server, "lasting")
+        before = shown(server), changes(server)
+        assert before[1] == {"a": "added", "b": "added", "lasting": "removed"}
+        first = compact(server)
+        assert (shown(server), changes(server)) == before
+        delete(server, "a")
+        clients.upload(server, "lasting", b"again")
+        assert shown(server).keys() == {"b", "lasting"}
+        assert changes(server) == {"b": "added", "lasting": "changed"}
+        assert compact(server) != first
+        assert changes(server) == {"b": "added", "lasting": "changed"}
+        staged = shown(server)
+        clients.commit(server, "second")
+        assert (shown(server), changes(server)) == (staged, {})
+
+    def test_takes_back_what_was_compacted(self, server: EmbeddedServer) -> None:
+        committed = shown(server)
+        clients.upload(server, "d/a", b"one")
+        clients.upload(server, "d/b", b"two")
+        clients.upload(server, "lasting", b"changed")
+        compact(server)
+        reset(server, "object", "lasting")
+        assert changes(server) == {"d/a": "added", "d/b": "added"}
+        reset(server, "common_prefix", "d/")
+        assert (shown(server), changes(server)) == (committed, {})
+        clients.upload(server, "c", b"three")
+        compact(server)
+        reset(server, "reset")
+        assert (shown(server), changes(server)) == (committed, {})
+
+
+def hidden_in_base(server: EmbeddedServer) -> str:
+    """An object that only the compacted base holds: another one is staged at its path. Returns its address."""
+    address = clients.upload(server, "tmp", b"compacted")
+    compact(server)
+    clients.upload(server, "tmp", b"staged over it")
+    return address
+
+
+SLOW_UNIFIED = pytest.param(Flow.UNIFIED, marks=pytest.mark.slow)
+NAMED_ALONE = {"keep_unnamed_ranges": False}
+YOUNG = {"keep_old_unnamed_ranges": False}
+
+
+@pytest.mark.parametrize("settings", [{}, NAMED_ALONE, YOUNG], ids=["all", "named alone", "young"])
+@pytest.mark.parametrize("flow", [Flow.CLEAN, SLOW_UNIFIED])
+def test_what_a_compacted_base_holds_is_live_though_the_server_does_not_list_it(
+    server: EmbeddedServer, flow: Flow, settings: dict[str, bool]
+) -> None:
+    address = hidden_in_base(server)
+    clients.call(server, "PUT", "/repositories/repo/settings/gc_rules", RULES)
+    found = collected(server, settings, flow)
+    assert (found.counts["candidates"], found.counts["compacted_bases"]) == (0, 1)
+    assert found.counts["provisional_ranges"] > 0
+    assert any("keep_unnamed_ranges is off" in warning for warning in found.warnings) == (settings == NAMED_ALONE)
+    assert (server.objects_folder / "repo" / address).is_file()
+
+
+@pytest.mark.parametrize("flow", [Flow.OPTIMIZED, pytest.param(Flow.CLEAN, marks=pytest.mark.slow), SLOW_UNIFIED])
+def test_what_a_superseded_base_holds_goes_where_only_young_ranges_count(server: EmbeddedServer, flow: Flow) -> None:
+    address = hidden_in_base(server)
+    clients.call(server, "PUT", "/repositories/repo/settings/gc_rules", RULES)
+    if flow is not Flow.CLEAN:
+        # The facts of a base are not permanent: the next run reads them again.
+        assert collected(server, YOUNG, Flow.CLEAN if flow is Flow.OPTIMIZED else flow).checkpoint is not None
+    compact(server)
+    found = collected(server, YOUNG, flow)
+    assert (found.flow, found.base_run is None) == (flow.value, flow is Flow.CLEAN)
+    assert (found.counts["candidates"], found.counts["deleted"], found.counts["unnamed_ranges"]) == (1, 1, 0)
+    assert not (server.objects_folder / "repo" / address).is_file()
+    assert [clients.call(server, "GET", "/repositories/repo/refs/main/objects", path=p)[0] for p in shown(server)] == [
+        200,
+        200,
+    ]
+
+
+def test_what_a_superseded_base_holds_stays_where_another_repository_may_have_it(server: EmbeddedServer) -> None:
+    hidden_in_base(server)
+    compact(server)
+    found = collected(server, {})
+    assert (found.counts["candidates"], found.counts["unnamed_ranges"] > 0) == (0, True)
+    (warning,) = found.warnings
+    assert "objects of superseded compactions, turn collection.keep_old_unnamed_ranges off" in warning
+    assert "provisional" not in warning
+
+
+def test_a_young_base_that_nothing_names_any_more_counts_until_it_is_old(server: EmbeddedServer) -> None:
+    address = clients.upload(server, "tmp", b"compacted")
+    with server.clock.at(datetime.now(UTC)):
+        compact(server)
+        delete(server, "tmp")
+        compact(server)
+    assert collected(server, YOUNG).counts["candidates"] == 0
+    assert (server.objects_folder / "repo" / address).is_file()
+
+
+@pytest.mark.parametrize("settings", [NAMED_ALONE, YOUNG], ids=["named alone", "young"])
+def test_what_is_compacted_between_mark_and_sweep_stays(server: EmbeddedServer, settings: dict[str, bool]) -> None:
+    """The candidate is staged by its address after the mark, compacted, and hidden by a newer staged object."""
+    address = clients.upload(server, "tmp", b"old")
+    delete(server, "tmp")
+
+    def between(name: str) -> None:
+        if name == "candidates":
+            physical = f"{server.core.blockstore.scheme}repo/{address}"
+            body = {"physical_address": physical, "checksum": "x", "size_bytes": 3}
+            assert clients.call(server, "PUT", OBJECTS, body, path="back")[0] == 201
+            compact(server)
+            clients.upload(server, "back", b"staged over it")
+
+    found = collected(server, settings, between=between)
+    assert (found.counts["candidates"], found.counts["kept_live"], found.counts["deleted"]) == (1, 1, 0)
+    assert (server.objects_folder / "repo" / address).is_file()
+
+
+def test_explain_says_which_branch_was_compacted(server: EmbeddedServer) -> None:
+    address = hidden_in_base(server)
+    with server.clock.at(datetime.now(UTC)):
+        opened = open_repository(Loaded(demo.configuration(server, "repo"), {})).dumping_at_once()
+        found = explain.explain(opened, address)
+        assert [(place.branch, place.path) for place in found.compacted] == [("main", "tmp")]
+        lasting = explain.explain(opened, shown(server)["lasting"])
+    assert (found.uncommitted, found.unnamed, lasting.compacted) == (False, (), ())
+
+
+# Differences.
+
+
+_BRANCHES = "/repositories/repo/branches"
+
+
+def _delete(server: EmbeddedServer, path: str, branch: str) -> None:
+    assert clients.call(server, "DELETE", f"{_BRANCHES}/{branch}/objects", path=path)[0] == 204
+
+
+def _branch(server: EmbeddedServer, name: str) -> None:
+    assert clients.call(server, "POST", _BRANCHES, {"name": name, "source": "main"})[0] == 201
+
+
+def _diverged(server: EmbeddedServer) -> None:
+    for name in ("kept", "same", "ours", "theirs", "both", "ours gone", "theirs gone"):
+        clients.upload(server, name, b"base")
+    clients.commit(server, "base")
+    _branch(server, "side")
+    for branch, own in (("main", "ours"), ("side", "theirs")):
+        clients.upload(server, own, b"changed", branch=branch)
+        clients.upload(server, "same", b"equal", branch=branch)
+        clients.upload(server, "both", branch.encode(), branch=branch)
+        clients.upload(server, f"{own} new", b"new", branch=branch)
+        _delete(server, f"{own} gone", branch)
+        clients.commit(server, branch, branch=branch)
+
+
+def test_three_dots_show_what_a_merge_would_bring_and_two_all_that_differs(server: EmbeddedServer) -> None:
+    _diverged(server)
+    refs = clients.sdk(server).refs_api
+
+    def shown(**more: Any) -> dict[str, str]:
+        return {change.path: change.type for change in refs.diff_refs("repo", "main", "side", **more).results}
+
+    brought = {"theirs": "changed", "both": "conflict", "theirs new": "added", "theirs gone": "removed"}
+    assert shown() == shown(type="three_dot") == brought
+    opposite = {"ours": "changed", "ours new": "removed", "ours gone": "added", "both": "changed"}
+    assert shown(type="two_dot") == brought | opposite
+    with pytest.raises(ApiException) as error:
+        shown(type="four_dot")
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_pages_prefixes_and_groups(server: EmbeddedServer, committed: bool) -> None:
+    source = random.Random(4)
+    paths = sorted({"/".join(source.choices("abc", k=source.randint(1, 4))) for _ in range(40)} | {"é/ü", "a-b/c"})
+    sdk = clients.sdk(server)
+    _branch(server, "side")
+    for path in paths:
+        clients.upload(server, path, b"x", branch="side")
+    if committed:
+        clients.commit(server, "side", branch="side")
+
+    def every(amount: int, **more: str) -> list[str]:
+        found: list[str] = []
+        after = ""
+        while True:
+            if committed:
+                page = sdk.refs_api.diff_refs("repo", "main", "side", amount=amount, after=after, **more)
+            else:
+                page = sdk.branches_api.diff_branch("repo", "side", amount=amount, after=after, **more)
+            assert len(page.results) <= amount
+            found += [change.path for change in page.results]
+            if not page.pagination.has_more:
+                return found
+            after = page.pagination.next_offset
+
+    for amount in (1, 3, 1000):
+        assert every(amount) == paths
+        for prefix in ("", "a", "a/", "a/b/", "nothing"):
+            below = [path for path in paths if path.startswith(prefix)]
+            assert every(amount, prefix=prefix) == below
+            cut = [prefix + "/".join(path[len(prefix) :].split("/")[:1]) for path in below]
+            groups = [name + "/" if path != name else name for path, name in zip(below, cut, strict=True)]
+            assert every(amount, prefix=prefix, delimiter="/") == sorted(set(groups))
+
+
+def test_a_group_has_neither_size_nor_a_change_of_its_own(server: EmbeddedServer) -> None:
+    clients.upload(server, "a/b", b"x")
+    (change,) = clients.sdk(server).branches_api.diff_branch("repo", "main", delimiter="/").results
+    assert (change.type, change.path, change.path_type, change.size_bytes) == (
+        "prefix_changed",
+        "a/",
+        "common_prefix",
+        None,
+    )
+
+
+def test_references_count_back(server: EmbeddedServer) -> None:
+    _diverged(server)
+    merge = "/repositories/repo/refs/side/merge/main"
+    assert clients.call(server, "POST", merge, {"strategy": "source-wins"})[0] == 200
+    clients.upload(server, "kept", b"staged")
+    commits = clients.sdk(server).commits_api
+
+    def message(reference: str) -> str:
+        return str(commits.get_commit("repo", reference).message)
+
+    assert [message(name) for name in ("main~1", "main^", "main^1", "main^2", "main~2", "main^2~1", "main~~")] == [
+        "main",
+        "main",
+        "main",
+        "side",
+        "base",
+        "base",
+        "base",
+    ]
+    assert message("main~0") == message("main^0") == message("main") == message("main@")
+    head = commits.get_commit("repo", "main")
+    assert message(f"{head.id[:12]}~3") == "Repository created"
+    objects = clients.sdk(server).objects_api
+    for reference, content in (("main", b"staged"), ("main@", b"base"), ("main~2", b"base")):
+        assert objects.get_object("repo", reference, "kept") == content
+    for reference in ("main~9", "main^3", "main~x", "none~1", "~1", "@"):
+        with pytest.raises(ApiException) as error:
+            message(reference)
+        assert error.value.status == 404, reference
+
+
+def test_what_is_not_served_is_refused_and_not_ignored(server: EmbeddedServer) -> None:
+    sdk = clients.sdk(server)
+    clients.upload(server, "a", b"x")
+    sdk.refs_api.log_commits("repo", "main", first_parent=False, amount=1)
+    commit = models.CommitCreation(message="m")
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: sdk.refs_api.log_commits("repo", "main", first_parent=True),
+        lambda: sdk.refs_api.log_commits("repo", "main", prefixes=["a"]),
+        lambda: sdk.commits_api.commit("repo", "main", commit, source_metarange="0" * 64),
+    )
+    for call in calls:
+        with pytest.raises(ApiException) as error:
+            call()
+        assert error.value.status == 501
+
+
+def test_a_merge_may_change_nothing_where_that_is_allowed(server: EmbeddedServer) -> None:
+    clients.upload(server, "a", b"x")
+    first = clients.commit(server, "one")
+    _branch(server, "side")
+    refs = clients.sdk(server).refs_api
+    with pytest.raises(ApiException) as error:
+        refs.merge_into_branch("repo", "side", "main")
+    assert error.value.status == 400
+    made = refs.merge_into_branch("repo", "side", "main", models.Merge(allow_empty=True)).reference
+    commit = clients.sdk(server).commits_api.get_commit("repo", made)
+    assert (commit.meta_range_id, commit.parents) == (first["meta_range_id"], [first["id"], first["id"]])
+
+
+# Imports.
+
+
+_IMPORT = "/repositories/repo/branches/main/import"
+
+
+def _import(server: EmbeddedServer, *sources: dict[str, str]) -> dict[str, Any]:
+    status, task = clients.call(server, "POST", _IMPORT, {"paths": list(sources), "commit": {"message": "import"}})
+    assert status == 202
+    server.core.tasks.wait_for_all(30)
+    answer: dict[str, Any] = clients.call(server, "GET", _IMPORT, id=task["id"])[1]
+    return answer
+
+
+@pytest.fixture
+def lake(server: EmbeddedServer) -> EmbeddedServer:
+    """The server, with objects outside its repository."""
+    server.core.blockstore.create("local://lake")
+    for key in ("in/a", "in/deep/b", "in-between", "other"):
+        server.core.blockstore.put("local://lake", key, key.encode())
+    return server
+
+
+def test_a_prefix_and_an_object_are_imported_where_they_lie(lake: EmbeddedServer) -> None:
+    prefix = {"type": "common_prefix", "path": "local://lake/in/", "destination": "got/"}
+    single = {"type": "object", "path": "local://lake/other", "destination": "single"}
+    done = _import(lake, prefix, single)
+    assert (done["completed"], done["ingested_objects"]) == (True, 3)
+    objects = clients.sdk(lake).objects_api
+    found = {item.path: item.physical_address for item in objects.list_objects("repo", "main@").results}
+    assert found == {
+        "got/a": "local://lake/in/a",
+        "got/deep/b": "local://lake/in/deep/b",
+        "single": "local://lake/other",
+    }
+    for path, address in found.items():
+        assert objects.get_object("repo", "main", path) == address.removeprefix("local://lake/").encode()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"type": "common_prefix", "path": "local://none/", "destination": "x"}, "local://none"),
+        ({"type": "object", "path": "local://lake/none", "destination": "x"}, "none"),
+        ({"type": "folder", "path": "local://lake/in/", "destination": "x"}, "'folder'"),
+    ],
+)
+def test_an_import_that_cannot_be_done_says_so_and_commits_nothing(
+    lake: EmbeddedServer, source: dict[str, str], said: str
+) -> None:
+    before = clients.call(lake, "GET", "/repositories/repo/branches/main")
+    done = _import(lake, source)
+    assert not done["completed"]
+    assert said in done["error"]["message"]
+    assert clients.call(lake, "GET", "/repositories/repo/branches/main") == before
+
+
+def test_a_branch_with_changes_is_not_imported_to(lake: EmbeddedServer) -> None:
+    clients.upload(lake, "staged", b"x")
+    done = _import(lake, {"type": "object", "path": "local://lake/other", "destination": "single"})
+    assert "uncommitted changes" in done["error"]["message"]
+
+
+@pytest.mark.parametrize("below", ["", "/data/", "-2/data/x"])
+def test_import_from_own_namespace_is_refused(lake: EmbeddedServer, below: str) -> None:
+    namespace = clients.call(lake, "GET", "/repositories/repo")[1]["storage_namespace"]
+    paths = [{"type": "common_prefix", "path": namespace + below, "destination": "x"}]
+    status, refusal = clients.call(lake, "POST", _IMPORT, {"paths": paths, "commit": {"message": "import"}})
+    assert status == 400
+    assert refusal["message"].endswith(f"in repository namespace ({namespace}) is prohibited: invalid import source")
+
+
+def test_import_of_prefix_around_own_namespace_is_refused(lake: EmbeddedServer) -> None:
+    namespace = clients.call(lake, "GET", "/repositories/repo")[1]["storage_namespace"]
+    paths = [{"type": "common_prefix", "path": namespace[:-1], "destination": "x"}]
+    status, refusal = clients.call(lake, "POST", _IMPORT, {"paths": paths, "commit": {"message": "import"}})
+    assert (status, "contains repository namespace" in refusal["message"]) == (400, True)
