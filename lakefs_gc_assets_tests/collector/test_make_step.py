@@ -43,7 +43,7 @@ from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import made_frames
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer

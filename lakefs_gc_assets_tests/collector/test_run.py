@@ -69,8 +69,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.incremental import test_checkpoint
-from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import opened
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page

@@ -23,8 +23,7 @@ from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
-from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES, made_step
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.test_make_step import MINUTE, OneProcess, process

@@ -29,9 +29,7 @@ from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
-from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD
-from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said, scripted
-from lakefs_gc_assets_tests.lakefs.api.talking import FixedClock
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import GOOD, FixedClock, Scripted, refused, said, scripted
 from lakefs_gc_assets_tests.runs import planted
 from lakefs_gc_assets_tests.servers.stores import local_store
 

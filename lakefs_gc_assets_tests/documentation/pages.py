@@ -1,7 +1,10 @@
 """The pages of the documentation: their code blocks, commands and settings."""
 
+import ast
+import io
 import re
 import shlex
+import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,19 @@ from pydantic import ValidationError
 
 from lakefs_gc_assets.configuration_file import REPOSITORIES
 from lakefs_gc_assets.settings import Configuration, Settings
+
+
+def doc_strings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Docstrings, and strings that document an attribute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
+
+
+def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    """The tokens of a module."""
+    return tokenize.generate_tokens(io.StringIO(text).readline)
+
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets_tests.documentation.sources import doc_strings, tokens
+from lakefs_gc_assets_tests.documentation.pages import doc_strings, tokens
 
 PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 EXTENSIONS = PACKAGE / "extensions"

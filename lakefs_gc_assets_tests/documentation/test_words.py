@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets_tests.documentation.pages import DOCS
-from lakefs_gc_assets_tests.documentation.sources import doc_strings, tokens
+from lakefs_gc_assets_tests.documentation.pages import DOCS, doc_strings, tokens
 
 PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Generic, Self, TypeVar
 
 _DEAD = "dies"
@@ -202,3 +202,24 @@ def _history(came_from: dict[Hashable, tuple[Hashable, Moment] | None], key: Has
         key, moment = before
         moments.append(moment)
     return moments[::-1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One scenario.
+
+    Attributes:
+        title: its name on the page.
+        says: its description, in a sentence or two.
+        holds: True if no history may end in a problem; otherwise one must.
+    """
+
+    title: str
+    says: str
+    scenario: Scenario[Any]
+    holds: bool = False
+
+    @cached_property
+    def found(self) -> Exploration:
+        """Result of the explorer."""
+        return explore(self.scenario)

@@ -13,8 +13,7 @@ have ended, one more run leaves no garbage. The last cases change one step of th
 from dataclasses import dataclass, field
 from functools import partial
 
-from lakefs_gc_assets_tests.rejected_designs.case import Case
-from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Scenario, Steps, alone, step
+from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Case, Scenario, Steps, alone, step
 from lakefs_gc_assets_tests.rejected_designs.lake import Entry, Lake, missing
 
 TITLE = "Collection offline"

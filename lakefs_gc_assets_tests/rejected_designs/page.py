@@ -13,8 +13,7 @@ from lakefs_gc_assets_tests.rejected_designs import (
     staging_references,
     token_states,
 )
-from lakefs_gc_assets_tests.rejected_designs.case import Case
-from lakefs_gc_assets_tests.rejected_designs.explorer import Exploration
+from lakefs_gc_assets_tests.rejected_designs.explorer import Case, Exploration
 
 PAGE = Path(__file__).parents[2] / "docs/evidence/rejected-designs.md"
 DESIGNS: tuple[ModuleType, ...] = (staged_path, reference_counter, staging_references, token_states, no_copies)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from lakefs_gc_assets_tests.rejected_designs.case import Case
-from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Scenario, Steps, step
+from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Case, Scenario, Steps, step
 from lakefs_gc_assets_tests.rejected_designs.lake import Entry, Lake, missing
 
 TITLE = "A reference counter in object metadata"

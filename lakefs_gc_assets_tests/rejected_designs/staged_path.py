@@ -8,8 +8,7 @@ commit. No check at its beginning helps, and the store offers none at its end.
 from dataclasses import dataclass, field
 from functools import partial
 
-from lakefs_gc_assets_tests.rejected_designs.case import Case
-from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Scenario, Steps, World, step
+from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Case, Scenario, Steps, World, step
 
 TITLE = "Staged data on a defined path"
 

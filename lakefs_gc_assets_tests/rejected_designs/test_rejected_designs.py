@@ -13,8 +13,7 @@ from lakefs_gc_assets_tests.rejected_designs import (
     staging_references,
     token_states,
 )
-from lakefs_gc_assets_tests.rejected_designs.case import Case
-from lakefs_gc_assets_tests.rejected_designs.explorer import every_problem, explore, replay
+from lakefs_gc_assets_tests.rejected_designs.explorer import Case, every_problem, explore, replay
 from lakefs_gc_assets_tests.rejected_designs.page import MODULES, PAGE, render
 
 _ALL = [

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from lakefs_gc_assets_tests.rejected_designs.case import Case
-from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Scenario, Steps, alone, step
+from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Case, Scenario, Steps, alone, step
 from lakefs_gc_assets_tests.rejected_designs.lake import Entry, Lake, missing
 
 TITLE = "Staging token states"

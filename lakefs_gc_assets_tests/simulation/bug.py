@@ -15,6 +15,13 @@ from lakefs_gc_assets.collector.live.references import Unnamed
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
 
+
+def replace(until: ExitStack, owner: object, name: str, replacement: object) -> None:
+    """Replaces an attribute of the module or class itself until the stack is closed."""
+    until.callback(setattr, owner, name, vars(owner)[name])
+    setattr(owner, name, replacement)
+
+
 Replacement = tuple[object, str, object]
 """A module or class of the product, the name of an attribute, and its replacement."""
 ArrowStep = Step[ArrowRows]

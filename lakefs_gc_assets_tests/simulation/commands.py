@@ -16,13 +16,12 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.bucket import BucketView, address_of, is_back
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Killed, Run, Watch, WatchedRepository, open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
-from lakefs_gc_assets_tests.simulation.quarantine import address_of, is_back
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 

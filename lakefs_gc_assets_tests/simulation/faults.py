@@ -14,8 +14,7 @@ from functools import cache
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults, distinct
-from lakefs_gc_assets_tests.simulation.fault_expectations import Whole
-from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS, Kind
+from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS, Kind, Whole
 from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.run_requests import LOCK_EXPIRY
 from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene, require_well

@@ -8,9 +8,9 @@ delicate.
 import random
 from collections.abc import Callable, Sequence
 
-from lakefs_gc_assets_tests.simulation.calls import CALLS_OF_ALL
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.playing import History, Step
+from lakefs_gc_assets_tests.simulation.processes import CALLS_OF_ALL
 from lakefs_gc_assets_tests.simulation.run_requests import MARK_VALID
 from lakefs_gc_assets_tests.simulation.world import START, Setup
 

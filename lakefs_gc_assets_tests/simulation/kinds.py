@@ -9,7 +9,7 @@ from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.guard_bugs import HISTORY_BUGS
-from lakefs_gc_assets_tests.simulation.other_repository_bugs import AROUND_BUGS
+from lakefs_gc_assets_tests.simulation.hidden_bugs import AROUND_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
 from lakefs_gc_assets_tests.simulation.rules_chain_bugs import COMMITTED_CHAIN_BUGS, RULES_CHAIN_BUGS

@@ -23,8 +23,8 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets_tests.simulation.bug import replace
 from lakefs_gc_assets_tests.simulation.collecting import Run
-from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.stored_results import addresses, addresses_of_files, stored_rows
 
 _WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])

@@ -25,12 +25,12 @@ from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets_tests.simulation import other_writers, versioning, writers
 from lakefs_gc_assets_tests.simulation import rule_changes as ruling
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
+from lakefs_gc_assets_tests.simulation.bug import replace
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.final_runs import Kind, Quiet
 from lakefs_gc_assets_tests.simulation.observing import observing
-from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.repository import Refused

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,15 +17,12 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.simulation.bucket import BucketView
-from lakefs_gc_assets_tests.simulation.calls import CALLS, is_of
+from lakefs_gc_assets_tests.simulation.bucket import BucketView, address_of, is_back
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import Killed, Reached, Run, Watch
-from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation, refuse_change
 from lakefs_gc_assets_tests.simulation.purging import purge
-from lakefs_gc_assets_tests.simulation.quarantine import address_of, is_back
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.restoring import put_back
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
@@ -33,6 +31,82 @@ from lakefs_gc_assets_tests.simulation.run_requests import ASKED, LOCK_EXPIRY, M
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.stored_results import addresses, exists, heads_marked
 from lakefs_gc_assets_tests.simulation.world import World
+
+SWEEPING = "sweeping: "
+"""Prefix of patterns that match only calls of a run's last step."""
+CALLS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        "list_level data/",
+        "prepare_uncommitted",
+        "diff|branches",
+        "start_refs_dump",
+        "refs_dump",
+        "get _lakefs/[0-9a-f]{64}",
+        "stat",
+        "delete (?!_lakefs/retention/gc/uncommitted/)",
+        "put_if_absent",
+        "retention_rules",
+        "start_prepare_commits|prepare_commits_task|prepare_commits$",
+        # Listing and mark read this file too. A sweep reads it first, before all its other work.
+        f"{SWEEPING}get _lakefs/retention/gc/uncommitted/restored.json",
+    )
+)
+CALLS_OF_ALL = 9
+"""Number of leading patterns whose calls runs of every flow make."""
+
+
+def is_of(kind: re.Pattern[str], call: str, *, sweeping: bool) -> bool:
+    """True if a call is of a kind.
+
+    Args:
+        sweeping: True if the run is at its last step.
+    """
+    return bool(kind.match(call) or (sweeping and kind.match(SWEEPING + call)))
+
+
+class Coroutine:
+    """Runs a function in its own thread, never at the same time as the thread that resumes it."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._mine, self._theirs = threading.Lock(), threading.Lock()
+        self._mine.acquire()
+        self._theirs.acquire()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._started = False
+        self.ended = False
+        self.error: BaseException | None = None
+
+    def _run(self) -> None:
+        self._mine.acquire()
+        try:
+            self._function()
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._theirs.release()
+
+    def resume(self) -> None:
+        """Runs the function until it suspends itself or ends."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
+        self._mine.release()
+        self._theirs.acquire()
+        if self.ended:
+            self._thread.join()
+
+    def suspend(self) -> None:
+        """Waits until the function is resumed. Called by the function itself."""
+        self._theirs.release()
+        self._mine.acquire()
+
+    @property
+    def inside(self) -> bool:
+        """True if the caller is the function itself."""
+        return threading.current_thread() is self._thread
+
 
 _CALL_SECONDS = 0.05
 _YEAR_4000 = 64_060_588_800

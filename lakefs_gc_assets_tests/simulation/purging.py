@@ -10,12 +10,11 @@ from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.bucket import BucketView, address_of, is_back
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Reached, Run, Watch, open_repository
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, refuse_change
-from lakefs_gc_assets_tests.simulation.quarantine import address_of, is_back
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World

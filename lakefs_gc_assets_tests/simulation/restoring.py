@@ -4,11 +4,10 @@ from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.bucket import BucketView, address_of, in_quarantine
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.quarantine import address_of, in_quarantine
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import versioning
-from lakefs_gc_assets_tests.simulation.calls import CALLS
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import ARGUMENTS, LEAST_STEPS, Maker
 from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MIN_AGES, MOVE, WINDOWS, History, Step
+from lakefs_gc_assets_tests.simulation.processes import CALLS
 from lakefs_gc_assets_tests.simulation.world import Setup
 
 _ARGUMENTS = ARGUMENTS | {

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
-from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation, Watched
 from lakefs_gc_assets_tests.simulation.retention_by_count import (
@@ -32,6 +31,66 @@ from lakefs_gc_assets_tests.simulation.retention_by_count import (
     kept_by_true_times,
 )
 from lakefs_gc_assets_tests.simulation.server_answers import effective_dates
+
+Window = Callable[[str | None], float]
+"""Seconds that a replaced head of a branch stays. None stands for a line that no branch continues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A commit that was a head until another one replaced it; None for the last of a line."""
+
+    commit: str
+    replaced_by: str | None = None
+
+
+@dataclass
+class HeadsLog:
+    """The line of work that led to each commit, ending with the commit itself.
+
+    Attributes:
+        shown: the head that each branch shows.
+    """
+
+    lines: dict[str, tuple[Head, ...]] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
+
+    def look(self, heads: Mapping[str, str]) -> None:
+        """Records the heads that branches show now. Two changes of one branch between two looks count as one."""
+        for branch, commit in heads.items():
+            if commit not in self.lines:
+                before = self.shown.get(branch)
+                replaced = () if before is None else (*self.lines[before][:-1], Head(before, commit))
+                self.lines[commit] = (*replaced, Head(commit))
+        self.shown = dict(heads)
+
+    def stays_until(
+        self, heads: Mapping[str, str], commits: Collection[str], window: Window, date: Callable[[str], float]
+    ) -> dict[str, float]:
+        """Until when each commit stays, if nothing changes; seconds since 1970.
+
+        Args:
+            heads: the branches that count.
+            commits: the known commits; a line that goes on in an unknown commit counts as not continued.
+            date: returns when a commit was made.
+        """
+        until = dict.fromkeys(heads.values(), math.inf)
+
+        def replaced(commit: str, moment: float) -> None:
+            until[commit] = max(until.get(commit, -math.inf), moment)
+
+        continued = {head.commit for commit in commits for head in self.lines[commit][:-1]}
+        walks: list[tuple[str | None, str]] = list(heads.items())
+        walks += [(None, commit) for commit in commits if commit not in continued and commit not in heads.values()]
+        for branch, last in walks:
+            seconds = window(branch)
+            for head in self.lines[last]:
+                if head.replaced_by is not None:
+                    replaced(head.commit, date(head.replaced_by) + seconds)
+                elif branch is None:
+                    replaced(last, date(last) + seconds)
+        return until
+
 
 CLOCKS_APART = 15 * MINUTE
 YOUNG = 24 * HOUR

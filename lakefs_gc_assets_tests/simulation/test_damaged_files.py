@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from lakefs_gc_assets_tests.simulation.damaged_files import DAMAGE_BUGS, Damaged, class_of, damages, play
-from lakefs_gc_assets_tests.simulation.damaged_histories import play_damaged
+from lakefs_gc_assets_tests.simulation.damaged_files import DAMAGE_BUGS, Damaged, class_of, damages, play, play_damaged
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
 from lakefs_gc_assets_tests.simulation.final_runs import Kind as HistoryKind

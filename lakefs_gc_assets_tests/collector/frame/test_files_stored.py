@@ -21,8 +21,7 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.faults import from_worker
 from lakefs_gc_assets.spark.tasks import dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, frame_of_rows
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, frame_of_rows, made_step, opened_by
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.servers.s3_server import S3Server
 from lakefs_gc_assets_tests.servers.stores import bucket, s3_server

@@ -38,7 +38,7 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import found_live, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, SEALED, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import IDS as RUN_IDS
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range

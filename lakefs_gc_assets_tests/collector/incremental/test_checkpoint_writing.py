@@ -51,8 +51,13 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, LISTED_FIGURES
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import (
+    CANDIDATE_FIGURES,
+    COMMITTED_FIGURES,
+    LISTED_FIGURES,
+    made_step,
+    opened_by,
+)
 from lakefs_gc_assets_tests.collector.past_runs import DAY, SEALED, began, ended
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live

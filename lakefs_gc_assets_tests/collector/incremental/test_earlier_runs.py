@@ -57,8 +57,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 from lakefs_gc_assets_tests.collector.universe.test_subtraction import place_old

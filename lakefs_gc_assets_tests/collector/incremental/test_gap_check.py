@@ -38,8 +38,9 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     LISTED_FIGURES,
     UNCOMMITTED_FIGURES,
     frame_of_rows,
+    made_step,
+    opened_by,
 )
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients

@@ -25,7 +25,7 @@ from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets_tests.collector.made_frames import made_step
 from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 

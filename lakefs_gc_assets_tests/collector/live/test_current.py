@@ -37,7 +37,7 @@ from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, Object
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi

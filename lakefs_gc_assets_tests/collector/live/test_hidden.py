@@ -19,7 +19,7 @@ from lakefs_gc_assets.lakefs.api.models import ObjectStats
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
 

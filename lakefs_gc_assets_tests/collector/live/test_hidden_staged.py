@@ -23,7 +23,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage import interface
-from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets_tests.collector.made_frames import made_step
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replays
 from lakefs_gc_assets_tests.spark.frame_rows import listed

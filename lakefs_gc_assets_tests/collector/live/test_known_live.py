@@ -31,7 +31,7 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import found_live, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
 from lakefs_gc_assets_tests.runs.made_ranges import range_records

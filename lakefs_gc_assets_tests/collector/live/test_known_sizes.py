@@ -23,7 +23,7 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import IDS, NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import Staged, put_range

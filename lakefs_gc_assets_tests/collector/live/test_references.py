@@ -15,7 +15,7 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
 from lakefs_gc_assets_tests.collector.retention.test_commits import LINE
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
 from lakefs_gc_assets_tests.replay.server import ReplayServer

@@ -28,7 +28,7 @@ from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
-from lakefs_gc_assets_tests.collector.made_steps import opened_by
+from lakefs_gc_assets_tests.collector.made_frames import opened_by
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, opened, page
 from lakefs_gc_assets_tests.collector.written import put_uncommitted
 from lakefs_gc_assets_tests.replay.server import ReplayServer

@@ -58,7 +58,7 @@ from lakefs_gc_assets.spark import faults
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
-from lakefs_gc_assets_tests.collector.made_steps import opened_by
+from lakefs_gc_assets_tests.collector.made_frames import opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, opened
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW as SCRIPTED_NOW

@@ -38,8 +38,7 @@ from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Obje
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, UNCOMMITTED_FIGURES
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, UNCOMMITTED_FIGURES, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as RUN_NOW
 from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi

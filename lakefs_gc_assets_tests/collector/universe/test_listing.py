@@ -28,8 +28,7 @@ from lakefs_gc_assets.storage.interface import ListsInOrder
 from lakefs_gc_assets.storage.local import store as local_store
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.s3.inventory import Inventory
-from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, made_step, opened_by
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes

@@ -28,8 +28,9 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     LISTED_FIGURES,
     UNCOMMITTED_FIGURES,
     frame_of_rows,
+    made_step,
+    opened_by,
 )
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying

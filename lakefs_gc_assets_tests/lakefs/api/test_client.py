@@ -20,9 +20,17 @@ from lakefs_gc_assets.lakefs.api.models import (
     RefsDump,
     RetentionRules,
 )
-from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
-from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
-from lakefs_gc_assets_tests.lakefs.api.talking import NOW, FixedClock, settings, talking
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import (
+    GOOD,
+    NOW,
+    FixedClock,
+    Scripted,
+    ask,
+    refused,
+    said,
+    settings,
+    talking,
+)
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import folder_of, needs_recordings, recorded_and_made
 

@@ -9,9 +9,16 @@ import pytest
 from lakefs_gc_assets.errors import LakeFSError, ServerUnavailable
 from lakefs_gc_assets.lakefs.api.models import RefsDump
 from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, refusal
-from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
-from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
-from lakefs_gc_assets_tests.lakefs.api.talking import KEY_ID, SECRET, talking
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import (
+    GOOD,
+    KEY_ID,
+    SECRET,
+    Scripted,
+    ask,
+    refused,
+    said,
+    talking,
+)
 
 OPTIONAL = {
     ("repository", "read_only"),

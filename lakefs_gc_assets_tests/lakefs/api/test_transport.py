@@ -26,9 +26,18 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.lakefs.api import transport
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.waits import Waits
-from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD
-from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said, scripted
-from lakefs_gc_assets_tests.lakefs.api.talking import KEY_ID, SECRET, FixedClock, settings, talking
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import (
+    GOOD,
+    KEY_ID,
+    SECRET,
+    FixedClock,
+    Scripted,
+    refused,
+    said,
+    scripted,
+    settings,
+    talking,
+)
 from lakefs_gc_assets_tests.servers import private_authority
 
 

@@ -1,11 +1,16 @@
 """Collections that delete while several clients upload, copy, rename, link, commit and reset."""
 
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
+from lakefs_sdk.exceptions import ApiException
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import report
@@ -15,10 +20,162 @@ from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet, ServerSettings
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded.clients import models
 from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
-from lakefs_gc_assets_tests.extensions.playground.embedded.working_clients import Worker
+
+_PATHS = 12
+_PAUSE = 0.05
+
+
+@dataclass
+class Worker:
+    """One user.
+
+    `staged` and `committed` are the expected branch contents, `commits` the contents of each commit, by path.
+    """
+
+    server: EmbeddedServer
+    repository: str
+    branch: str
+    rules: str
+    staged: dict[str, bytes | None] = field(default_factory=dict)
+    committed: dict[str, bytes] = field(default_factory=dict)
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.branch)
+        self._sdk: Any = clients.sdk(self.server)
+        self._s3 = clients.s3(self.server)
+        self._sdk.branches_api.create_branch(self.repository, models.BranchCreation(name=self.branch, source="main"))
+
+    def shown(self) -> dict[str, bytes]:
+        """Contents that the branch must show."""
+        return {path: content for path, content in {**self.committed, **self.staged}.items() if content is not None}
+
+    def work(self, ended: threading.Event) -> None:
+        """Repeats random actions until told to stop."""
+        things = [
+            self._upload,
+            self._upload,
+            self._upload_by_gateway,
+            self._upload_again,
+            self._delete,
+            self._copy,
+            self._copy_by_gateway,
+            self._link,
+            self._commit,
+            self._reset,
+        ]
+        while not ended.is_set():
+            self._random.choice(things)()
+            self.steps += 1
+            time.sleep(_PAUSE)
+
+    def _content(self) -> bytes:
+        return f"{self.branch} {self.steps} ".encode() * self._random.randint(1, 40)
+
+    def _path(self) -> str:
+        return f"{self.branch}/{self._random.randrange(_PATHS)}"
+
+    def _any(self) -> str | None:
+        shown = sorted(self.shown())
+        return self._random.choice(shown) if shown else None
+
+    def _put(self, path: str, content: bytes) -> None:
+        self._sdk.objects_api.upload_object(self.repository, self.branch, path, content=content)
+        self.staged[path] = content
+
+    def _upload(self) -> None:
+        self._put(self._path(), self._content())
+
+    def _upload_again(self) -> None:
+        """Uploads the committed content at its path: the server does not list such a staged object."""
+        if self.committed:
+            path = self._random.choice(sorted(self.committed))
+            self._put(path, self.committed[path])
+
+    def _upload_by_gateway(self) -> None:
+        path, content = self._path(), self._content()
+        self._s3.put_object(Bucket=self.repository, Key=f"{self.branch}/{path}", Body=content)
+        self.staged[path] = content
+
+    def _delete(self) -> None:
+        path = self._any()
+        if path is not None:
+            self._sdk.objects_api.delete_object(self.repository, self.branch, path)
+            self.staged[path] = None
+
+    def _copy(self) -> None:
+        source, target = self._any(), self._path()
+        if source is not None and source != target:
+            content = self.shown()[source]
+            body = models.ObjectCopyCreation(src_path=source)
+            self._sdk.objects_api.copy_object(self.repository, self.branch, target, body)
+            self.staged[target] = content
+
+    def _copy_by_gateway(self) -> None:
+        """Renames an object, as S3 clients do."""
+        source, target = self._any(), self._path()
+        if source is not None and source != target:
+            content = self.shown()[source]
+            self._s3.copy_object(
+                Bucket=self.repository,
+                Key=f"{self.branch}/{target}",
+                CopySource={"Bucket": self.repository, "Key": f"{self.branch}/{source}"},
+            )
+            self.staged[target] = content
+            self._s3.delete_object(Bucket=self.repository, Key=f"{self.branch}/{source}")
+            self.staged[source] = None
+
+    def _link(self) -> None:
+        path, content = self._path(), self._content()
+        issued = self._sdk.staging_api.get_physical_address(self.repository, self.branch, path, presign=True)
+        with urlopen(Request(issued.presigned_url, content, method="PUT")) as answer:
+            etag = answer.headers["ETag"].strip('"')
+        if self._random.random() < 0.3:
+            return
+        body = models.StagingMetadata(staging=issued, checksum=etag, size_bytes=len(content))
+        self._sdk.staging_api.link_physical_address(self.repository, self.branch, path, body)
+        self.staged[path] = content
+
+    def _commit(self) -> None:
+        try:
+            made = self._sdk.commits_api.commit(self.repository, self.branch, models.CommitCreation(message="work"))
+        except ApiException as refusal:
+            # The branch equals the last commit.
+            if refusal.status != 400:
+                raise
+        else:
+            self.committed = self.shown()
+            self.commits[made.id] = dict(self.committed)
+        self.staged = {path: content for path, content in self.staged.items() if self.committed.get(path) != content}
+
+    def _reset(self) -> None:
+        if self._random.random() < 0.3:
+            self._sdk.branches_api.reset_branch(self.repository, self.branch, models.ResetCreation(type="reset"))
+            self.staged = {}
+
+    def lost(self) -> list[str]:
+        """Places whose content differs from the written one: on the branch, and in each commit."""
+        found = [
+            f"{self.branch}: {path}"
+            for path, content in self.shown().items()
+            if self._read(self.branch, path) != content
+        ]
+        for commit, held in self.commits.items():
+            found += [f"{commit}: {path}" for path, content in held.items() if self._read(commit, path) != content]
+        return found
+
+    def _read(self, reference: str, path: str) -> bytes | None:
+        try:
+            return bytes(self._sdk.objects_api.get_object(self.repository, reference, path))
+        except ApiException:
+            return None
+
 
 SECONDS = 30
 RUNS = 3

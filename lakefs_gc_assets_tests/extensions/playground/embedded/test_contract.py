@@ -2,9 +2,16 @@ import csv
 import gzip
 import io
 import json
+import random
+import re
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,16 +22,284 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, uploads
-from lakefs_gc_assets_tests.extensions.playground.embedded.contract import (
-    DIFFERENCES,
-    Call,
-    Mapping,
-    Player,
-    read_calls,
-)
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
 from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
+
+_KINDS = (
+    r"[0-9a-f]{64}",
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    r"[0-9a-f]{32}-\d+",
+    r"[0-9a-f]{32}",
+    r"[0-9a-v]{20},[A-Za-z0-9_-]{43}",
+    r"[0-9a-v]{20}",
+    r"GCPC[A-Za-z0-9_-]{20}",
+    r"DR[A-Za-z0-9_-]{20}",
+)
+"""Commits and metaranges, uploads, ETags, issued addresses, names of objects, slices and runs, tasks."""
+_TOKENS = re.compile("|".join(_KINDS))
+_COMMIT_OR_METARANGE = re.compile(r"[0-9a-f]{64}")
+_TIMES = frozenset({"mtime", "creation_date", "update_time", "presigned_url_expiry", ".lakefs.last.import.timestamp"})
+_TOLERANCE_SECONDS = 5
+_LONGEST_POLL_SECONDS = 30
+_POLLS = ("/gc/prepare_commits/status", "/dump", "/import")
+_UNORDERED = frozenset({"branches"})
+
+DIFFERENCES = {
+    "blockstore": "objects lie in a local folder: namespaces and addresses begin with local://<name>/, not with the "
+    "absolute path of the folder as on real local blockstores, so that a collector may sweep",
+    "polls": "background work ends after another number of polls",
+    "deletion": "a deleted repository is gone at once; the real one still answered 409 for some seconds",
+    "schema": "a body that breaks the schema is refused with the first line of the message, without the schema's text",
+    "presigned": "presigned links lead to the embedded server itself, so only their presence is compared",
+    "order": "rules of branches are compared without their order, which is random on real servers",
+    "location": "on a folder the location of uncommitted data has no trailing slash, as on real local blockstores",
+    "unrecorded": "in `wide` most uploads were not recorded, so contents of lists and differences are not compared",
+}
+"""Intended differences, by name, with the reason."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One recorded call and its answer."""
+
+    number: int
+    note: str
+    at: float
+    method: str
+    path: str
+    query: dict[str, Any]
+    body: Any
+    status: int
+    headers: dict[str, str]
+    json: Any
+    text: str | None
+
+
+def read_calls(file: Path) -> list[Call]:
+    calls = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
+        record = json.loads(line)
+        calls.append(
+            Call(
+                number,
+                record["note"] or "",
+                record["at"],
+                record["method"],
+                record["path"],
+                record["query"],
+                record["request_body"],
+                record["status"],
+                record["response_headers"],
+                record.get("response_json"),
+                record.get("response_text"),
+            )
+        )
+    return calls
+
+
+@dataclass
+class Mapping:
+    """Recorded tokens and ours. Each recorded token maps to one of ours; only equal metaranges may share a token."""
+
+    ours: dict[str, str] = field(default_factory=dict)
+    recorded: dict[str, str] = field(default_factory=dict)
+
+    def translate(self, text: str) -> str:
+        """A recorded string in the form that our server expects."""
+        text = text.replace("s3://lakefs/", "local://").replace("s3://external/", "local://external/")
+        return _TOKENS.sub(lambda match: self.ours.get(match[0], match[0]), text)
+
+    def learn(self, recorded: str, own: str) -> bool:
+        """True if two strings are equal except for new tokens, which are then learned."""
+        pattern, tokens, position = "", [], 0
+        recorded = recorded.replace("s3://lakefs/", "local://").replace("s3://external/", "local://external/")
+        for match in _TOKENS.finditer(recorded):
+            known = self.ours.get(match[0])
+            pattern += re.escape(recorded[position : match.start()])
+            pattern += f"({_kind(match[0])})" if known is None else re.escape(known)
+            tokens += [match[0]] if known is None else []
+            position = match.end()
+        found = re.fullmatch(pattern + re.escape(recorded[position:]), own)
+        if found is None:
+            return False
+        for token, value in zip(tokens, found.groups(), strict=True):
+            if self.recorded.get(value, token) != token and not _COMMIT_OR_METARANGE.fullmatch(token):
+                return False
+            self.ours[token] = value
+            self.recorded[value] = token
+        return True
+
+
+@dataclass
+class Player:
+    """Sends recorded calls to a server; `problems` lists the differences of answers."""
+
+    server: EmbeddedServer
+    mapping: Mapping = field(default_factory=Mapping)
+    problems: list[str] = field(default_factory=list)
+    compare_contents: bool = True
+    """False for incomplete recordings: results of lists and differences are then not compared."""
+    played: int = 0
+    allowed: set[str] = field(default_factory=set)
+    """Names of the differences that occurred."""
+
+    def _allow(self, difference: str) -> bool:
+        assert difference in DIFFERENCES
+        self.allowed.add(difference)
+        return True
+
+    def play(self, calls: list[Call]) -> Iterator[Call]:
+        """Plays the calls in order; yields each before it is sent, so that callers can add unrecorded actions."""
+        address = urlsplit(self.server.url).netloc
+        connection = HTTPConnection(address, timeout=30)
+        for position, call in enumerate(calls):
+            if _is_superseded(call, calls[position + 1 : position + 2]):
+                self._allow("polls" if _is_poll(call) else "deletion")
+                continue
+            yield call
+            self.server.clock.set(datetime.fromtimestamp(call.at, UTC))
+            status, headers, body = self._send(connection, call)
+            if status == 202:
+                # Before the clock advances: background work has the time of the call.
+                self.server.core.tasks.wait_for_all(_LONGEST_POLL_SECONDS)
+            give_up = time.monotonic() + _LONGEST_POLL_SECONDS
+            while _is_poll(call) and not _is_finished(body) and _is_finished(json.dumps(call.json).encode()):
+                assert time.monotonic() < give_up, f"{call.path} does not end: {body!r}"
+                self._allow("polls")
+                time.sleep(0.01)
+                status, headers, body = self._send(connection, call)
+            self.compare(call, status, headers, body)
+            self.played += 1
+        connection.close()
+
+    def _send(self, connection: HTTPConnection, call: Call) -> tuple[int, dict[str, str], bytes]:
+        path = quote(self.mapping.translate(call.path), safe="/%")
+        query = {name: self.mapping.translate(str(value)) for name, value in call.query.items()}
+        headers = {}
+        if call.status != 401:
+            headers["Authorization"] = self.server.basic_authorization
+        body: bytes | None = None
+        if isinstance(call.body, str) and (match := re.fullmatch(r"<(\d+) bytes>", call.body)):
+            body = _content(call.json["checksum"], int(match[1]))
+            headers["Content-Type"] = "application/octet-stream"
+        elif call.body is not None:
+            body = json.dumps(self._translated(call.body)).encode()
+            headers["Content-Type"] = "application/json"
+        connection.request(call.method, f"{path}?{urlencode(query)}" if query else path, body, headers)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+
+    def _translated(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.mapping.translate(value)
+        if isinstance(value, dict):
+            return {key: self._translated(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._translated(item) for item in value]
+        return value
+
+    def compare(self, call: Call, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Compares one answer with the recorded one."""
+        where = f"{call.number} [{call.note}] {call.method} {call.path} {call.query}"
+        if status != call.status:
+            self.problems.append(f"{where}: status {status}, recorded {call.status}: {body[:300]!r}")
+            return
+        recorded_type = call.headers.get("Content-Type")
+        if recorded_type != headers.get("Content-Type"):
+            self.problems.append(f"{where}: content type {headers.get('Content-Type')}, recorded {recorded_type}")
+        if "Location" in call.headers and "Location" not in headers:
+            self.problems.append(f"{where}: there is no Location")
+        if call.json is not None:
+            self._compare_json(where, "", call.json, json.loads(body), call)
+        elif call.text is not None and not self.mapping.learn(call.text, body.decode()):
+            self.problems.append(f"{where}: text {body!r}, recorded {call.text!r}")
+
+    def _compare_json(self, where: str, key: str, recorded: Any, own: Any, call: Call) -> None:
+        if key in _TIMES:
+            if type(recorded) is not type(own) or abs(_seconds(recorded) - _seconds(own)) > _TOLERANCE_SECONDS:
+                self.problems.append(f"{where}: {key} is {own!r}, recorded {recorded!r}")
+        elif type(recorded) is not type(own):
+            self.problems.append(f"{where}: {key} is {own!r}, recorded {recorded!r}")
+        elif isinstance(recorded, dict):
+            if recorded.keys() != own.keys():
+                self.problems.append(f"{where}: {key} has {sorted(own)}, recorded {sorted(recorded)}")
+                return
+            for name, value in recorded.items():
+                self._compare_json(where, name, value, own[name], call)
+        elif isinstance(recorded, list):
+            self._compare_list(where, key, recorded, own, call)
+        elif isinstance(recorded, str):
+            self._compare_text(where, key, recorded, own, call)
+        elif recorded != own and not self.compare_contents and key in ("results", "has_more"):
+            self._allow("unrecorded")
+        elif recorded != own:
+            self.problems.append(f"{where}: {key} is {own!r}, recorded {recorded!r}")
+
+    def _compare_list(self, where: str, key: str, recorded: list[Any], own: list[Any], call: Call) -> None:
+        if key in _UNORDERED and self._allow("order"):
+            recorded, own = (sorted(items, key=json.dumps) for items in (recorded, own))
+        if not self.compare_contents and key == "results" and call.path.endswith("/diff"):
+            self._allow("unrecorded")
+            return
+        if len(recorded) != len(own):
+            self.problems.append(f"{where}: {key} has {len(own)} items, recorded {len(recorded)}")
+            return
+        # Branch lists and logs are ordered by name or generation, not by id: compare item by item.
+        for item, our in zip(recorded, own, strict=True):
+            self._compare_json(where, key, item, our, call)
+
+    def _compare_text(self, where: str, key: str, recorded: str, own: str, call: Call) -> None:
+        if key in ("presigned_url", "gc_commits_presigned_url", "presigned_urls"):
+            same = self._allow("presigned") and own.startswith("http://") and recorded.startswith("http://")
+        elif key == "blockstore_type" or key.startswith(("blockstore_namespace", "import_validity")):
+            same = self._allow("blockstore") and recorded.replace("s3", "local") == own
+        elif key == "gc_uncommitted_location":
+            same = self._allow("location") and self.mapping.learn(recorded.rstrip("/"), own)
+        elif key == "message" and call.status == 400 and "\nSchema:" in recorded:
+            same = self._allow("schema") and recorded.partition("\nSchema:")[0] == own
+        elif not self.compare_contents and key == "next_offset":
+            same = self._allow("unrecorded")
+        else:
+            same = self.mapping.learn(recorded, own)
+        if not same:
+            known = self.mapping.translate(recorded)
+            self.problems.append(f"{where}: {key} is {own!r}, recorded {recorded!r}, that is {known!r}")
+
+
+def _kind(token: str) -> str:
+    """The form that our token must also have."""
+    return next(kind for kind in _KINDS if re.fullmatch(kind, token))
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, str) and not value.isdigit():
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", value)).timestamp()
+    return float(value)
+
+
+def _content(checksum: str, size: int) -> bytes:
+    """Bytes of this size, determined by the recorded checksum."""
+    return random.Random(checksum).randbytes(size)
+
+
+def _is_poll(call: Call) -> bool:
+    return call.method == "GET" and call.status == 200 and call.path.endswith(_POLLS)
+
+
+def _is_finished(body: bytes) -> bool:
+    answer = json.loads(body)
+    return bool(answer.get("completed") or answer.get("done"))
+
+
+def _is_superseded(call: Call, following: list[Call]) -> bool:
+    """True if the next recorded call repeats this one because it had to wait."""
+    if not following or (call.method, call.path) != (following[0].method, following[0].path):
+        return False
+    if _is_poll(call):
+        return call.query == following[0].query
+    return call.status == 409 and call.path.endswith("/repositories") and call.body == following[0].body
+
 
 pytestmark = needs_recordings
 _GRAPHS = ("random-dag/11", "random-dag/12", "random-dag/13", "random-dag/14", "merge-dangling")
