@@ -227,8 +227,8 @@ def test_objects_by_their_path_in_lakefs(made: RetainedRepository, explain: Invo
     assert lines(explain("lakefs://repo/main/staged file"))[0] == f"{made.addresses['staged']}: stays: it is staged"
     for address, said in (
         ("lakefs://repo/main/no such file", "lakeFS has no object at lakefs://repo/main/no such file"),
-        ("lakefs://repo/main", "lakefs://repo/main is no lakefs://REPOSITORY/REF/PATH of repo"),
-        ("lakefs://other/main/file", "lakefs://other/main/file is no lakefs://REPOSITORY/REF/PATH of repo"),
+        ("lakefs://repo/main", "lakefs://repo/main is not a lakefs://REPOSITORY/REF/PATH in repo"),
+        ("lakefs://other/main/file", "lakefs://other/main/file is not a lakefs://REPOSITORY/REF/PATH in repo"),
     ):
         result = explain(address)
         assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")

@@ -111,7 +111,7 @@ def test_it_asks_for_what_no_option_says(invoke: Invoke) -> None:
     )
 
     assert found.exit_code == 0, found.output
-    assert "What its objects lie in (s3, s3-compatible, gcs, azure, local) [s3]:" in found.stderr
+    assert "Kind of object store (s3, s3-compatible, gcs, azure, local) [s3]:" in found.stderr
     loaded = load(FILE).configuration
     assert (loaded.repository, loaded.store.endpoint_url) == ("images", "http://minio")
 

@@ -356,7 +356,7 @@ class TestOneRule:
         assert result.exit_code == 0, result.stderr
         assert "WARNING: this is also the policy of images, whose commits are not counted here" in result.stdout
         made.configuration(retention_policy="policy.yaml")
-        assert "this is the policy of" not in invoke("set-default", "40d", "--yes").stdout
+        assert "this is also the policy of" not in invoke("set-default", "40d", "--yes").stdout
 
     def test_what_somebody_else_set_meanwhile_stays(
         self, made: RetainedRepository, monkeypatch: pytest.MonkeyPatch

@@ -34,7 +34,7 @@ from lakefs_gc_assets_tests.harness.pseudo_terminal import Ended
 from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE
 
 COMMAND = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()"]
-_INTERRUPTED = r"lakefs-gc: (run \w{20} was interrupted in \w+: make a new one|interrupted)$"
+_INTERRUPTED = r"lakefs-gc: (run \w{20} was interrupted in \w+: start a new run|interrupted)$"
 
 
 class Repository:
@@ -93,7 +93,7 @@ def test_ctrl_c_leaves_one_line_and_no_lock(repository: Repository) -> None:
 
     assert ended.status == Status.INTERRUPTED
     assert re.match(
-        r"lakefs-gc: (run \w{20} was interrupted in committed_df: make a new one|interrupted)$", ended.lines[-1]
+        r"lakefs-gc: (run \w{20} was interrupted in committed_df: start a new run|interrupted)$", ended.lines[-1]
     )
     assert [line for line in ended.lines[:-1] if not re.match(r"run \w{20}: clean|  \d/5 ", line)] == []
     assert repository.holder() is None

@@ -91,7 +91,7 @@ def test_the_page_is_opened(past: OpenRepository, invoke: Invoke, monkeypatch: p
 
 def test_what_is_no_run_id_becomes_no_path(past: OpenRepository, invoke: Invoke) -> None:
     stored_run(past)
-    assert_one_line(invoke("report", "../../data", "--open"), "'../../data' is no run id: `lakefs-gc status`")
+    assert_one_line(invoke("report", "../../data", "--open"), "'../../data' is not a run id: `lakefs-gc status`")
 
 
 def test_a_run_that_failed(past: OpenRepository, invoke: Invoke) -> None:

@@ -194,6 +194,6 @@ def test_a_collection_under_way_is_not_disturbed(deleted: Deleted) -> None:
     result = restore(deleted.run_id, "--yes")
 
     assert result.exit_code == Status.LOCKED
-    assert "another collects this repository" in result.stderr
+    assert "another has been collecting this repository" in result.stderr
     assert deleted.statuses() == [410, 410]
     held.check()

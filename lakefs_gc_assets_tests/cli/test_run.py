@@ -235,7 +235,7 @@ def test_a_run_that_is_interrupted_releases_its_lock(runs: PlainRuns, invoke: In
 
     assert (result.exit_code, result.stdout) == (Status.INTERRUPTED, "")
     *before, last = result.stderr.splitlines()
-    assert re.match(r"lakefs-gc: run \w{20} was interrupted in uncommitted_df: make a new one$", last)
+    assert re.match(r"lakefs-gc: run \w{20} was interrupted in uncommitted_df: start a new run$", last)
     assert len(before) == 1
     assert runs.lock_holder() is None
     assert "clean, dry run: failed: interrupted" in invoke("status").stdout
@@ -260,7 +260,7 @@ def test_a_lock_that_somebody_holds(runs: PlainRuns, invoke: Invoke) -> None:
     result = invoke("run")
 
     assert result.exit_code == Status.LOCKED
-    assert "somebody collects this repository" in result.stderr.splitlines()[-1]
+    assert "somebody has been collecting this repository" in result.stderr.splitlines()[-1]
     assert re.search(r"lock: held by somebody \(.+\) for run other", invoke("status").stdout)
 
 

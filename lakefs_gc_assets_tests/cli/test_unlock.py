@@ -94,7 +94,7 @@ def test_the_lock_of_a_process_that_is_gone_is_released(
 
     assert (result.exit_code, result.stdout) == (
         0,
-        f"released the lock of run {RUN}: its process, of this machine, is gone\n",
+        f"released the lock of run {RUN}: its process on this machine is gone\n",
     )
     assert lock.holder(automated.repository.store) is None
     with pytest.raises(LockLost):

@@ -264,7 +264,7 @@ def test_a_lock_of_another_run_ends_the_step(runs: PlainRuns) -> None:
 
     result = runs.make(runs.open())
 
-    assert "somebody collects this repository" in result.failures["store_df"]
+    assert "somebody has been collecting this repository" in result.failures["store_df"]
     assert "somebody" in str(runs.lock_holder())
 
 
@@ -529,7 +529,7 @@ class TestOneStep:
     def test_with_a_lock_that_does_not_hold_deletes_only_where_somebody_said_why(self, process: OneProcess) -> None:
         step = made_step(LocalEngine(), process.repository)
         unfenced = cast(Lock, SimpleNamespace(why_unfenced="a dry run deletes nothing", token="token"))
-        with pytest.raises(NotOffered, match=f"{step.plan.run_id} has no lock that holds, and may delete nothing"):
+        with pytest.raises(NotOffered, match=f"{step.plan.run_id} has no enforced lock, so it may not delete"):
             replace(step, lock=unfenced).lock_token  # noqa: B018
         settings = CollectionSettings(no_lock_reason="one machine alone")
         said = replace(step, lock=unfenced, repository=replace(process.repository, settings=settings))

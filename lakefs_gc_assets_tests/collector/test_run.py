@@ -636,7 +636,7 @@ class TestWhatRunsTell:
             listed = step_of(scene).stored(STORE_DF).figures
         assert listed.repositories_unknown == "GET /repositories: 403"
         assert reported[0] == (
-            "other repositories are not known, and their references are not checked: GET /repositories: 403"
+            "other repositories are unknown, so their references are not checked: GET /repositories: 403"
         )
 
     def test_why_a_sweep_would_be_refused(self) -> None:
@@ -814,7 +814,7 @@ class TestLookingAround:
         folder.api.repository_lists = Script(AccessDenied("GET /repositories: 403"))
         assert run.find_other_repositories(folder.step()) == OtherRepositories(refusal="GET /repositories: 403")
         assert folder.logged == [
-            "other repositories are not known, and their references are not checked: GET /repositories: 403"
+            "other repositories are unknown, so their references are not checked: GET /repositories: 403"
         ]
         listed = run.list_stored(folder.step())
         assert listed.figures.repositories_unknown == "GET /repositories: 403"

@@ -107,8 +107,8 @@ def test_the_objects_that_a_run_looked_at_are_live_kept_or_garbage() -> None:
     svg = b64decode(shown.partition("base64,")[2].rstrip(")")).decode()
     assert re.findall(r"[a-z ]+: \d+ objects?", svg) == [
         "looked at: 10 objects",
-        "held or staged: 6 objects",
-        "kept all the same: 1 object",
+        "live: 6 objects",
+        "kept for other reasons: 1 object",
         "garbage: 3 objects",
         "deleted: 2 objects",
         "moved to quarantine: 0 objects",
@@ -159,7 +159,7 @@ def test_the_lock_of_a_killed_run_is_free_once_dagster_knows_its_end(runs: Graph
     if ends:
         assert json.loads(store.get(KEY))["launch"] == result.run_id
     else:
-        assert "root collects this repository (run other)" in failures(result)["store_df"]
+        assert "root has been collecting this repository (run other)" in failures(result)["store_df"]
 
 
 @pytest.mark.slow
@@ -454,7 +454,7 @@ def test_a_failed_run_is_overtaken_by_a_dry_run_unless_it_was_to_sweep(
     held = Lock.acquire(
         runs.repository.store, run_id="x", owner="x", now=runs.clock.now(), expiry=timedelta(minutes=10)
     )
-    assert "x collects this repository" in failures(runs.make(never_begun))["store_df"]
+    assert "x has been collecting this repository" in failures(runs.make(never_begun))["store_df"]
     held.release()
     assert "Monday" in keys(runs), "it can be launched again"
     runs.server.fault = lambda method, target: None

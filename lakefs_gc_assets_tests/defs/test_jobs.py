@@ -163,7 +163,7 @@ def test_windows_can_be_chosen(runs: GraphRuns) -> None:
     [
         ("optimized", "2026-11", "a run of the flow optimized cannot be limited to the windows 2026-11"),
         ("committed", "2026-11", "a run of the flow committed cannot be limited"),
-        ("clean", "2020-11", "no slice is in 2020-11"),
+        ("clean", "2020-11", "2020-11 has no slice"),
     ],
 )
 def test_a_choice_of_windows_that_is_refused(runs: GraphRuns, flow: Flow, windows: str, why: str) -> None:
@@ -209,7 +209,7 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     path, comment, config, tags = filled(address(), definitions)
     assert path == "/dagster/locations/my%20location/jobs/approve/playground/setup"
     assert comment == (
-        f"Deletes what dry run {dry.run_id} of sample found, unless it is live by now: 1,200 objects, 3.0 GiB, "
+        f"Deletes the candidates of dry run {dry.run_id} of sample, except those that are live by now: 1,200 objects, 3.0 GiB, "
         "5.0% of the objects that the run knows."
     )
     assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})

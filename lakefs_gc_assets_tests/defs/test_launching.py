@@ -104,7 +104,7 @@ class TestWhatARunMayDo:
     def test_a_value_that_makes_no_sense_is_refused(self) -> None:
         permit = Permit("open_run", relaxed={"max_candidate_share": 3.0})
         with pytest.raises(
-            ConfigurationError, match=r"makes no sense: collection\.max_candidate_share: input should be"
+            ConfigurationError, match=r"sets invalid values: collection\.max_candidate_share: input should be"
         ):
             launching.settle(SETTINGS, LaunchSettings(may_relax=["max_candidate_share"]), permit)
 
@@ -352,7 +352,7 @@ def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
 
 
 def test_two_approvers_make_no_sense_where_one_launch_may_delete_at_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"launch\.approvers.*2 with launch\.sweep any"):
+    with pytest.raises(ConfigurationError, match=r"launch\.approvers.*2 contradicts launch\.sweep any"):
         loaded_from({"launch": {"sweep": "any", "approvers": 2}}, "lakefs-gc.yaml")
 
 

@@ -192,7 +192,7 @@ def test_nothing_is_removed_while_the_repository_is_collected(automated: Automat
     assert not result.success
     (failure,) = [event.step_failure_data for event in result.all_node_events if event.is_step_failure]
     assert failure.user_failure_data is not None
-    assert str(failure.user_failure_data.description).startswith("somebody collects this repository")
+    assert str(failure.user_failure_data.description).startswith("somebody has been collecting this repository")
     assert with_frames(automated) == run_ids
     assert list(automated.run_ids) == run_ids
     held.check()

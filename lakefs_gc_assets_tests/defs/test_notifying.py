@@ -369,7 +369,7 @@ def test_messages_trust_a_private_authority(
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     bundle, context = private_authority.make(tmp_path)
     receiver.encrypt(context)
-    with pytest.raises(CollectionError, match=r"certificate is not trusted: notifications\.ca_bundle"):
+    with pytest.raises(CollectionError, match=r"certificate is not trusted: set notifications\.ca_bundle"):
         notifying.post(receiver.url, "text", clock.sleep)
     if named_by == "environment":
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))

@@ -42,10 +42,10 @@ def test_a_bar_is_no_reason_to_hide_a_wait() -> None:
     lines: list[str] = []
     definition = running.line_logger(lines.append, running.Detail(watch=StepLines(lines.append)))
     logger = definition.logger_fn(dg.build_init_logger_context())
-    for message in ("waiting 564 s before checking again what is live", "4 ranges to read"):
+    for message in ("waiting 564 s before checking live data again", "4 ranges to read"):
         logger.info(message, extra={"dagster_meta": {"step_key": "deleted_report", "orig_message": message}})
 
-    assert lines == ["  waiting 564 s before checking again what is live"]
+    assert lines == ["  waiting 564 s before checking live data again"]
 
 
 def test_one_event_plans_all_windows_of_an_asset_on_an_instance_of_ones_own(

@@ -297,7 +297,7 @@ def test_a_changed_file_is_noticed(store: ObjectStore, one_file: FrameFile, chan
 
 
 def test_another_number_of_rows_is_noticed(store: ObjectStore, one_file: FrameFile) -> None:
-    with pytest.raises(CorruptFile, match="2 rows, its manifest says 3"):
+    with pytest.raises(CorruptFile, match="it has 2 rows, but its manifest says 3"):
         files.read_file(store, replace(one_file, rows=3), LISTED)
 
 

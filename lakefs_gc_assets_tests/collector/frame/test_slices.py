@@ -46,8 +46,8 @@ def test_a_choice_of_windows(size: WindowSize, choice: str, first: str, last: st
         ("month", "October", "'October' is no slice window"),
         ("month", "2026-10..", "'' is no slice window"),
         ("month", "other", "'other' is no slice window"),
-        ("month", "2025-10", "no slice is in 2025-10: there are slices in the windows legacy to 2026-12"),
-        ("month", "2026-11..2026-10", "no slice is in"),
+        ("month", "2025-10", "2025-10 has no slice: there are slices in the windows legacy to 2026-12"),
+        ("month", "2026-11..2026-10", "has no slice"),
         ("month", "2026-10-05..2026-11", "2026-10-05 is only part of a slice window: windows are months here"),
         ("day", f"2026-10..{SLICES[3]}", "is only part of a slice window: windows are days here"),
     ],
@@ -59,5 +59,5 @@ def test_a_choice_that_cannot_be_meant(size: WindowSize, choice: str, why: str) 
 
 def test_a_repository_without_slices() -> None:
     assert select_windows(("legacy",), "legacy", "month") == ("legacy",)
-    with pytest.raises(ConfigurationError, match="no slice is in 2026-10"):
+    with pytest.raises(ConfigurationError, match="2026-10 has no slice"):
         select_windows(("legacy",), "2026-10", "month")

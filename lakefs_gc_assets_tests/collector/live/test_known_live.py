@@ -262,7 +262,7 @@ def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatc
     monkeypatch.setattr(current, "_ASKED_AT_ONCE", 1)
     monkeypatch.setattr(current, "_ROUNDS", 2)
     assert repository.held(records, *EVERY[:3]) == (set(), set())
-    assert "every range is read: 3 addresses" in repository.lines[-1]
+    assert "reading every range: 3 addresses" in repository.lines[-1]
     # Ranges with addresses in unsealed slices are read, so these addresses do not count.
     assert repository.held(records, *EVERY[:2], f"data/{OPEN}/x") == ({records[0].id}, {*EVERY[:2]})
 

@@ -239,7 +239,7 @@ class TestVerdicts:
         again = judge_undeletable(found.undeletable, failures(*addresses, count=5_000), (), SCRIPTED_NOW)
         assert (again.undeletable, again.new, again.success) == (found.undeletable, 0, False)
         assert str(again.warning).endswith(
-            f"; 5,000 deletions failed in all, and {UNDELETABLE_KEY} names at most 1,000 objects"
+            f"; 5,000 deletions failed in total, and {UNDELETABLE_KEY} lists at most 1,000 objects"
         )
         known = tuple(Undeletable(address, DENIED, BEFORE) for address in addresses)
         assert not judge_undeletable(known, failures(*addresses), (), SCRIPTED_NOW).success

@@ -229,7 +229,7 @@ def test_a_name_means_one_run_over_the_same_windows(store: ObjectStore) -> None:
     plans.write_name(store, first)
     plans.write_name(store, first)
     plans.write_first(store, other)
-    with pytest.raises(OrderViolation, match=f"Monday was opened as run {PLAN.run_id} at the same time"):
+    with pytest.raises(OrderViolation, match=f"Monday was also opened as run {PLAN.run_id} at the same time"):
         plans.write_name(store, other)
     assert plans.find_named(store, "Monday", WINDOWS[::-1]) == PLAN.run_id
     assert plans.find_named(store, "Monday", WINDOWS[:1]) is None

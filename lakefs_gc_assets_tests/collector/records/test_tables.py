@@ -118,7 +118,7 @@ class ShortFile(pq.ParquetFile):  # type: ignore[misc]
 def test_a_row_less_than_the_footer_says_is_an_error(decode: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tables.encode(ROWS)
     monkeypatch.setattr(pq, "ParquetFile", ShortFile)
-    with pytest.raises(CorruptFile, match="file: rows: cannot be read: 99 rows, its footer says 100"):
+    with pytest.raises(CorruptFile, match="file: rows: cannot be read: it has 99 rows, but its footer says 100"):
         decode(data)
 
 

@@ -53,7 +53,7 @@ def test_who_is_kept_out_learns_by_whom_and_until_when(store: ObjectStore) -> No
     with pytest.raises(LockHeld) as caught:
         acquire(store, "dagster-2", at + timedelta(minutes=1))
     text = str(caught.value)
-    assert "dagster-1 collects this repository (run run-of-dagster-1)" in text
+    assert "dagster-1 has been collecting this repository (run run-of-dagster-1)" in text
     assert f", process {os.getpid()}). If it is dead" in text
     for moment in (at, at + timedelta(minutes=90)):
         assert moment.strftime("%Y-%m-%d %H:%M:%S UTC") in text
@@ -191,7 +191,7 @@ def test_a_lock_of_an_earlier_version_names_no_process(local_store: ObjectStore)
     del content["process"], content["launch"]
     local_store.put(KEY, json.dumps(content).encode())
 
-    with pytest.raises(LockHeld, match=r"^dagster-1 collects this repository \(run run-of-dagster-1\)"):
+    with pytest.raises(LockHeld, match=r"^dagster-1 has been collecting this repository \(run run-of-dagster-1\)"):
         acquire(local_store, "dagster-2")
 
 

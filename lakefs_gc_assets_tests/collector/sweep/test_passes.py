@@ -647,7 +647,7 @@ class TestSweepOnce:
         with pytest.raises(CollectionError) as refused:
             run.sweep()
         assert str(refused.value) == (
-            "nothing could be deleted in the time for which a recheck is valid: raise collection.recheck_valid_minutes"
+            "nothing could be deleted while a recheck was valid: raise collection.recheck_valid_minutes"
         )
         assert run.there() == set(KEYS)
 
