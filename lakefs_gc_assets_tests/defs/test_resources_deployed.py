@@ -159,7 +159,7 @@ def test_spark_settings_beside_it_go_before(kind: type[LazyPySparkResource | PyS
 
 
 def test_another_kind_of_resource_is_no_spark() -> None:
-    with pytest.raises(ConfigurationError, match=r"to be a LazyPySparkResource or PySparkResource .* is a S3Resource"):
+    with pytest.raises(ConfigurationError, match=r"a S3Resource, but must be a LazyPySparkResource or PySparkResource"):
         resources.with_spark(SparkSettings(resource="s3"), S3Resource())
 
 
@@ -205,5 +205,5 @@ def test_a_client_of_boto3_is_no_resource() -> None:
     """The older `s3_resource` is a client that does not expose its credentials."""
     theirs = {"s3": s3_resource, "spark_there": LazyPySparkResource(spark_config={})}
 
-    with pytest.raises(ConfigurationError, match="to be an S3Resource of dagster-aws and is a S3"):
+    with pytest.raises(ConfigurationError, match="a S3, but must be an S3Resource of dagster-aws"):
         looked_at(lambda collector: print(collector.store), theirs)
