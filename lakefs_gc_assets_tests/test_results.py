@@ -114,7 +114,7 @@ def test_every_frame_of_a_run(made: Made) -> None:
     for table in (*tables, run.unrecognised):
         assert table.to_arrow().schema.names == FRAMES[table.name].schema.names
     assert set(run.deleted.to_arrow()["outcome"].to_pylist()) == {"accepted"}
-    with pytest.raises(CollectionError, match="there is no frame 'garbage': there are store_df"):
+    with pytest.raises(CollectionError, match="there is no frame 'garbage'; the frames are store_df"):
         run.table("garbage")
 
 
@@ -145,7 +145,7 @@ def test_one_of_several_repositories(made: Made, file: Path) -> None:
 def test_what_is_not_there(made: Made) -> None:
     repository = lakefs_gc_assets.open(made.configuration)
 
-    with pytest.raises(CollectionError, match="there is no run cccc"):
+    with pytest.raises(CollectionError, match="this repository has no run cccc"):
         repository.run("c" * 20)
     with pytest.raises(CollectionError, match="has no checkpoint_committed stored"):
         repository.run(made.dry.run_id).table("checkpoint_committed")

@@ -174,8 +174,8 @@ _SIGNING = "# signing_key: {env: LAKEFS_GC_SIGNING_KEY}  # signs the files of ru
 _TEMPLATE = """\
 # yaml-language-server: $schema={schema}
 # Configuration of lakefs-gc. Commented-out lines show defaults, or examples if a sentence says so.
-# Every setting, its meaning and its default: docs/reference/settings.md. Secrets come only from environment
-# variables: {{env: NAME}} names one.
+# Every setting, its meaning and its default: docs/reference/settings.md.
+# Secrets come only from environment variables, such as {{env: NAME}}.
 
 repository: {repository}
 

@@ -78,11 +78,11 @@ class UncommittedFrame(LiveFrame):
 
 
 class CommittedFrame(LiveFrame):
-    """Every address that a live commit holds; where a run builds on another one, as far as it asks for it."""
+    """Every address that a live commit references; in a run that builds on another one, only looked-up addresses."""
 
 
 class StoreFrame(LiveFrame):
-    """Every object of the store that a run looked at."""
+    """Every object of the store that a run examined."""
 
     layout: StringType = Field(isin=[layout.value for layout in Layout if layout is not Layout.SPECIAL])
     issued_at: TimestampType = Field(nullable=True)
@@ -93,13 +93,13 @@ class StoreFrame(LiveFrame):
 
 
 class CandidatesFrame(StoreFrame):
-    """Objects that nothing references and that are old enough: what a sweep deletes."""
+    """Objects that nothing references and that are old enough for a sweep to delete."""
 
     why: StringType = Field(nullable=True, isin=[why.value for why in Why])
 
 
 class DeletedReportFrame(LiveFrame):
-    """What became of each candidate."""
+    """Outcome for each candidate."""
 
     size: LongType = Field(ge=0)
     # Copies are made and undone outside of a sweep, which has receipts of its own.

@@ -95,7 +95,7 @@ def test_a_sweep_that_failed_goes_on(runs: PlainRuns, invoke: Invoke, dry: str) 
 def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
     runs: PlainRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_one_line(invoke("approve", "--yes", "c" * 20), "there is no run")
+    assert_one_line(invoke("approve", "--yes", "c" * 20), "this repository has no run")
 
     with monkeypatch.context() as wrong:
         wrong.setattr(checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)])

@@ -140,7 +140,7 @@ def test_what_became_of_each_object(runs: PlainRuns, invoke: Invoke) -> None:
 
 
 def test_what_cannot_be_listed(runs: PlainRuns, invoke: Invoke) -> None:
-    assert_one_line(invoke("candidates", "c" * 20), "there is no run")
+    assert_one_line(invoke("candidates", "c" * 20), "this repository has no run")
     parquet_ = invoke("candidates", "--format", "parquet")
     assert (parquet_.exit_code, parquet_.stdout) == (Status.USAGE, "")
     assert "give --out FILE" in parquet_.stderr

@@ -218,7 +218,7 @@ def test_addresses_in_full(made: RetainedRepository, explain: Invoke) -> None:
     for outside in ("local://other/data/x", "s3://bucket/repo/data/x"):
         result = explain(outside)
         assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
-        assert f"{outside} lies outside of local://repo/" in result.stderr
+        assert f"{outside} is outside of local://repo/" in result.stderr
 
 
 def test_objects_by_their_path_in_lakefs(made: RetainedRepository, explain: Invoke) -> None:
@@ -245,7 +245,7 @@ def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, expla
     metarange_id = put_metarange(store, [record])
     try:
         said = lines(explain(address))
-        assert "stays: 1 range that no commit names holds it" in said[0]
+        assert "stays: 1 range of no commit holds it" in said[0]
         assert f"  in range {record.id}, which belongs to no commit, at their/path" in said
         made.configuration(keep_unnamed_ranges=False)
         said = lines(explain(address))
@@ -267,7 +267,7 @@ def test_a_range_of_expired_commits_counts_where_a_metarange_that_no_commit_has_
     metarange_id = put_metarange(store, [record])
     try:
         said = lines(explain(made.addresses["lost"]))
-        assert "stays: 1 range that no commit names holds it" in said[0]
+        assert "stays: 1 range of no commit holds it" in said[0]
         assert f"  in range {record.id}, which belongs to no commit, at lost" in said
     finally:
         store.delete([f"_lakefs/{metarange_id}"])

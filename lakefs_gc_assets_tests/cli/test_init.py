@@ -99,7 +99,7 @@ def test_each_setting_that_is_commented_out_is_one(invoke: Invoke, store: str, m
 def test_a_file_that_is_there_stays_as_it_is(invoke: Invoke) -> None:
     FILE.write_text("mine")
 
-    assert_one_line(invoke("init", *ANSWERED, "--store", "s3"), "lakefs-gc.yaml is there already")
+    assert_one_line(invoke("init", *ANSWERED, "--store", "s3"), "lakefs-gc.yaml already exists")
     assert FILE.read_text() == "mine"
     assert invoke("init", *ANSWERED, "--store", "s3", "--out", "other.yaml").exit_code == 0
     assert load(Path("other.yaml")).configuration.repository == "images"

@@ -120,7 +120,7 @@ def test_copies_of_a_run_that_cannot_be_judged_are_named(
         store.delete(copies)
     assert answer.exit_code == Status.INCOMPLETE
     (line,) = answer.stderr.splitlines()
-    assert line.startswith(f"figures of sample are incomplete: quarantine: what run {plans[1].run_id} moved stays")
+    assert line.startswith(f"figures of sample are incomplete: quarantine: objects of run {plans[1].run_id} stay")
     assert "lakefs_gc_quarantine_objects{" in answer.stdout
 
 

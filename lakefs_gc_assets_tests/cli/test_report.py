@@ -38,7 +38,7 @@ def past(repository: OpenRepository, invoke: Invoke, monkeypatch: pytest.MonkeyP
 
 def test_a_report_as_lines_and_as_json(past: OpenRepository, invoke: Invoke) -> None:
     assert_one_line(invoke("report"), "no run has ended yet", "`lakefs-gc run`")
-    assert_one_line(invoke("report", "c" * 20), f"there is no run {'c' * 20} of this repository", "`lakefs-gc status`")
+    assert_one_line(invoke("report", "c" * 20), f"this repository has no run {'c' * 20}", "`lakefs-gc status`")
     found = stored_run(past)
 
     lines = invoke("report")

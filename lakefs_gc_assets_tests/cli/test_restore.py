@@ -169,9 +169,9 @@ def test_what_does_not_come_back_is_reported_by_the_exit_status(deleted: Deleted
 @pytest.mark.parametrize(
     ("arguments", "said", "status"),
     [
-        (("--run-id", "c" * 20), "there is no run", Status.FAILED),
+        (("--run-id", "c" * 20), "this repository has no run", Status.FAILED),
         (("--run-id", "{run}", "--address", "data/x/y"), "did not delete 'data/x/y'", Status.FAILED),
-        (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "lies outside of", Status.CONFIGURATION),
+        (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "is outside of", Status.CONFIGURATION),
     ],
 )
 def test_what_cannot_be_meant_changes_nothing(

@@ -142,7 +142,7 @@ def test_a_dry_run_a_sweep_and_the_status(runs: PlainRuns, invoke: Invoke) -> No
 
 
 def test_windows_that_cannot_be_meant(runs: PlainRuns, invoke: Invoke) -> None:
-    assert_one_line(invoke("run", "--windows", "October"), "no slice window", status=Status.CONFIGURATION)
+    assert_one_line(invoke("run", "--windows", "October"), "not a slice window", status=Status.CONFIGURATION)
     optimized = invoke("run", "--windows", "2026-11", "--flow", "optimized")
     assert_one_line(optimized, "Choose the flow clean or unified", status=Status.CONFIGURATION)
 

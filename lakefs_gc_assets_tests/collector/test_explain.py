@@ -111,7 +111,7 @@ def test_what_no_commit_held_is_looked_for_in_what_the_newest_run_did_not_read()
         commit_elsewhere(scene, second)
         with noting(LiveFiles, "paths", lambda: None) as read:
             assert verdict(explained(scene, first)[first]).startswith("stays: 1 active commit holds it")
-            assert verdict(explained(scene, second)[second]).startswith("stays: 1 range that no commit names holds it")
+            assert verdict(explained(scene, second)[second]).startswith("stays: 1 range of no commit holds it")
             assert verdict(explained(scene, other)[other]).startswith("goes: no commit holds it")
         assert len(read) == 5, "the new commit's range three times, the other one twice"
         scene.world.pass_time(HOUR)

@@ -198,4 +198,4 @@ def test_where_the_spelling_of_addresses_cannot_be_seen_a_dry_run_says_so() -> N
     ):
         dry(scene)
         (line,) = [line for line in scene.reported.warnings if "address form" in line]
-        assert "cannot be seen: GET /objects/stat: 403" in line
+        assert "is unknown: GET /objects/stat: 403" in line

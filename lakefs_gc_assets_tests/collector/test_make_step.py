@@ -468,7 +468,7 @@ class TestOneStep:
         with make_step.step(replace(FIRST, goes_on=True), process.host):
             pass
         other = replace(LATER, windows=("legacy",))
-        words = f"run {RUN} covers the windows legacy, 2026-11, the selection legacy"
+        words = f"run {RUN} covers the windows legacy, 2026-11, but the selection is legacy"
         with pytest.raises(OrderViolation, match=words), make_step.step(other, process.host):
             raise AssertionError("the step was made")
         report = report_of(process)
@@ -740,7 +740,7 @@ class TestBetweenSteps:
         assert "somebody" in str(holder(opened.store))
 
     def test_a_run_without_a_plan_is_none(self, opened: OpenRepository) -> None:
-        with pytest.raises(CollectionError, match="there is no run"):
+        with pytest.raises(CollectionError, match="this repository has no run"):
             make_step.end_in_store(opened.store, "g4uk6erfnfus73frbnqg", NOW, "no disk")
 
 

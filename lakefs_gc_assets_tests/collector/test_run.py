@@ -500,7 +500,11 @@ class TestWhatRunsTell:
         lost, again, unasked = reported.warned
         assert again.startswith("2 objects are referenced again by a branch head or by staging, such as data/again.")
         assert lost.startswith("3 objects that earlier runs deleted are referenced by a branch head or by staging")
-        assert unasked.startswith("4 objects stay although they may be garbage") and "limit (7). 6 more" in unasked
+        assert (
+            unasked.startswith("4 objects stay although they may be garbage")
+            and "limit (7) did not suffice" in unasked
+            and "6 more lookups" in unasked
+        )
 
     def test_what_a_launch_loosened_at_the_mark_and_at_the_sweep(self) -> None:
         def loosened(*arguments: Any) -> OpenRepository:

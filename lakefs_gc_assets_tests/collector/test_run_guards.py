@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     CommittedFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.incremental import earlier_runs, planning
+from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.live import facts, uncommitted
@@ -720,7 +720,7 @@ class TestRetention:
             entry = Entry(f"s3a://bucket/repo/{key}", 2, 1, "other")
             repository.stage(repository.branches["alpha"], "aa", entry)
             scene.world.oracle.look()
-            refused(scene, scene.start(SWEEP, Faults(), UNIFIED), "is spelled otherwise than")
+            refused(scene, scene.start(SWEEP, Faults(), UNIFIED), "is spelled differently from")
 
     def test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data(self) -> None:
         with world_of("unified") as scene, mock.patch.object(recheck, "ask_committed", wraps=ask_committed) as ask:
@@ -861,7 +861,7 @@ class TestOptimized:
         with world_of("optimized") as scene:
             died(scene, SWEEP, "prepare_uncommitted", OPTIMIZED)
             with pytest.raises(OrderViolation, match="was repeated after this run began"):
-                vars(run)["open_base_checkpoint"](step_of(scene, base_run_attempt="another"))
+                vars(checkpoint)["open_base_checkpoint"](step_of(scene, base_run_attempt="another"))
 
     def test_its_frames_are_those_that_its_report_names(self) -> None:
         with world_of("optimized") as scene:
@@ -1114,7 +1114,7 @@ class TestFollowingExpiry:
             assert len(universe_of(step, listed, committed).frames) == 2
             key = run_folder.manifest(step.plan.run_id, EXPIRED_DF.name)
             scene.world.bucket.put(key, scene.store.get(key) + b"\n")
-            with pytest.raises(OrderViolation, match="expired was made again"):
+            with pytest.raises(OrderViolation, match="expired was materialized again"):
                 universe_of(step, listed, committed)
 
     def test_so_is_the_listing_of_which_the_commits_tell(self) -> None:
@@ -1123,7 +1123,7 @@ class TestFollowingExpiry:
             step = step_of(scene)
             listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
             listed = replace(listed, manifest=replace(listed.manifest, files=()))
-            with pytest.raises(OrderViolation, match="store_df was made again"):
+            with pytest.raises(OrderViolation, match="store_df was materialized again"):
                 universe_of(step, listed, committed)
 
     def test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out(self) -> None:

@@ -97,7 +97,7 @@ class TestFrames:
         another = replace(step.plan, attempt="another")
         stored = made_step(LocalEngine(), process.repository, another).complete(STORE_DF, LISTED_FIGURES, ())
         with pytest.raises(
-            OrderViolation, match=f"store_df is of attempt another, the run is at attempt {PLAN.attempt}"
+            OrderViolation, match=f"store_df is of attempt another, but the run is at attempt {PLAN.attempt}"
         ):
             step.complete(UNCOMMITTED_DF, UNCOMMITTED_FIGURES, (), (stored,))
 

@@ -20,6 +20,7 @@ from lakefs_gc_assets.defs.checks import MODELS, FrameModel, StoreFrame, broken_
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.running import failure_of
 from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.spark import work_names
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.collector.sweep.test_passes import stage
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, made, replaying
@@ -108,13 +109,11 @@ def test_values_that_cannot_be_are_reported(spark: SparkSession, name: str, chan
 
 def test_a_sound_frame_is_read_by_one_job(spark: SparkSession) -> None:
     rows = frame(spark, "store_df", GOOD["store_df"])
-    group = "one job"
-    spark.sparkContext.setJobGroup(group, group)
-
-    assert not rules(rows, "store_df")
+    with work_names.named("store_df", run="one job"):
+        assert not rules(rows, "store_df")
 
     # One query per column would be eight jobs or more.
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == 1
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("one job")) == 1
 
 
 def test_rows_that_break_a_rule_are_counted(spark: SparkSession) -> None:
@@ -172,7 +171,7 @@ def test_a_rule_that_somebody_adds_to_a_model_needs_nothing_else(
     spark.sparkContext.setJobGroup(group, group)
     assert found(good) == []
     # The whole model would take one job for each of its rules, in addition to the new rule's.
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) <= 5
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("one job")) <= 5
     (violation,) = found(good, {**good, "address": bad})
     assert violation.rule == rule
 

@@ -196,7 +196,7 @@ def test_a_run_that_fails_there_fails_here(
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"windows": "2026-1x"}, "'2026-1x' is no slice window"),
+        ({"windows": "2026-1x"}, "'2026-1x' is not a slice window"),
         ({"windows": "1999-01"}, "1999-01 has no slice"),
         ({"windows": "2026-01", "flow": "optimized"}, "a run of the flow optimized cannot be limited to the windows"),
     ],

@@ -155,7 +155,9 @@ def test_the_preview_of_candidates_says_where_they_were_and_what_is_unknown(
         "|\n\nPaths and last commits are unknown: the run did not note it."
     )
     monkeypatch.undo()
-    assert "are unknown: there is no run " in text(metadata(frame, with_paths=True), "preview"), "it has no plan"
+    assert "are unknown: this repository has no run " in text(metadata(frame, with_paths=True), "preview"), (
+        "it has no plan"
+    )
 
 
 def test_names_that_others_chose_are_no_markdown(s3_server: S3Server, bucket: str) -> None:

@@ -103,4 +103,4 @@ def test_what_does_not_come_back_fails_the_run_and_is_reported(moved: Moved) -> 
 
 
 def test_a_run_that_there_is_not_is_reported_in_a_line(moved: Moved) -> None:
-    assert "there is no run" in failure(moved.launch(run_id="c" * 20))
+    assert "this repository has no run" in failure(moved.launch(run_id="c" * 20))

@@ -157,7 +157,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             lineage.require_green(key_of(opened), "First try", "Monday", "one")
 
             # Candidates of a named run are approved by the issued id, not by the name.
-            assert "is no run id" in refusal(dev, ui.approves("First try"))
+            assert "is not a run id" in refusal(dev, ui.approves("First try"))
         assert len(still_stored(server, sample)) == len(sample.garbage)
         store = Collector.from_loaded(Loaded(configuration(server, sample.repository), {}), SystemClock()).open().store
         plan, stored = plans.read(store, run_id), report.read(store, run_id)

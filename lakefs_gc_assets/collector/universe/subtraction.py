@@ -99,7 +99,8 @@ def _provisional(step: Step[R], committed: StoredFrame[CommittedFigures]) -> tup
     frame = step.stored(PROVISIONAL_DF)
     if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
         raise OrderViolation(
-            f"{frame.name} was made again after {committed.name}, which names it. Materialize {committed.name} again"
+            f"{frame.name} was materialized again after {committed.name}, which refers to it. Materialize "
+            f"{committed.name} again"
         )
     return (frame,)
 

@@ -631,7 +631,7 @@ def test_a_manifest_is_not_stored_without_a_figure_that_a_guard_needs(store: Obj
 def test_the_manifest_of_another_frame_is_not_read(store: ObjectStore) -> None:
     store.put(run_folder.manifest(RUN_ID, "candidates"), made().to_json())
 
-    with pytest.raises(CorruptFile, match="it is the manifest of store_df"):
+    with pytest.raises(CorruptFile, match="it is the manifest of another frame, store_df"):
         manifests.read_manifest(store, RUN_ID, CANDIDATES_DF)
 
 
@@ -695,5 +695,5 @@ def test_times_without_a_zone_are_no_times() -> None:
 
 def test_a_recheck_learns_of_commits_as_the_mark_did() -> None:
     require_same_source("metadata folder", "metadata folder")
-    with pytest.raises(OrderViolation, match="from the refs dump, at the mark from the metadata folder"):
+    with pytest.raises(OrderViolation, match="from the refs dump, but at the mark from the metadata folder"):
         require_same_source("refs dump", "metadata folder")

@@ -43,9 +43,9 @@ def test_a_choice_of_windows(size: WindowSize, choice: str, first: str, last: st
 @pytest.mark.parametrize(
     ("size", "choice", "why"),
     [
-        ("month", "October", "'October' is no slice window"),
-        ("month", "2026-10..", "'' is no slice window"),
-        ("month", "other", "'other' is no slice window"),
+        ("month", "October", "'October' is not a slice window"),
+        ("month", "2026-10..", "'' is not a slice window"),
+        ("month", "other", "'other' is not a slice window"),
         ("month", "2025-10", "2025-10 has no slice: there are slices in the windows legacy to 2026-12"),
         ("month", "2026-11..2026-10", "has no slice"),
         ("month", "2026-10-05..2026-11", "2026-10-05 is only part of a slice window: windows are months here"),

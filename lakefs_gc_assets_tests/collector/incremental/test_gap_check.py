@@ -379,7 +379,7 @@ def test_what_was_deleted_although_a_commit_held_it_is_lost(repository: Reposito
     store.delete([live])
     found = repository.collect(**FULL, max_missing_share=1)
     assert gone(found) == (1, 0, False) and found.is_complete
-    assert any(line.startswith("1 object that earlier runs deleted is held") for line in found.warnings)
+    assert any(line.startswith("1 object that earlier runs deleted is referenced") for line in found.warnings)
 
 
 def test_longer_rules_say_how_many_commits_earlier_sweeps_took_objects_of(repository: Repository) -> None:

@@ -96,7 +96,7 @@ def test_clocks_apart_stop_it_before_anything_is_stored(real_time_repository: Op
     for wrong in (replace(real_time_repository, clock=off), replace(real_time_repository, api=server)):
         with pytest.raises(GuardTripped, match="clocks"):
             begin(wrong)
-        with pytest.raises(CollectionError, match="there is no run"):
+        with pytest.raises(CollectionError, match="this repository has no run"):
             plan.read(real_time_repository.store, RUN)
 
 
@@ -114,7 +114,7 @@ class TestIdsThatSomebodyMadeUp:
         """A future run would overtake every run until then."""
         for ahead in (HOUR + 2 * SECOND, 3650 * DAY):
             run_id = layout.issue_run_id(real_time_repository.clock.now() + ahead)
-            with pytest.raises(OrderViolation, match=rf"run {run_id} is of .*Z, is in the future"):
+            with pytest.raises(OrderViolation, match=rf"the time in run id {run_id}, .*Z, is in the future"):
                 planning.begin(real_time_repository, run_id, WINDOWS, locked(real_time_repository))
             assert not run_folder.has_plan(real_time_repository.store, run_id)
 
@@ -362,7 +362,7 @@ class TestByRules:
         if recent:
             planning.require_recent_full_listing(found, planned, settings)
             return
-        with pytest.raises(NoBaseRun, match=f"run {full_run} to examine everything, at .*days is {days}"):
+        with pytest.raises(NoBaseRun, match=f"run {full_run} was the last to examine everything, at .*days is {days}"):
             planning.require_recent_full_listing(found, planned, settings)
 
     def test_nor_by_a_run_that_does_not_say_when(self, opened: OpenRepository) -> None:

@@ -128,7 +128,9 @@ def test_heads_of_damaged_facts_are_read_and_it_is_reported(repository: Reposito
     repository.store.put(file.key, repository.store.get(file.key)[:-5] if damage is None else damage)
     assert repository.found(repository.later, heads) == expected
     assert (
-        len(repository.lines) == 1 and "these heads are read" in repository.lines[0] and file.key in repository.lines[0]
+        len(repository.lines) == 1
+        and "reading these heads again" in repository.lines[0]
+        and file.key in repository.lines[0]
     )
 
 

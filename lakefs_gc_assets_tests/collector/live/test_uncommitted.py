@@ -146,7 +146,7 @@ class TestPages:
     def test_fewer_files_than_pages_that_wrote_one_end_the_run(self, store: LocalStore) -> None:
         location = written(store, "a", "data/x")
         api = ScriptedApi(pages=Script(page(location, "t1"), page(location)))
-        with pytest.raises(CorruptFile, match="wrote 2 files, the store lists 1") as refused:
+        with pytest.raises(CorruptFile, match="reported 2 files written, but the store lists 1") as refused:
             prepare(api, store)
         assert (refused.value.file, refused.value.check) == (PREFIX.format("run1"), "uncommitted files")
         with pytest.raises(CorruptFile, match="wrote 1 file, the store lists 0: check that `store`"):

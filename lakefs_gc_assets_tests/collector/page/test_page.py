@@ -281,7 +281,7 @@ def test_a_run_that_has_not_ended_has_no_page(repository: OpenRepository) -> Non
     plan = began(repository, timedelta(hours=1))
     with pytest.raises(CollectionError, match="left no report"):
         make(repository, plan.run_id)
-    with pytest.raises(CollectionError, match="there is no run"):
+    with pytest.raises(CollectionError, match="this repository has no run"):
         make(repository, "c" * 20)
 
 

@@ -277,7 +277,7 @@ class TestRefused:
             restore.deleted_by(versioned.store, versioned.run)
 
     def test_a_run_that_there_is_not(self, versioned: Versioned) -> None:
-        with pytest.raises(CollectionError, match="there is no run"):
+        with pytest.raises(CollectionError, match="this repository has no run"):
             restore.deleted_by(versioned.store, "c" * 20)
 
     def test_without_the_lock(self, versioned: Versioned) -> None:
@@ -551,7 +551,7 @@ class TestInAFolder:
         # One object with a marker is enough.
         folder.sweep(KEYS[1])
         assert restore.deleted_by(folder.store, folder.run).num_rows == 2
-        with pytest.raises(CollectionError, match="there is no run"):
+        with pytest.raises(CollectionError, match="this repository has no run"):
             restore.deleted_by(folder.store, "c" * 20)
 
     def test_what_was_copied_may_have_been_deleted_without_a_receipt(self, folder: Deleting) -> None:

@@ -64,7 +64,7 @@ def test_nothing_is_restored_while_another_holds_the_lock(moved: Moving) -> None
 @pytest.mark.parametrize(
     ("address", "refusal", "why"),
     [
-        ("s3://elsewhere/data/x", ConfigurationError, "lies outside of local://repo/"),
+        ("s3://elsewhere/data/x", ConfigurationError, "is outside of local://repo/"),
         ("data/x", CollectionError, "did not delete 'data/x'"),
     ],
 )

@@ -170,7 +170,7 @@ class TestStored:
         assert run_folder.plan(PLAN.run_id) == "_lakefs/retention/gc/uncommitted/g4uk6erfnfus73frbnqg/plan.json"
 
     def test_a_run_without_one_cannot_go_on(self, store: ObjectStore) -> None:
-        with pytest.raises(CollectionError, match="there is no run"):
+        with pytest.raises(CollectionError, match="this repository has no run"):
             plans.read(store, PLAN.run_id)
 
     def test_the_plan_of_another_run_is_refused(self, store: ObjectStore) -> None:
@@ -243,7 +243,7 @@ def test_a_name_whose_run_says_something_else_is_refused(store: ObjectStore, cha
     plans.write_first(store, plan)
     plans.write_name(store, plan)
     store.put(run_folder.plan(plan.run_id), replace(plan, **changed).to_json())
-    with pytest.raises(CorruptFile, match="is not called Monday, or covers other windows"):
+    with pytest.raises(CorruptFile, match="does not have the name Monday, or covers other windows"):
         plans.find_named(store, "Monday", WINDOWS)
 
 

@@ -29,7 +29,7 @@ def test_where_things_lie() -> None:
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "../../data", "/etc", "a\\b", "a\n", "a b", "é", "a" * 101])
 def test_what_is_no_name_of_a_run_becomes_no_key(run_id: str) -> None:
     for key_of in (run_folder.folder, run_folder.plan, run_folder.report, run_folder.page, run_folder.receipts):
-        with pytest.raises(CollectionError, match="is no run id"):
+        with pytest.raises(CollectionError, match="is not a run id"):
             key_of(run_id)
 
 

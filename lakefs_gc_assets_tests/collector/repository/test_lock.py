@@ -503,7 +503,7 @@ class Interferes(Wrapped):
 
 def test_a_lock_taken_meanwhile_is_not_taken_over(store: ObjectStore) -> None:
     acquire(store, "dagster-2")
-    with pytest.raises(LockHeld, match="dagster-3 collects"):
+    with pytest.raises(LockHeld, match="dagster-3 has been collecting"):
         acquire(Interferes(store), "dagster-1", now() + timedelta(hours=2))
 
 
@@ -524,7 +524,7 @@ class OverwrittenAfterwards(Wrapped):
 
 
 def test_the_nonce_is_read_back(store: ObjectStore) -> None:
-    with pytest.raises(LockHeld, match="dagster-2 collects"):
+    with pytest.raises(LockHeld, match="dagster-2 has been collecting"):
         acquire(OverwrittenAfterwards(store))
 
 

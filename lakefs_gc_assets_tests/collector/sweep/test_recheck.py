@@ -374,7 +374,7 @@ def test_a_newer_one_that_deleted_does(opened: OpenRepository, mine: Plan, flow:
     newer = began(opened, HOUR, flow=flow)
     decided(opened, newer)
     ended(opened, newer)
-    with pytest.raises(OrderViolation, match=f"run {newer.run_id} .*{OVERTAKEN}"):
+    with pytest.raises(OrderViolation, match=f"run {newer.run_id}, .*{OVERTAKEN}"):
         require_not_overtaken(opened.store, mine.run_id)
 
 

@@ -218,7 +218,7 @@ def test_what_is_live_and_not_committed_for_good_is_subtracted_and_stays_pending
     assert engine.collect(left).column("address").to_pylist() == ["b"]
     assert sorted(not_committed.table()["address"].to_pylist()) == ["a", "b"]
     step.complete(PROVISIONAL_DF, NoFigures(), step.write(PROVISIONAL_DF, engine.table(live_rows("b"))))
-    with pytest.raises(OrderViolation, match="provisional was made again"):
+    with pytest.raises(OrderViolation, match="provisional was materialized again"):
         subtract_live(step, stored, not_committed, committed, staged, earlier)
 
 

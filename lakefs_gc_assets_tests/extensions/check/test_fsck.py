@@ -354,7 +354,7 @@ class TestMetadata:
         with damaged(made, made.addresses["staged one"]):
             checkup = check(replace(repository, api=api), LocalEngine(), lambda line: None)
         assert only(checkup).address == made.addresses["staged one"], "the branch shows it"
-        assert checkup.unchecked[0].startswith("staged objects that no branch shows")
+        assert checkup.unchecked[0].startswith("staged objects that no branch lists")
 
     def test_damaged_uncommitted_data(self, made: RetainedRepository) -> None:
         def fail(*arguments: object) -> None:

@@ -80,7 +80,7 @@ def test_an_id_leads_to_no_other_folder(url: str) -> None:
     answer = get(f"{url}/a%20lake/..%2f..%2f{RUN}/report.html")
     assert answer.status == 404
     answer = get(f"{url}/a%20lake/../report.html")
-    assert (answer.status, b"is no run id" in answer.read()) == (502, True)
+    assert (answer.status, b"is not a run id" in answer.read()) == (502, True)
 
 
 def test_a_name_of_another_site_that_leads_here_is_refused(url: str, repository: OpenRepository) -> None:

@@ -158,7 +158,7 @@ def test_nothing_is_purged_unless_somebody_says_so(quarantined: Quarantined, mon
 
     assert (refused.exit_code, declined.exit_code) == (1, 1)
     assert refused.stderr == "lakefs-gc: nothing was purged: there is no terminal to ask on, so give --yes\n"
-    assert "Delete 4 objects, " in declined.stderr
+    assert "Permanently delete 4 objects, " in declined.stderr
     assert declined.stderr.endswith("lakefs-gc: not confirmed: nothing was purged. Give --yes to skip the question\n")
     assert len(quarantined.moved()) == 4
     assert quarantined.command(answer="y\n").exit_code == 0
