@@ -44,7 +44,7 @@ def _read_deep(context: click.Context, option: click.Parameter, value: str | Non
 @QUIET
 @JSON
 def fsck(target: Target, deep: int, every_commit: bool, html: BinaryIO | None, quiet: bool, as_json: bool) -> None:
-    """Checks that a repository is whole: what it needs is stored, and its metadata can be read.
+    """Checks that all objects a repository needs are stored and its metadata can be read.
 
     Each object that a live commit, a branch's staging or a tag needs must be in the store with the size that its entry
     says, and with its MD5 where both are known. Ranges, metaranges and refs that cannot be read are reported, and the

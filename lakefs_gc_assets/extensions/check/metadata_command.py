@@ -36,7 +36,7 @@ _USUAL = {"move": FileFate.MOVED, "restore": FileFate.RESTORED, "purge": FileFat
 @QUIET
 @JSON
 def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> None:
-    """Lists ranges and metaranges that nothing needs; moves them to quarantine, puts them back, and purges them.
+    """Lists unneeded ranges and metaranges, and moves them to quarantine, restores and purges them.
 
     These are files below _lakefs/ that no commit, expired or not, no compacted base and no younger metarange names, and
     that are older than a week and than collection.min_age_hours. The user needs the rights to dump refs. Whatever

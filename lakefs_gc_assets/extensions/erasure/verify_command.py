@@ -31,7 +31,7 @@ def read_file(file: Path) -> bytes:
 @JSON
 @click.argument("certificate_file", metavar="CERTIFICATE", type=FILE)
 def verify(target: Target, key: Path, as_json: bool, certificate_file: Path) -> None:
-    """Checks a certificate of `lakefs-gc erase`, and looks again whether everything is gone.
+    """Checks a certificate of `lakefs-gc erase`, and that its objects are still gone.
 
     The signature must be by this key and the Merkle root that of the receipts. What the certificate calls gone is
     looked for in the store once more, and its receipts are compared with those of the run.

@@ -279,7 +279,7 @@ def serve(
 @click.option("--port", default=3000, show_default=True, help="Port of the UI.")
 @JSON
 def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int, as_json: bool) -> None:
-    """Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to look around.
+    """Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to explore.
 
     The sample is on an embedded lakeFS; its first start makes a dry run, so that there is something to see. Your own
     repositories are not collected until you launch a run.

@@ -149,7 +149,7 @@ class TestPages:
         with pytest.raises(CorruptFile, match="reported 2 files written, but the store lists 1") as refused:
             prepare(api, store)
         assert (refused.value.file, refused.value.check) == (PREFIX.format("run1"), "uncommitted files")
-        with pytest.raises(CorruptFile, match="wrote 1 file, the store lists 0: check that `store`"):
+        with pytest.raises(CorruptFile, match="reported 1 file written, but the store lists 0: check that `store`"):
             prepare(ScriptedApi(pages=Script(page(LOCATION.format("run2"), run_id="run2"))), store)
 
     def test_a_run_id_that_changes_between_pages_ends_the_run(self, store: LocalStore) -> None:

@@ -80,7 +80,7 @@ def test_a_dry_run_needs_no_lock_and_says_that_it_has_none(server: EmbeddedServe
 
 
 def test_a_sweep_is_refused_until_it_is_said_why_it_needs_none(server: EmbeddedServer) -> None:
-    with pytest.raises(NotOffered, match="set collection.no_lock_reason"):
+    with pytest.raises(NotOffered, match=r"set collection\.no_lock_reason"):
         runs(server).collect()
     made = runs(server, no_lock_reason=REASON)
     found = made.collect()
