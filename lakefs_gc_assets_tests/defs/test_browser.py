@@ -160,7 +160,7 @@ def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:
 def test_a_dry_run_is_approved_in_two_clicks_and_a_name(url: str) -> None:
     with page(url, "/assets/deleted_report", "Approve: ", height=2600) as asset:
         asset.get_by_role("link", name="Approve: ").first.click()
-        asset.get_by_text("# Moves to quarantine what dry run").first.wait_for()
+        asset.get_by_text("# Moves to quarantine the candidates of dry run").first.wait_for()
         asset.get_by_text("Enter your name in approved_by.").first.wait_for()
         asset.get_by_text("approved_by: ''").click()
         asset.keyboard.press("End")
