@@ -146,7 +146,7 @@ def test_the_history_tells_of_whole_runs(url: str) -> None:
 
 
 def test_the_sensor_says_what_it_waits_for(url: str) -> None:
-    with page(url, f"{LOCATION}/sensors/follow_deleted_report", "after each run that deleted") as sensor:
+    with page(url, f"{LOCATION}/sensors/follow_deleted_report", "each run that deleted and succeeded") as sensor:
         sensor.get_by_text("Loading ticks").wait_for(state="hidden")
 
 
