@@ -361,7 +361,9 @@ def test_what_was_deleted_and_is_held_all_the_same_is_reported_and_ends_no_run(r
     # The run itself succeeded, so its report tells the result: in JSON, and by the exit status.
     assert (report.success, report.is_complete) == (False, True)
     assert failure_of(result, second.run_id) is None
-    assert report.warnings[0].startswith("1 object that earlier runs deleted is held") and lost in report.warnings[0]
+    assert (
+        report.warnings[0].startswith("1 object that earlier runs deleted is referenced") and lost in report.warnings[0]
+    )
     assert any(report.warnings[0] in line for line in runs.lines)
 
 
