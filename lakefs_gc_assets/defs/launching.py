@@ -153,8 +153,9 @@ def find(
 
     A user who materializes cells of an opened run in the UI launches it without its tags.
     """
-    others = instance.get_runs(dg.RunsFilter(tags={RUN_TAG: run_id}), limit=_RECENT_RUNS)
-    for run in (*([launched] if launched else []), *others):
+    if launched and (permit := _verified(instance, launched.tags, "run", repository, run_id)):
+        return permit
+    for run in instance.get_runs(dg.RunsFilter(tags={RUN_TAG: run_id}), limit=_RECENT_RUNS):
         if permit := _verified(instance, run.tags, "run", repository, run_id):
             return permit
     # Runs that earlier versions opened.
@@ -191,18 +192,21 @@ def _signed(instance: dg.DagsterInstance, permit: Permit, *purpose: str) -> str:
 
 def _verified(instance: dg.DagsterInstance, given: Mapping[str, str], *purpose: str) -> Permit | None:
     """The permit in the tags of a Dagster run; None if they have none that was signed for the purpose."""
-    signature, _, content = given.get(PERMIT_TAG, "").partition(" ")
+    if PERMIT_TAG not in given:
+        return None
+    signature, _, content = given[PERMIT_TAG].partition(" ")
     expected = _signature(instance, content, *purpose)
     return Permit(**json.loads(content)) if hmac.compare_digest(signature.encode(), expected.encode()) else None
 
 
 def _signature(instance: dg.DagsterInstance, content: str, *purpose: str) -> str:
     place, storage = cursor_key("key of permits"), instance.daemon_cursor_storage
-    if not storage.get_cursor_values({place}).get(place):
+    key = storage.get_cursor_values({place}).get(place)
+    if not key:
         # If two processes do this at once, a permit of the slower one is invalid, which lets a run do less.
         storage.set_cursor_values({place: secrets.token_hex(32)})
-    key = bytes.fromhex(storage.get_cursor_values({place})[place])
-    return hmac.digest(key, json.dumps([*purpose, content]).encode(), "sha256").hex()
+        key = storage.get_cursor_values({place})[place]
+    return hmac.digest(bytes.fromhex(key), json.dumps([*purpose, content]).encode(), "sha256").hex()
 
 
 class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
