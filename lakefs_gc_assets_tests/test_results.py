@@ -145,7 +145,7 @@ def test_one_of_several_repositories(made: Made, file: Path) -> None:
 def test_what_is_not_there(made: Made) -> None:
     repository = lakefs_gc_assets.open(made.configuration)
 
-    with pytest.raises(CollectionError, match="this repository has no run cccc"):
+    with pytest.raises(CollectionError, match="there is no run cccc"):
         repository.run("c" * 20)
     with pytest.raises(CollectionError, match="has no checkpoint_committed stored"):
         repository.run(made.dry.run_id).table("checkpoint_committed")
