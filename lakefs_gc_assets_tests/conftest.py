@@ -5,6 +5,7 @@ Tests that need neither Spark nor Dagster import neither, so a folder of such te
 
 import gc
 import os
+import re
 import shutil
 from collections.abc import Generator, Iterator
 from math import inf
@@ -29,6 +30,7 @@ os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 REMOTE_VARIABLE = "TEST_SPARK_REMOTE"
 _NEW_OBJECTS = 20_000
 """New objects before Python's cyclic garbage collector checks them; the default is 700."""
+_MAY_BE_SLOW = re.compile(r"mark\.slow|^pytestmark", re.MULTILINE)
 
 # `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) searches long for new ones. No test fails
 # because the machine is slow.
@@ -73,6 +75,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(_NEW_OBJECTS)
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skips files without slow tests if only these are to run: each process would import all files first.
+
+    Two thirds of the files have none. A file with the mark has it in its text, or has one mark for all its tests.
+    """
+    if config.option.markexpr != "slow" or collection_path.suffix != ".py":
+        return None
+    return None if _MAY_BE_SLOW.search(collection_path.read_text()) else True
 
 
 @pytest.hookimpl(trylast=True)

@@ -231,7 +231,7 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
 
     one, two, three = history(screens)
     assert [each["dagster_run"] for each in (one, two, three)] == [refused, first, second]
-    assert (one["ending"], one["run_id"], "is collecting this repository" in one["error"]) == (
+    assert (one["ending"], one["run_id"], "has been collecting this repository" in one["error"]) == (
         "failed",
         failed.run_id,
         True,
