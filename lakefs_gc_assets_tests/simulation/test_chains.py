@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.chains import LEAST_RUNS, generate
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.seeds import fresh
 
-HISTORIES = 40
+HISTORIES = 21
 
 
 def test_optimized_runs_mark_what_clean_ones_would() -> None:

@@ -1,7 +1,7 @@
 """One call of a whole run goes wrong, each call in turn.
 
-`make test` breaks some calls of each kind of run, others every time. `make test-slow` breaks each sixth or twelfth
-call, others every time, and alternates faults and recoveries. `make soak` plays every fault of every call, with every
+`make test` breaks some calls of each kind of run, others every time. `make test-slow` breaks each twelfth or
+twenty-fourth call, others every time, and alternates faults and recoveries. `make soak` plays every fault of every call, with every
 recovery.
 """
 
@@ -31,15 +31,15 @@ def memory() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-EVERY = dict.fromkeys(("optimized", "committed", "unified", "following", "purge"), 12) | {"restore": 2}
-"""One of this many calls is broken; for other kinds one of six."""
+EVERY = dict.fromkeys(("optimized", "committed", "unified", "following", "purge"), 24) | {"restore": 2}
+"""One of this many calls is broken; for other kinds one of twelve."""
 SOME = 3
 """Number of faults played of each kind of run in a quick test."""
 
 
 def drawn_part(kind: str) -> slice:
     """Selects the calls of a kind to break."""
-    every = EVERY.get(kind, 6)
+    every = EVERY.get(kind, 12)
     return slice(draw_seed() % every, None, every)
 
 

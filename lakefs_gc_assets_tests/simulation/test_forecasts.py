@@ -201,7 +201,7 @@ def _draw_policy(world: World, chance: random.Random, file: Path) -> Policy:
 
 
 QUICK = 1
-HISTORIES = 17
+HISTORIES = 9
 
 
 def _compare_all(seeds: range, folder: Path) -> list[Compared]:

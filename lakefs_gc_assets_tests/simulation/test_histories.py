@@ -5,7 +5,7 @@ from lakefs_gc_assets_tests.simulation.histories import generate
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.seeds import fresh
 
-HISTORIES = 96
+HISTORIES = 48
 ONCE_FAILED = (1003735, 202811900)
 """Seeds whose histories broke a rule before a fix of the code."""
 

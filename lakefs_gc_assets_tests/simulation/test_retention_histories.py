@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.retention_histories import generate
 from lakefs_gc_assets_tests.simulation.seeds import fresh
 
-HISTORIES = 60
+HISTORIES = 32
 
 
 def test_nothing_goes_that_a_head_within_its_window_had() -> None:

@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.rules_chains import LEAST_RUNS, generate
 from lakefs_gc_assets_tests.simulation.seeds import fresh
 
-HISTORIES = 30
+HISTORIES = 16
 
 
 def test_they_mark_what_runs_that_list_everything_would() -> None:

@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.simulation.seeds import fresh
 
 _ALL_COMMITS, _RULES = ((FLOWS.index(flow),) for flow in (Flow.CLEAN, Flow.UNIFIED))
 _CHOICES = (1, 1, 2, 3, -1, -2, -4)
-_QUICK, _HISTORIES = 1, 13
+_QUICK, _HISTORIES = 1, 7
 
 
 def generate(kind: Kind, seed: int) -> History:
