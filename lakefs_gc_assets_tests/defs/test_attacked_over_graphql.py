@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.defs.launching import PERMIT_TAG, TICKET_TAG
 from lakefs_gc_assets.extensions.playground.demo import still_stored
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -147,11 +148,11 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
             assert f"run {chosen} was not opened by the job open_run" in refusal(dev, attacker.approves(chosen))
             named = attacker.approves({"env": "TEST_STORE_SECRET"})
             assert "a launch cannot read the environment" in refusal(dev, named)
-            # With a schedule's permit, but with retention rules, which the file does not mention.
+            # With the tags that a schedule's tick shows: its ticket, without the permit, is that of any launch.
             ticket = attacker.reads_ticket("clean_runs")
-            config = {"ops": {"open_new_run": {"config": {"flow": "unified"}}}}
-            other_flow = dev.launch("open_run", config, ticket)
-            assert "opened a run of flow clean, and a launch cannot change it to unified" in refusal(dev, other_flow)
+            assert TICKET_TAG in ticket and PERMIT_TAG not in ticket
+            sweep = dev.launch("open_run", {"ops": {"open_new_run": {"config": {"sweep": True}}}}, ticket)
+            assert "a launch may not delete at once" in refusal(dev, sweep)
             assert len(still_stored(server, sample)) == garbage
 
             # Changes and removes Dagster's records, and sets cursors of sensors beyond all events.
