@@ -1,8 +1,8 @@
 """One call of a whole run goes wrong, each call in turn.
 
 `make test` breaks some calls of each kind of run, others every time. `make test-slow` breaks each twelfth or
-twenty-fourth call, others every time, and alternates faults and recoveries. `make soak` plays every fault of every call, with every
-recovery.
+twenty-fourth call, others every time, and alternates faults and recoveries. `make soak` plays every fault of every
+call, with every recovery.
 """
 
 import logging
