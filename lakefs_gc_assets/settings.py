@@ -535,7 +535,7 @@ class AutomationSettings(Settings):
     )
     clean_cron: str = Field(default="0 2 * * 6", description="When the schedule opens a clean run (cron).")
     dry_run_cron: str = Field(default="0 1 * * *", description="When the schedule opens a dry run (cron).")
-    dry_run_flow: FlowName = Field(default="optimized", description="The flow of those dry runs.")
+    dry_run_flow: FlowName = Field(default="optimized", description="The flow of these dry runs.")
     expiry_cron: str = Field(
         default="0 5 * * 0", description="When the schedule permanently removes the frames of old runs (cron)."
     )

@@ -47,7 +47,7 @@ def approve(target: Target, quiet: bool, verbose: bool, as_json: bool, run_id: s
     if not (is_confirmed() and quiet):
         show_progress(f"run {run_id} of {dry_run.span.ended_at:%F %T}Z found {objects}")
     action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
-    require_yes(f"{action}, except those that are live by now?", "nothing was deleted")
+    require_yes(f"{action}, except any that are live by now?", "nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
         error = execute_approved(target.loaded, run_id, progress, collector.clock, home, Detail(level, watch))
     if error is not None:

@@ -41,7 +41,7 @@ _DECIDED = {
 @click.command()
 @on_repository
 @QUIET
-@click.option("--verbose", is_flag=True, help="Also print what the command reads.")
+@click.option("--verbose", is_flag=True, help="Also print each file and answer that is read.")
 @JSON
 @click.argument("address")
 def explain(target: Target, quiet: bool, verbose: bool, as_json: bool, address: str) -> None:

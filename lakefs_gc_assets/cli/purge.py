@@ -58,7 +58,7 @@ def purge(target: Target, run_id: str | None, dry_run: bool, quiet: bool, as_jso
     require_yes_or_terminal(_REFUSAL)
     if not is_confirmed():
         planned = plan_purge(collector.open(), run_id)
-        require_yes(f"Permanently delete {_due(planned)}, except those that are live by now?", _REFUSAL)
+        require_yes(f"Permanently delete {_due(planned)}, except any that are live by now?", _REFUSAL)
     with shown_bar("checking live data", quiet, "objects") as (say, count):
         warn = show_progress if quiet else say
         due: list[int] = []

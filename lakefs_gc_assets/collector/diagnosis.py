@@ -245,7 +245,7 @@ class _Examination:
         yield _of_server("ask for the grace period", _ALL, "fs:ReadConfig", self._grace_period)
         yield _of_server("list branches", _ALL, "fs:ListBranches", self._list_branches)
         yield _of_server("read commits", _ALL, "fs:ReadCommit", self._read_commit)
-        yield _of_server("list what is staged", _ALL, "fs:ListObjects", self._list_objects)
+        yield _of_server("list staged objects", _ALL, "fs:ListObjects", self._list_objects)
         yield _of_server("look at a path", _ALL, "fs:ReadObject", self._stat)
         unknown = () if self.settings.allow_unknown_repositories else _SWEEPS
         yield _of_server("list repositories", unknown, "fs:ListRepositories", self._list_repositories)
@@ -548,7 +548,7 @@ class _Examination:
         if not store.remove_delete_marker(KEY, version_id):
             raise StorageError(f"the delete marker of {KEY} is not its newest version: did another program change it?")
         self.written.append(KEY)
-        return "the bucket keeps versions; those of the test file stay until the bucket's lifecycle removes them"
+        return "the bucket keeps versions; the test file's stay until the bucket's lifecycle removes them"
 
     def tidy_up(self) -> tuple[str, ...]:
         """Deletes the files and data written for the check; returns the keys of remaining ones."""

@@ -290,7 +290,7 @@ def next_steps(
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
     """The pending decision about a dry run, and a link that undoes the newest deletion, if the UI has one."""
     names = collector_names(context, collector)
-    if undo := link("See what can be restored", restore_address(collector, names, context.run, report)):
+    if undo := link("Show objects to restore", restore_address(collector, names, context.run, report)):
         return undo
     approval = _approval(context, collector, plan, ApprovableGarbage.from_report(report)) if report.dry_run else {}
     return {**approval, **history.newest_undo(context.instance, names)}

@@ -149,7 +149,7 @@ class ApproveConfig(dg.Config):
     """The dry run to approve."""
 
     run_id: str = Field(
-        description="Id of the dry run whose candidates to delete, except those that are live by now: the tag "
+        description="Id of the dry run whose candidates to delete, except any that are live by now: the tag "
         "lakefs/run_id on the page Runs, not Dagster's own run id."
     )
     approved_by: str = Field(
@@ -206,7 +206,7 @@ def approval_address(
         run,
         job,
         {"ops": {names.qualified(_APPROVING_OP): {"config": config}}},
-        f"{does} the candidates of dry run {plan.run_id} of {names.repository}, except those that are live by now: "
+        f"{does} the candidates of dry run {plan.run_id} of {names.repository}, except any that are live by now: "
         f"{found}.{second}",
         {RUN_TAG: plan.run_id},
     )

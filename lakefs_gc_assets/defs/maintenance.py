@@ -161,7 +161,7 @@ def undo_link(
 ) -> dict[str, dg.MarkdownMetadataValue]:
     """Metadata with a link that undoes a run's deletions, for events that stay; empty if it deleted nothing."""
     address = restore_address(collector, names, run, report)
-    return link(f"See what can be restored of run {report.run_id}", address, UNDO)
+    return link(f"Show objects to restore of run {report.run_id}", address, UNDO)
 
 
 def restore_job(names: Names) -> dg.JobDefinition:
@@ -266,7 +266,7 @@ def _describe_purge(plan: PurgePlan) -> dict[str, Any]:
 class ExpireRunsConfig(dg.Config):
     """Frames to remove; by default they are only shown."""
 
-    dry: bool = Field(default=True, description="Show what would be removed or kept, and remove nothing.")
+    dry: bool = Field(default=True, description="Show which runs would be removed or kept, and remove nothing.")
 
 
 def removing_config(names: Names) -> dict[str, Any]:

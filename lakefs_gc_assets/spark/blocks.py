@@ -310,9 +310,9 @@ def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         witness = pc.equal(part.column("frame"), _WITNESS)
         if pc.sum(witness).as_py() != 1 or not witness[-1].as_py():
             raise EngineFault(
-                f"Spark gave part {part.column('part')[0]} of what is compared to several tasks, or ended this task "
-                "before it had all: none of them can know what is live. Nothing was made of it. Run again, and where "
-                "nobody ended anything, with other settings of Spark, and tell us of them"
+                f"Spark gave part {part.column('part')[0]} of the rows to several tasks, or ended this task before it "
+                "had all rows, so that no task can decide which objects are live. No result was stored. Run again. If "
+                "this recurs and no task was killed, change Spark's settings, and report them as a bug"
             )
         blocks = part.filter(pc.invert(witness))
         if blocks.num_rows:

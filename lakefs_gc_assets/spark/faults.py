@@ -50,8 +50,8 @@ _REMEDIES = (
     (
         re.compile("Cannot run program|reading the port number from|PYTHON_VERSION_MISMATCH"),
         "a Python worker of Spark did not start. Each machine of Spark needs this version of Python with this package: "
-        "check the image of the executors, or name their Python by spark.pyspark.python under spark.config. Where "
-        "that is right, the worker was killed, most often for lack of memory",
+        "check the image of the executors, or set spark.pyspark.python under spark.config. If both are right, "
+        "the worker was killed, most often for lack of memory",
     ),
 )
 _WHY_NO_WORKER = re.compile(r"Cannot run program [^\n]+|(?<=Error from python worker:\n)[^\n]+")
@@ -125,6 +125,6 @@ def _end_of_java() -> str | None:
         )
     how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
     return (
-        f"Spark's Java ended {how} in the middle of the work. A file hs_err_pid….log in the working folder, or what "
-        "Java printed above, names the cause. Another Java can be named by JAVA_HOME"
+        f"Spark's Java ended {how} in the middle of the work. A file hs_err_pid….log in the working folder, or "
+        "Java's output above, names the cause. JAVA_HOME chooses another Java"
     )

@@ -145,7 +145,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
             if token is None:
                 return
             if token in tokens:
-                raise self._errors.nonsense(action, "it would go on where it was before")
+                raise self._errors.nonsense(action, "its next page would be an earlier one")
             tokens.add(token)
 
     @abstractmethod

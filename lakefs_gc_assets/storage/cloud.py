@@ -287,7 +287,7 @@ class CloudErrors:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
             raise self.failed(
-                action, f"the answer cannot be read ({error!r})", "check the service and what lies between"
+                action, f"the answer cannot be read ({error!r})", "check the service and any proxy"
             ) from None
 
     def not_found(self, action: str) -> ObjectNotFound:
@@ -318,9 +318,7 @@ class CloudErrors:
 
     def nonsense(self, action: str, what: str) -> StorageError:
         """The error for an answer that contradicts the request or the API."""
-        return self.failed(
-            action, f"the service's answer makes no sense: {what}", "check the service and what lies between"
-        )
+        return self.failed(action, f"the service's answer makes no sense: {what}", "check the service and any proxy")
 
     def failed(self, action: str, what: str, remedy: str) -> StorageError:
         """The error for any other failure."""

@@ -181,8 +181,8 @@ def require_readable(key: str, size: int) -> None:
         raise CorruptFile(
             key,
             "size",
-            f"{size >> 20:,} MiB, and no record has over {_MAX_RECORD_BYTES >> 20} MiB: something else wrote it. Find "
-            "out what may write there, then remove the object or restore an earlier version",
+            f"{size >> 20:,} MiB, and no record has over {_MAX_RECORD_BYTES >> 20} MiB: another program wrote it. Find "
+            "out which programs may write there, then remove the object or restore an earlier version",
         )
 
 

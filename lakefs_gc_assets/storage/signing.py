@@ -186,7 +186,7 @@ class SignedStore:
             raise CorruptFile(
                 key,
                 SIGNATURE,
-                "it is not signed, and store.signing_key is set: it was written before that, or by somebody else",
+                "it is not signed, and store.signing_key is set: it was written before that, or by another program",
             )
         data = stored[:start] + stored[end:]
         if not self.signer.is_signature(signature.decode(), key, data):

@@ -144,7 +144,7 @@ def test_everything_works_in_a_folder_and_nothing_is_left(in_folder: Examined) -
         ("fs:ReadRepository", {"read the repository"}),
         ("fs:ListBranches", {"list branches", "dump refs"}),
         ("fs:ReadCommit", {"read commits", "addresses are spelt as the namespace"}),
-        ("fs:ListObjects", {"list what is staged"}),
+        ("fs:ListObjects", {"list staged objects"}),
         ("fs:ReadObject", {"look at a path", "addresses are spelt as the namespace"}),
         ("fs:ListRepositories", {"list repositories"}),
         ("fs:ListTags", {"dump refs"}),

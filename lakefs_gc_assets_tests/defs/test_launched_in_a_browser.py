@@ -169,7 +169,7 @@ def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
             swept = dev.runs("collect")[1]
             assert swept.tags["lakefs/approved_by"] == "Ada, as the launch says; Bob, as the launch says"
             assert still_stored(server, sample) == []
-            undone = follow(dev, next_link(dev, "See what can be restored"), "restore", confirm=True)
+            undone = follow(dev, next_link(dev, "Show objects to restore"), "restore", confirm=True)
             assert undone.tags["lakefs/run_id"] == run_id_of(dry)
             assert sorted(run.status for run in dev.runs("open_run")) == ["FAILURE", "SUCCESS"]
         assert len(still_stored(server, sample)) == len(sample.garbage)

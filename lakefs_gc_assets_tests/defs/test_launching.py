@@ -275,7 +275,7 @@ def test_the_undo_of_a_sweep_stays_on_the_overview_of_later_dry_runs(
     assert str(shown("candidates")["next"]).startswith("[Approve: ") and "undo" not in shown("deleted_report")
     assert followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Ada")).success
     undo = str(shown("sweeps")["undo"])
-    assert undo.startswith(f"[See what can be restored of run {run_id}](/locations/here/jobs/restore/")
+    assert undo.startswith(f"[Show objects to restore of run {run_id}](/locations/here/jobs/restore/")
     assert shown("collection_history")["undo"] == undo
 
     runs.clock.sleep(1)

@@ -113,7 +113,7 @@ def test_a_record_that_is_too_big_is_not_read(store: ObjectStore, monkeypatch: p
     for key in keys:
         store.put(key, b"x" * 1001)
 
-    with pytest.raises(CorruptFile, match=r"lock\.json: size: .* something else wrote it"):
+    with pytest.raises(CorruptFile, match=r"lock\.json: size: .* another program wrote it"):
         store.get(keys[0])
 
     assert [len(store.get(key)) for key in keys[1:]] == [1001, 1001]

@@ -57,7 +57,7 @@ class StaleBranchesConfig(dg.Config):
 
     approve: str = Field(
         default="",
-        description="Digest of an earlier launch's list: deletes the branches of that list, except those that have "
+        description="Digest of an earlier launch's list: deletes its branches, except any that have "
         "changed since. Empty: list stale branches.",
     )
     approved_by: str = Field(default="", max_length=100, description="Name of the approver, as in the job approve.")

@@ -149,7 +149,7 @@ def check(
         try:
             live.append(find_live(step, other_repository, problems, every_commit))
         except CollectionError as error:
-            problems.skip(f"what repository {other_repository.facts.id} needs: {error}")
+            problems.skip(f"objects that repository {other_repository.facts.id} needs: {error}")
     for each in live:
         for metarange_id, detail in each.damaged.items():
             problems.unreadable(METADATA_PREFIX + metarange_id, detail, [*each.places(metarange_id)])
@@ -194,7 +194,7 @@ def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str,
         try:
             branches = repository.api.branches()
         except LakeFSError as error:
-            problems.skip(f"sizes of what is staged in {repository.facts.id}: {error}")
+            problems.skip(f"sizes of objects staged in {repository.facts.id}: {error}")
             continue
         for branch in branches:
             place = Place(repository.facts.id, f"staged on branch {branch.id}")
@@ -205,7 +205,7 @@ def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str,
                         places.setdefault(keys[0], []).append(replace(place, path=stats.path))
                         facts.append((keys[0], stats.size, stats.checksum))
             except LakeFSError as error:
-                problems.skip(f"sizes of what is {place.reference} of {repository.facts.id}: {error}")
+                problems.skip(f"sizes of objects {place.reference} of {repository.facts.id}: {error}")
     columns = [[each[place] for each in facts] for place in range(3)]
     addresses, sizes, etags = map(pa.array, columns, (pa.string(), pa.int64(), pa.string()))
     return make_rows(NEEDED, addresses, sizes, etags), places
@@ -296,7 +296,7 @@ def _read_content(store: ObjectStore, row: dict[str, Any]) -> dict[str, Any]:
     try:
         length, digest = contents.read_digest(store, address, size)
         if length != size:
-            return {**row, "kind": FindingKind.SIZE.value, "detail": f"{counted(length, 'bytes')} of it can be read"}
+            return {**row, "kind": FindingKind.SIZE.value, "detail": f"{counted(length, 'bytes')} can be read"}
         comparison, detail = contents.compare(store, address, size, row["etag"], digest)
     except ObjectNotFound:
         return {**row, "kind": FindingKind.MISSING.value, "detail": ""}
@@ -506,17 +506,17 @@ class _Comparison(Generic[R]):
         try:
             answers |= self._find_deleted(missing)
         except CorruptFile as damage:
-            self.problems.skip(f"whether earlier runs deleted what is missing: {damage}")
+            self.problems.skip(f"whether earlier runs deleted the missing objects: {damage}")
         try:
             folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
         except StorageError as error:
             folders = ()
-            self.problems.skip(f"whether what is missing is in quarantine: {error}")
+            self.problems.skip(f"whether missing objects are in quarantine: {error}")
         for folder in folders:
             try:
                 copies = {key.removeprefix(folder) for batch in store.list(folder) for key in batch["key"].to_pylist()}
             except StorageError as error:
-                self.problems.skip(f"whether what is missing is in {folder}: {error}")
+                self.problems.skip(f"whether missing objects are in {folder}: {error}")
                 continue
             for address in answers.keys() & copies:
                 run_id, _ = layout.parse_copy(folder)

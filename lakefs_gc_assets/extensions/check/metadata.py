@@ -77,7 +77,7 @@ def _ask_for_heads(repository: OpenRepository, problems: Problems) -> Dump:
                 place = Place(repository.facts.id, f"{kind} {reference.id}", reference.commit_id)
                 problems.unreadable(f"commit {reference.commit_id}", f"the server does not know it: {missing}", [place])
             except LakeFSError as error:
-                problems.skip(f"what {kind} {reference.id} of {repository.facts.id} needs: {error}")
+                problems.skip(f"objects that {kind} {reference.id} of {repository.facts.id} needs: {error}")
     columns = CommitColumns.from_commits([*fetched.values()])
     return Dump(started_at, clock.now(), columns, named[0], named[1], 0)
 

@@ -83,7 +83,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
                 outcomes = unneeded_metadata.restore(opened, owner, show_progress)
             elif act == "purge":
                 days = opened.settings.quarantine_days
-                require_yes(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
+                require_yes(f"Of {files}, permanently delete those moved {days:g} days ago that nothing names?")
                 with shown_bar("purging", quiet) as (say, _):
                     outcomes = unneeded_metadata.purge(opened, engine, owner, say, show_progress)
             else:
@@ -106,7 +106,7 @@ def describe(listing: MetadataListing) -> Iterator[str]:
         yield f"kept: {counted(amount.objects, 'files')}, {size(amount.bytes)}: {why}"
     if listing.files and listing.count_as_live:
         yield (
-            "what they hold counts as live, since another repository, also one of another server, may have written "
+            "their objects count as live, since another repository, also one of another server, may have written "
             "them: see collection.keep_old_unnamed_ranges"
         )
     amount = listing.amount

@@ -175,9 +175,9 @@ def _why_kept(file: File, is_young: bool, is_named: bool) -> str:
     A table of an earlier refs dump stays, since a user may keep it as a backup.
     """
     if file.kind is FileKind.DUMP:
-        return "tables of refs dumps, which somebody may keep as a backup"
+        return "tables of refs dumps, which may be kept as a backup"
     if is_young:
-        return "too young: something under way may need them"
+        return "too young: an unfinished commit may need them"
     if is_named:
         return "a young metarange names them"
     match file.kind:
@@ -204,7 +204,7 @@ def _read_unnamed(references: References[R], files: Sequence[_Unnamed]) -> tuple
     young = {name for name, _, is_young in files if is_young}
     for row in rows.filter(pc.equal(rows.column("kind"), FileKind.UNREADABLE.value)).to_pylist():
         if row["file"] in young:
-            detail = f"{row['detail']}; it is young, and may name what something under way needs"
+            detail = f"{row['detail']}; it is young, and may name files that an unfinished commit needs"
             raise CorruptFile(METADATA_PREFIX + row["file"], "kind", detail)
     names, kinds = (rows.column(column).to_pylist() for column in ("file", "kind"))
     named = IdSet.of_columns(batch.column("names").drop_null() for batch in rows.to_batches())
@@ -437,8 +437,8 @@ def move(
             _wait(repository, repository.clock.now(), note)
             find_unneeded(repository, engine, note, quarantine.put_back)
         except BaseException:
-            warn("putting everything back: it is not known whether something needs what was moved")
-            warn("`lakefs-gc metadata restore` puts back what stays in quarantine")
+            warn("putting all files back: it is not known whether any of them are needed")
+            warn("`lakefs-gc metadata restore` puts back files that stay in quarantine")
             quarantine.put_back(IdSet(file.id for file in files))
             raise
         return tuple(quarantine.outcomes.values())

@@ -42,10 +42,10 @@ LIMITS = (
     "It says nothing of backups, replicas, inventories, logs and copies outside of this storage namespace.",
     "It says nothing of objects that another lakeFS server, or any other writer, has on this storage namespace under "
     "other addresses.",
-    "Addresses were found by the paths of commits and of what was staged when it was asked. An object that was "
+    "Addresses were found by the paths of commits, and of objects staged at that time. An object that was "
     "overwritten before it was committed has no path any more: a usual run deletes it.",
-    "The object store was asked whether it has the objects. What it keeps beyond its answers, such as objects deleted "
-    "softly, is not known.",
+    "The object store was asked whether it has the objects. What it keeps unlisted, such as softly deleted objects, is "
+    "not known.",
 )
 _NO_VERSIONS = "The object store does not list versions to this program: whether it keeps any is not known."
 _MAKE_KEY = "Make one: lakefs-gc erase --new-key erasure.pem"
@@ -250,7 +250,7 @@ def read(data: bytes, file: str, key: Ed25519PublicKey) -> dict[str, Any]:
     try:
         signed = json.loads(data, object_pairs_hook=_without_duplicates)
         if unknown := {*signed} - _MEMBERS:
-            raise ValueError(f"nobody signed its member {min(unknown)!r}")
+            raise ValueError(f"its signature does not cover its member {min(unknown)!r}")
         content, signature = signed["content"], base64.b64decode(signed["signature"], validate=True)
         if base64.b64decode(signed["public_key"], validate=True) != key.public_bytes_raw():
             raise InvalidSignature

@@ -97,8 +97,8 @@ def _public_half(key: Path) -> Path:
 @click.option(
     "--from", "list_", type=click.File("rb"), help="File with further paths, one a line; - for standard input."
 )
-@click.option("--prepare", is_flag=True, help="Do what must be done first on branches and tags, step by step.")
-@click.option("--approve", metavar="DIGEST", help="Erase what an earlier call showed under this digest.")
+@click.option("--prepare", is_flag=True, help="Prepare branches and tags for the erasure, step by step.")
+@click.option("--approve", metavar="DIGEST", help="Erase the objects that an earlier call showed under this digest.")
 @click.option("--key", type=FILE, help="Ed25519 key in PEM that signs the certificate.")
 @click.option("--certificate", "file_of_certificate", type=FILE, help="File to write it to.")
 @YES
@@ -223,7 +223,7 @@ def _prepare(repository: OpenRepository, finding: ErasureFindings, look_again: s
         print_result("no branch and no tag holds an address")
     for line in (*_describe_unmatched(finding), *finding.gaps):
         print_result(line)
-    print_result(f"next, see what still holds the addresses: {look_again}")
+    print_result(f"next, see which holders are left: {look_again}")
     if finding.gaps:
         sys.exit(Status.INCOMPLETE)
 
@@ -251,8 +251,8 @@ def _require_approved(finding: ErasureFindings, digest: str) -> None:
         raise CollectionError("nothing was erased: something holds each of the addresses, or there are none")
     if finding.digest != digest:
         raise CollectionError(
-            f"nothing was erased: this is not what was approved, since other addresses are at the paths or are held "
-            f"now. Look again without --approve; the digest is {finding.digest}"
+            f"nothing was erased: other addresses are at the paths, or are held now, than were approved. Look "
+            f"again without --approve; the digest is {finding.digest}"
         )
 
 
@@ -327,7 +327,7 @@ def _describe_next(
         if not key.exists():
             yield f"next, make a key: lakefs-gc erase --new-key {shlex.quote(str(key))}"
         options = ("--approve", finding.digest, "--key", str(key), "--certificate", str(file))
-        yield f"next, erase what is free: {again(*options)}"
+        yield f"next, erase the free objects: {again(*options)}"
 
 
 def _describe_unmatched(finding: ErasureFindings) -> Iterator[str]:

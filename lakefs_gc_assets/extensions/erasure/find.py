@@ -157,13 +157,13 @@ class Selection:
 _REMEDIES = {
     HolderKind.BRANCH: "delete the path on branch {name} of {repository} and commit: lakectl fs rm lakefs://{repository}/"
     "{name}/PATH",
-    HolderKind.TAG: "delete tag {name} of {repository}, once nobody needs it: lakectl tag delete "
+    HolderKind.TAG: "delete tag {name} of {repository}, once it is not needed: lakectl tag delete "
     "lakefs://{repository}/{name}",
     HolderKind.COMMIT: "let the commits of {repository} that still count expire: shorten their retention rule, which "
     "`lakefs-gc policy show` shows, or wait",
     HolderKind.STAGED: "reset or delete the path on branch {name} of {repository}: lakectl branch reset "
     "lakefs://{repository}/{name} --object PATH",
-    HolderKind.UNCOMMITTED: "commit or reset what is staged in {repository}: uncommitted data names the object, and no "
+    HolderKind.UNCOMMITTED: "commit or reset staged data of {repository}: uncommitted data names the object, and no "
     "branch shows where",
     HolderKind.RANGE: "wait, or look at collection.keep_unnamed_ranges: range {name} holds it, which no commit names",
 }
@@ -624,7 +624,7 @@ class FirstStep:
         more = f" and {len(self.paths) - _PATHS_SHOWN:,} more" if len(self.paths) > _PATHS_SHOWN else ""
         where = f"on branch {self.name} of {self.repository}"
         if self.by is HolderKind.STAGED:
-            return f"reset what is staged {where} at {named}{more}"
+            return f"reset staged data {where} at {named}{more}"
         return f"delete {where}, and commit: {named}{more}"
 
 
@@ -655,7 +655,7 @@ def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
         ValueError: the step concerns neither a staging area nor a branch nor a tag.
     """
     if step.by not in _ORDER:
-        raise ValueError(f"there is no first step for what is held by a {step.by.value}")
+        raise ValueError(f"there is no first step for objects held by a {step.by.value}")
     (opened,) = (each for each in (repository, *repository.others) if each.facts.id == step.repository)
     api = opened.branches_api
     if step.by is HolderKind.TAG:

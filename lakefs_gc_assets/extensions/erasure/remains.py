@@ -184,7 +184,7 @@ def erase_versions(
         erasable = {address: erasable[address] for address in pending if erasable[address]}
         if erasable and not decided:
             raise CollectionError(
-                "no version could be erased in the time for which it is known what is live: raise "
+                "no version could be erased while the check of live objects was valid: raise "
                 "collection.recheck_valid_minutes"
             )
 

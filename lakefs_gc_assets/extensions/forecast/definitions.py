@@ -100,8 +100,8 @@ def forecast_asset(names: Names) -> dg.AssetSpec:
         description=f"Bytes that other retention rules would free in {names.repository}: exactly those that a run of "
         "flow committed with these rules would mark at that moment. Also the bytes of each branch and tag, and those "
         f"freed without it. The job {names.qualified(JOB)} makes it: launch that to see it here. It deletes nothing, "
-        "takes no lock, and may be made beside a run. `freed_objects` and `freed_bytes` are what the rules in force "
-        "free; the page has all figures in full.",
+        "takes no lock, and may be made beside a run. `freed_objects` and `freed_bytes` are the objects and bytes "
+        "that the rules in force free; the page has all figures in full.",
         kinds={"pyspark", "parquet"},
     )
 

@@ -111,7 +111,7 @@ def describe(result: Forecast) -> Iterator[str]:
     if result.when_freed:
         yield result.when_freed
     if cost := page.cost(result, result.in_force.amount.bytes):
-        yield f"by the rules in force a run would free what costs {cost}"
+        yield f"a run by the rules in force would save {cost}"
     if result.listed is not None:
         by_class = (
             f"{name} {counted(amount.objects, 'objects')}, {size(amount.bytes)}"

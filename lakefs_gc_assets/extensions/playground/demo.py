@@ -136,7 +136,7 @@ def demonstrate(
         console.print(line, highlight=False, soft_wrap=True)
 
     with running.instance() as home:
-        console.rule("dry run: what would go")
+        console.rule("dry run: show garbage")
         dry = _run(loaded, clock, home, say, AskedRun(False, Flow.CLEAN))
         repository = Collector.from_loaded(loaded, clock).open()
         store, opener = repository.store, repository.opener
@@ -207,7 +207,7 @@ class _StepLines:
 def _table(candidates: pa.Table) -> Table:
     """Objects and bytes by reason and writer, with an example of each."""
     table = Table(
-        "why it is garbage", "written by", "objects", "bytes", "for example", title="what a sweep would delete"
+        "why it is garbage", "written by", "objects", "bytes", "for example", title="objects that a sweep would delete"
     )
     rows = candidates.append_column("written_by", written_by(candidates))
     groups = rows.group_by(["why", "written_by"]).aggregate([("address", "count"), ("size", "sum"), ("address", "min")])
@@ -221,7 +221,7 @@ def _table(candidates: pa.Table) -> Table:
 
 def _compared(reports: Sequence[Report]) -> Table:
     """Slices, objects and ranges examined by each run."""
-    table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="what each run looked at")
+    table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="work of each run")
     for run_report in reports:
         figures = run_report.statistics
         counted = (figures.slices_listed, figures.listed, figures.ranges_read)

@@ -194,13 +194,13 @@ class Caller:
     def _unreachable(self, call: Call, failure: HTTPError) -> ServerUnavailable:
         if isinstance(failure, ProxyError):
             what = "cannot be reached through the proxy"
-            advice = "Check HTTP_PROXY or HTTPS_PROXY, and name the server in NO_PROXY where it is reached without"
+            advice = "Check HTTP_PROXY or HTTPS_PROXY, or name the server in NO_PROXY if it is reached without"
         elif isinstance(failure, NewConnectionError):
             what, advice = "cannot be reached", "Check lakefs.endpoint, and that the server runs"
         elif isinstance(failure, TimeoutError):
             what, advice = "did not answer in time", "See lakefs.connect_timeout_seconds, lakefs.read_timeout_seconds"
         else:
-            what, advice = "broke the connection", "See the log of the server and of what lies between"
+            what, advice = "broke the connection", "See the logs of the server and of any proxy"
         return ServerUnavailable(
             f"{call}: {self.endpoint} {what}: {_one_line(failure)} (attempts: {self._attempts}). {advice}"
         )

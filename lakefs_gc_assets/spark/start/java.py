@@ -329,7 +329,7 @@ _ADVICE = (
 )
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Statuses of a killed Java: its own, and that of a shell that started it."""
-_OTHER_ADVICE = "Check the section spark of the configuration, and what the environment sets for Java and Spark"
+_OTHER_ADVICE = "Check the section spark of the configuration, and the environment's variables for Java and Spark"
 
 
 def launch(properties_file: Path, is_local: bool, has_own_workers: bool) -> None:

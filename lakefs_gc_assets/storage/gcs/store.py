@@ -330,7 +330,9 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             case GoogleAuthError():
                 return no_token(error)
             case DataCorruption():
-                return StorageError(f"cannot {action} in {self._errors.place}: what arrived has another digest")
+                return StorageError(
+                    f"cannot {action} in {self._errors.place}: the data that arrived has another digest"
+                )
         return self._errors.unreachable(action)
 
     def _explain(self, action: str, error: ObstoreError) -> StorageError:

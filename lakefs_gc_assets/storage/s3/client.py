@@ -257,7 +257,7 @@ def _only(element: Element, name: str) -> str | None:
     """The text of the only child with a name; None if there is none. Raises ValueError if there are several."""
     children = _all(element, name)
     if len(children) > 1:
-        raise ValueError(f"it says more than once what {name} is")
+        raise ValueError(f"it has {name} more than once")
     return (children[0].text or "") if children else None
 
 
@@ -335,7 +335,7 @@ class S3Errors(CloudErrors):
             case NoCredentialsError() | CredentialRetrievalError():
                 remedy = (
                     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, store.access_key_id and store.secret_access_key, "
-                    "or what else the AWS command line reads"
+                    "or another source of the AWS command line"
                 )
                 return self.failed(action, "no credentials were found", remedy)
             case NoConnectionError() | HTTPClientError():

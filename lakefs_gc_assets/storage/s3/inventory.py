@@ -81,7 +81,7 @@ class Inventory:
                     yield rows
         except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, zlib.error) as error:
             raise StorageError(
-                f"file {file.key} of the inventory {self.manifest} cannot be read ({error}): nothing of it can be used"
+                f"file {file.key} of the inventory {self.manifest} cannot be read ({error}): the inventory is not used"
             ) from None
 
     def _raw(self, file: InventoryFile) -> Iterator[pa.RecordBatch]:

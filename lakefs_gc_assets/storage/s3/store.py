@@ -165,7 +165,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         answer = self._ask(action, put)
         etag: str = answer.get("ETag", "").strip('"')
         if not etag and condition:
-            raise self._errors.not_offered(action, f"an ETag for what it writes, and so no {_CONDITIONS}")
+            raise self._errors.not_offered(action, f"an ETag for each object, and so no {_CONDITIONS}")
         return etag
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:

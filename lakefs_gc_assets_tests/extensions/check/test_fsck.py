@@ -321,7 +321,7 @@ class TestMetadata:
         checkup = check(replace(repository, api=api), LocalEngine(), lambda line: None)
         assert not checkup.findings and len({*asked_for}) > 2
         (skipped,) = [each for each in checkup.unchecked if "500" in each]
-        assert skipped.startswith("what ") and skipped.endswith("of repo needs: 500")
+        assert skipped == "objects that branch main of repo needs: 500"
 
     def test_another_repository_that_cannot_be_looked_at_is_not_checked_and_the_rest_is(
         self, made: RetainedRepository
@@ -340,8 +340,8 @@ class TestMetadata:
             checkup = check(replace(repository, others=others), LocalEngine(), lambda line: None)
         assert {place.repository for place in only(checkup).places} == {"repo", "third"}
         assert checkup.unchecked == (
-            "what repository second needs: gone",
-            "sizes of what is staged in second: gone",
+            "objects that repository second needs: gone",
+            "sizes of objects staged in second: gone",
         )
 
     def test_uncommitted_data_that_cannot_be_had(self, made: RetainedRepository) -> None:

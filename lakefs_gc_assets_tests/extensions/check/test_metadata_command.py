@@ -61,16 +61,16 @@ def test_lines(metadata: Metadata) -> None:
         "metarange  bb: 100 B, written 2026-11-26",
         "7 files are needed",
         "kept: 1 file, 5 B: too young",
-        "what they hold counts as live, since another repository, also one of another server, may have written them: "
+        "their objects count as live, since another repository, also one of another server, may have written them: "
         "see collection.keep_old_unnamed_ranges",
         "repo: 2 files of metadata are unneeded, 2.1 KiB, all written before 2026-11-26 00:00:00Z",
     ]
 
 
 def test_where_it_does_not_count_or_there_is_none_or_much(metadata: Metadata) -> None:
-    assert "counts as live" not in metadata(replace(LISTING, count_as_live=False)).stdout
+    assert "count as live" not in metadata(replace(LISTING, count_as_live=False)).stdout
     none = metadata(replace(LISTING, files=())).stdout
-    assert "counts as live" not in none and none.splitlines()[-1].startswith("repo: 0 files of metadata are unneeded")
+    assert "count as live" not in none and none.splitlines()[-1].startswith("repo: 0 files of metadata are unneeded")
     lines = metadata(replace(LISTING, files=(RANGE,) * 25)).stdout.splitlines()
     assert lines[20] == "5 more are shown with --json"
 

@@ -71,7 +71,7 @@ def erasable(made: Erasing) -> Erasing:
 @pytest.mark.parametrize("by", [HolderKind.COMMIT, HolderKind.UNCOMMITTED, HolderKind.RANGE])
 def test_first_step_for_other_holder_than_staging_branch_or_tag_raises(by: HolderKind) -> None:
     step = finding.FirstStep("repo", by, "main", {"person/a": "data/a"})
-    with pytest.raises(ValueError, match=f"no first step for what is held by a {by.value}"):
+    with pytest.raises(ValueError, match=f"no first step for objects held by a {by.value}"):
         finding.take_first_step(mock.Mock(), step)
 
 
@@ -238,7 +238,7 @@ class TestPreparing:
         result = self.prepare(erasable, "--yes")
         assert result.exit_code == Status.WELL, result.output
         assert result.stdout.splitlines()[:-1] == [
-            "reset what is staged on branch main of repo at elsewhere",
+            "reset staged data on branch main of repo at elsewhere",
             "reset 1 path on branch main",
             "delete on branch dev of repo, and commit: person/a",
             "deleted 1 path on branch dev, and committed",
@@ -272,7 +272,7 @@ class TestPreparing:
             result = self.prepare(erasable, "--yes")
         assert result.exit_code == Status.INCOMPLETE
         *_, gap, last = result.stdout.splitlines()
-        assert gap.startswith("not checked: ") and "down" in gap and last.startswith("next, see what still holds")
+        assert gap.startswith("not checked: ") and "down" in gap and last.startswith("next, see which holders are left")
 
     def test_a_commit_takes_nothing_along_that_others_staged(self, erasable: Erasing) -> None:
         erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
@@ -313,7 +313,7 @@ class TestBetweenShowingAndDeleting:
         shown, before = erasable.shown(PATH), erasable.data
         erasable.put("overwritten", "person/a")
         result = erasable.erase(PATH, digest=shown["digest"])
-        assert result.exit_code == Status.FAILED and "not what was approved" in result.stderr
+        assert result.exit_code == Status.FAILED and "than were approved" in result.stderr
         assert before <= erasable.data and not erasable.certificate.exists()
 
     def test_what_becomes_live_after_the_search_stays(self, erasable: Erasing) -> None:
@@ -460,7 +460,7 @@ def test_lines(erasable: Erasing) -> None:
     assert new_key == "next, make a key: lakefs-gc erase --new-key erasure.pem"
     assert first.startswith("first: delete tag v1 of repo") and searched.startswith("searched ")
     assert verdict == "repo: 1 object can be erased, held: 1"
-    assert how.startswith(f"next, erase what is free: {again} --approve ")
+    assert how.startswith(f"next, erase the free objects: {again} --approve ")
 
 
 def test_printed_commands_lead_from_key_to_verified_certificate(made: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -768,7 +768,7 @@ class TestCertificate:
         [
             (b'{\n "content"', b'{"content": {},\n "content"', "twice"),
             (b'"merkle_root"', b'"merkle_root": "", "merkle_root"', "twice"),
-            (b'{\n "content"', b'{"note": "",\n "content"', "nobody signed its member"),
+            (b'{\n "content"', b'{"note": "",\n "content"', "its signature does not cover its member"),
             (b'"public_key": "', b'"public_key": "AAAA', "not signed by this key"),
         ],
     )

@@ -208,7 +208,7 @@ def test_what_is_kept_longer_without_a_branch_is_reported_as_less() -> None:
     assert found.more_if_deleted(dev) == Amount(-1, -1024)
     listed = ListedClasses("run", now, {"GLACIER": Amount(1, 2**30)})
     priced = replace(found, listed=listed, prices=ReportSettings(price_per_gb_month=2**20))
-    assert "by the rules in force a run would free what costs 2.00 USD a month" in [*describe(priced)]
+    assert "a run by the rules in force would save 2.00 USD a month" in [*describe(priced)]
     assert any("frees their bytes 1 day later" in line for line in describe(replace(found, quarantine_days=1)))
     assert "storage classes, as run run listed them: GLACIER 1 object, 1.0 GiB" in [*describe(priced)]
     assert encode(priced)["storage_classes"] == {"run_id": "run", "listed": {"GLACIER": {"objects": 1, "bytes": 2**30}}}

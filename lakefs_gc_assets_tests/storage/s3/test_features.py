@@ -137,9 +137,9 @@ def test_a_lock_whose_conditions_are_refused_late_is_left_held_by_nobody(
 def test_a_write_that_is_answered_without_an_etag() -> None:
     service = Service()
     assert service.store.put("a", b"1") is None
-    with pytest.raises(NotOffered, match="an ETag for what it writes"):
+    with pytest.raises(NotOffered, match="an ETag for each object"):
         service.store.put_if_absent("a", b"1")
-    with pytest.raises(NotOffered, match="an ETag for what it writes"):
+    with pytest.raises(NotOffered, match="an ETag for each object"):
         service.store.put_if_match("a", b"1", "0" * 32)
 
 

@@ -449,7 +449,7 @@ def _day(api: Session, ago: int) -> None:
     if ago == 196:
         api.branch("release", "main")
         _put(api, "release", "models/recommender.bin", "release", 512)
-        api.commit("release", "what was released")
+        api.commit("release", "released")
         api.expect(201, "POST", "/tags", {"id": "v1.0", "ref": "release"})
     if ago == 150:
         api.branch(STALE_BRANCH, "main")
