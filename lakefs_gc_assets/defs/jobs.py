@@ -37,7 +37,7 @@ The UI hides tags that begin with `.dagster/`.
 """
 _OPENING_OP, _APPROVING_OP = "open_new_run", "approve_dry_run"
 _TAG_LENGTH = 500
-_RELAX = "Settings of `collection` for this run alone. Only those that launch.may_relax in the file lists may be set."
+_RELAX = "Settings of `collection` for this run alone. Only settings in launch.may_relax of the file may be set."
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class RunConfig(dg.Config):
 
     flow: FlowName = Field(
         default="clean",
-        description="clean: examines every object, and keeps those that any commit references. optimized: does the "
+        description="clean: examines every object, and keeps all that a commit references. optimized: does the "
         "same, but only for objects that are new since the last run that deleted; without a run to build on, it is a "
         "clean run and says why. committed: finds objects that only expired commits reference, by retention rules; "
         "lists nothing. unified: finds unreferenced objects and those that only expired commits reference. It examines "

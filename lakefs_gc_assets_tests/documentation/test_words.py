@@ -31,9 +31,10 @@ MARKS = {
     r"\b(?:that which|those (?:that|which|of))\b": 0.35,
     r"\b(?:some|no|any)body\b": 0.4,
 }
-"""Marks of translated English, and how many of them 1,000 words of docstrings, comments or pages may have."""
+"""Marks of translated English, and how many of them 1,000 words of docstrings, comments, messages or pages may have."""
 MOST_QUESTIONS = 30
 MOST_FOUND = 150
+_WORD = re.compile(r"[A-Za-z']+")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _QUESTION = re.compile(r'"""\s*(What|Whether)\b.*')
 
@@ -120,6 +121,17 @@ def prose(root: Path) -> str:
     return " ".join(parts)
 
 
+def messages(root: Path) -> str:
+    """Strings of three words or more: messages, help texts and descriptions that users see."""
+    parts = []
+    for path in sorted(root.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        documents = {id(each) for each in doc_strings(tree)}
+        strings = (each for each in ast.walk(tree) if isinstance(each, ast.Constant) and id(each) not in documents)
+        parts += [text for each in strings if isinstance(text := each.value, str) and len(_WORD.findall(text)) > 2]
+    return ". ".join(parts)
+
+
 def pages(root: Path) -> str:
     """All pages below a folder, without code."""
     text = "\n".join(path.read_text() for path in sorted(root.rglob("*.md")))
@@ -128,7 +140,7 @@ def pages(root: Path) -> str:
 
 def too_many(text: str) -> dict[str, float]:
     """Marks that a text has too often, by their pattern: how many there are in 1,000 words."""
-    words = len(re.findall(r"[A-Za-z']+", text)) or 1
+    words = len(_WORD.findall(text)) or 1
     text = re.sub(r"\s+", " ", text)
     counts = {mark: 1000 * len(re.findall(mark, text, re.IGNORECASE)) / words for mark in MARKS}
     return {mark: round(count, 2) for mark, count in counts.items() if count > MARKS[mark]}
@@ -143,6 +155,7 @@ def test_marks_are_counted_per_thousand_words() -> None:
     ("read", "folder"),
     [
         (prose, PACKAGE),
+        (messages, PACKAGE),
         pytest.param(prose, PACKAGE.parent / "lakefs_gc_assets_tests", marks=pytest.mark.slow),
         (pages, DOCS),
     ],

@@ -107,7 +107,7 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
 
     description = (
         f"Lists branches of {names.repository} that are stale by the policy, and the reasons why others stay. With the "
-        "digest of that list in `approve`, it checks each listed branch again and deletes those that have not changed. "
+        "digest of that list in `approve`, it checks each listed branch again and deletes it unless it has changed. "
         "`lakefs-gc branches restore` recreates them."
     )
     return one_op_job(names, STALE_BRANCHES, retire, description)
