@@ -13,10 +13,6 @@ _CORE = {
     "candidates": "Lists the garbage of a run: the objects that a sweep deletes.",
     "completion": "Prints the shell script for command completion.",
     "deleted": "Lists the outcome for each candidate of a run.",
-    "doctor": "Tests every permission and feature that runs need, and prints how to grant missing ones.",
-    "explain": "Explains why a run keeps or deletes the object at ADDRESS.",
-    "init": "Writes a first configuration file.",
-    "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
     "policy": "Shows, checks and sets the retention rules for replaced data.",
     "purge": "Permanently deletes objects that have been in quarantine for collection.quarantine_days.",
     "report": "Shows the results of a run as lines, as JSON, or as a page.",
@@ -38,8 +34,14 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "erase": "Erases the objects at paths in all commits, and certifies that they are gone.",
         "verify": "Checks a certificate of `lakefs-gc erase`, and that its objects are still gone.",
     },
+    "explain": {
+        "explain": "Explains why a run keeps or deletes the object at ADDRESS.",
+    },
     "forecast": {
         "forecast": "Shows the bytes that other retention rules would free, and the bytes of each branch and tag.",
+    },
+    "metrics": {
+        "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
     },
     "orphans": {
         "orphans": "Lists data of deleted repositories: places in the bucket that look like a repository's storage "
@@ -50,6 +52,10 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "embedded": "Serves an embedded lakeFS with a sample repository until interrupted.",
         "ui": "Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to "
         "explore.",
+    },
+    "setup": {
+        "doctor": "Tests every permission and feature that runs need, and prints how to grant missing ones.",
+        "init": "Writes a first configuration file.",
     },
 }
 """Commands by extension; a command is a function in the module NAME_command of its package."""

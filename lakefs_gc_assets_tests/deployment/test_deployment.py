@@ -19,12 +19,12 @@ import dagster as dg
 import pytest
 import yaml
 
-from lakefs_gc_assets.cli.metrics import HELP
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.figures import FIGURES
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import key_of
+from lakefs_gc_assets.extensions.metrics.metrics_command import HELP
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.settings import EMRServerlessSettings
 from lakefs_gc_assets_tests.runs.graph_runs import Replaying, failures, replaying

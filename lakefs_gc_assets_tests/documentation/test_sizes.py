@@ -16,15 +16,18 @@ from lakefs_gc_assets_tests.documentation.pages import doc_strings, tokens
 
 PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 EXTENSIONS = PACKAGE / "extensions"
-CORE_CODE = 26_690
-CORE_MODULES = 157
+CORE_CODE = 25_420
+CORE_MODULES = 151
 EXTENSION_CODE = {
     "branches": 860,
     "check": 1_240,
     "erasure": 1_210,
+    "explain": 480,
     "forecast": 1_220,
+    "metrics": 120,
     "orphans": 270,
     "playground": 3_670,
+    "setup": 690,
 }
 NOT_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),

@@ -65,7 +65,7 @@ def test_core_without_any_extension_has_its_commands_and_jobs_and_passes_its_qui
     project = tmp_path / "project"
     remove(EXTENSIONS, project)
     commands, jobs = run_there(project, "-W", "ignore", "-c", LOAD_EVERYTHING).splitlines()[-2:]
-    assert {"run", "approve", "restore", "explain", "doctor"} <= set(commands.split())
+    assert {"run", "approve", "restore", "policy", "status"} <= set(commands.split())
     assert not {"forecast", "fsck", "erase", "branches", "demo", "ui"} & set(commands.split())
     assert {"collect", "open_run", "approve", "purge"} <= set(jobs.split())
     assert not {"forecast", "fsck", "stale_branches"} & set(jobs.split())

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.survey import FindingKind
 from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, check
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
-from lakefs_gc_assets_tests.collector.test_explain import never_delete, only_note
+from lakefs_gc_assets_tests.extensions.explain.test_explain import never_delete, only_note
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository

@@ -24,8 +24,8 @@ from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets_tests.collector.test_explain import never_delete
 from lakefs_gc_assets_tests.extensions.check.test_fsck_in_histories import opened
+from lakefs_gc_assets_tests.extensions.explain.test_explain import never_delete
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.runs.made_ranges import range_records

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.cli.common import open_repository
-from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.extensions.explain import explain
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded import repositories
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

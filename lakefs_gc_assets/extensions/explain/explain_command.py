@@ -15,11 +15,11 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_bar
-from lakefs_gc_assets.collector import explain as collector_explain
-from lakefs_gc_assets.collector.explain import Explanation, Holder
 from lakefs_gc_assets.collector.frame.receipts import GONE
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
 from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.extensions.explain import explain as explaining
+from lakefs_gc_assets.extensions.explain.explain import Explanation, Holder
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -56,7 +56,7 @@ def explain(target: Target, quiet: bool, verbose: bool, as_json: bool, address: 
     with shown_bar("looking for the object", quiet, "ranges") as (say, count):
         note = say if verbose else progress_unless(quiet=True)
         warn = show_progress if quiet else say
-        explanation = collector_explain.explain(opened, address, note, warn, count)
+        explanation = explaining.explain(opened, address, note, warn, count)
     print_answer(as_json, lambda: {"verdict": verdict(explanation), **asdict(explanation)}, describe(explanation))
 
 

@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.explain import verdict
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
+from lakefs_gc_assets.extensions.explain.explain import Decision, Explanation
+from lakefs_gc_assets.extensions.explain.explain_command import verdict
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace

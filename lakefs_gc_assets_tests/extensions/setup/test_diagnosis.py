@@ -12,11 +12,20 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, Services, State, diagnose, wanted_by
 from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.errors import NotOffered, PermissionMissing, StorageError
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.extensions.setup.diagnosis import (
+    COPY,
+    KEY,
+    Diagnosis,
+    Purpose,
+    Services,
+    State,
+    diagnose,
+    wanted_by,
+)
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import CollectionSettings, LakeFSSettings, StoreSettings
@@ -32,7 +41,7 @@ from lakefs_gc_assets_tests.servers.stores import s3_server
 
 __all__ = ["s3_server"]
 
-POLICIES = Path(__file__).parents[2] / "docs" / "policies"
+POLICIES = Path(__file__).parents[3] / "docs" / "policies"
 SILENT = "an endpoint that takes connections and does not answer"
 EVERYTHING = frozenset(Purpose) - {Purpose.RESTORE}
 

@@ -8,10 +8,7 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.cli.explain import verdict
-from lakefs_gc_assets.collector import explain as explain_module
 from lakefs_gc_assets.collector.engine.local import ArrowRows
-from lakefs_gc_assets.collector.explain import Decision, Explanation, explain
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import references
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
@@ -20,6 +17,9 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.extensions.explain import explain as explain_module
+from lakefs_gc_assets.extensions.explain.explain import Decision, Explanation, explain
+from lakefs_gc_assets.extensions.explain.explain_command import verdict
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.test_run_guards import (
     UNIFIED,

@@ -9,7 +9,9 @@ import pyspark
 
 from lakefs_gc_assets.cli.common import JSON, Target, answer, on_repository, print_result
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.diagnosis import (
+from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.extensions.setup.diagnosis import (
     Diagnosis,
     DiagnosisFinding,
     Purpose,
@@ -18,8 +20,6 @@ from lakefs_gc_assets.collector.diagnosis import (
     diagnose,
     wanted_by,
 )
-from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets.spark.start import java

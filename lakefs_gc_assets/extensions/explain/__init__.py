@@ -1,0 +1,1 @@
+"""Explains why a run keeps or deletes an object."""

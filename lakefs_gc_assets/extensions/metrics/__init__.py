@@ -1,0 +1,1 @@
+"""Prints figures of runs for Prometheus."""
