@@ -1,20 +1,14 @@
-"""Clients of an embedded server: lakefs-sdk and boto3, unchanged, and a bare HTTP call."""
+"""Clients of an embedded server: lakefs-sdk, unchanged, and a bare HTTP call."""
 
 import json
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-import boto3
 import lakefs_sdk
 from lakefs_sdk.client import LakeFSClient
 
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
 
 models: Any = lakefs_sdk
 """Model classes of lakefs-sdk; the package has no usable types for them."""
@@ -26,22 +20,6 @@ def sdk(server: EmbeddedServer) -> Any:
         models.Configuration(
             host=f"{server.url}/api/v1", username=server.access_key_id, password=server.secret_access_key
         )
-    )
-
-
-def s3_url(server: EmbeddedServer) -> str:
-    """Address of the server's S3 gateway."""
-    assert isinstance(server, GatewayServer)
-    return server.s3_url
-
-
-def s3(server: EmbeddedServer) -> "S3Client":
-    return boto3.client(
-        "s3",
-        endpoint_url=s3_url(server),
-        aws_access_key_id=server.access_key_id,
-        aws_secret_access_key=server.secret_access_key,
-        region_name="us-east-1",
     )
 
 

@@ -7,13 +7,12 @@ from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A server with the repository `repo`, rule set `oss`, small ranges."""
-    with GatewayServer(
+    with EmbeddedServer(
         tmp_path / "server", settings=ServerSettings(range_entries=10, page_check_rows=10), routes=ROUTES
     ) as started:
         clients.repository(started)
@@ -23,6 +22,6 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def seed_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """The same with rule set `seed`."""
-    with GatewayServer(tmp_path / "seed-server", settings=ServerSettings(rules="seed"), routes=ROUTES) as started:
+    with EmbeddedServer(tmp_path / "seed-server", settings=ServerSettings(rules="seed"), routes=ROUTES) as started:
         clients.repository(started)
         yield started

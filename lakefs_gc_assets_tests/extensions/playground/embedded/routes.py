@@ -1,19 +1,29 @@
 """Routes of an embedded server that only tests use, and other test-only actions on a server.
 
 `EmbeddedServer(folder, routes=ROUTES)` adds them to its own routes: deleting repositories and retention rules, branch
-protection, pull requests, multipart uploads, hard resets, recorded commits, files of metadata, the older spelling of
-the retention rules' paths, and below `/_embedded` the clock, interruptions and lost pages. They replace some of its
-own routes: conditional reads and writes of objects, the calls of `object_calls`, and dumps with compacted bases, which
-only Enterprise has (https://docs.lakefs.io/admin/compaction/).
+protection, pull requests (create, list and close), multipart uploads, staging of objects by their addresses, hard
+resets, recorded commits, files of metadata, and the older spelling of the retention rules' paths. They replace some of
+its own routes: shallow copies, and dumps with compacted bases, which only Enterprise has
+(https://docs.lakefs.io/admin/compaction/).
 """
 
 import json
+import sqlite3
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.extensions.playground.embedded import branches, collection, commits, formats, reads, repositories
+from lakefs_gc_assets.extensions.playground.embedded import (
+    branches,
+    collection,
+    commits,
+    formats,
+    objects,
+    reads,
+    repositories,
+)
 from lakefs_gc_assets.extensions.playground.embedded.core import (
     ApiFailure,
     Core,
@@ -24,6 +34,7 @@ from lakefs_gc_assets.extensions.playground.embedded.core import (
     not_found,
     timestamp,
 )
+from lakefs_gc_assets.extensions.playground.embedded.formats import Entry
 from lakefs_gc_assets.extensions.playground.embedded.http import (
     NO_CONTENT,
     Request,
@@ -31,14 +42,16 @@ from lakefs_gc_assets.extensions.playground.embedded.http import (
     Route,
     checked_object,
     json_response,
+    page,
 )
+from lakefs_gc_assets.extensions.playground.embedded.objects import ObjectPlace
 from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
-from lakefs_gc_assets.extensions.playground.embedded.routes import ADMINISTRATION_PREFIX
 from lakefs_gc_assets.extensions.playground.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.interface import keys_below
-from lakefs_gc_assets_tests.extensions.playground.embedded import headers, object_calls, pulls, uploads
+from lakefs_gc_assets_tests.extensions.playground.embedded import uploads
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
@@ -216,6 +229,101 @@ def _create_commit_record(core: Core, request: Request, repository: ServedReposi
     return NO_CONTENT
 
 
+_PULL_STATUSES = ("open", "closed", "merged")
+
+
+def _pulls_table(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE IF NOT EXISTS pulls (repository TEXT, id TEXT, content TEXT)")
+
+
+def _create_pull(core: Core, request: Request, repository: ServedRepository) -> Response:
+    """Creates a pull request; it is open, and both branches exist."""
+    body = request.json_object("title", "source_branch", "destination_branch")
+    source, destination = body["source_branch"], body["destination_branch"]
+    if source == destination:
+        raise bad_request("source and destination branches are the same: same branch validation error")
+    for branch in (source, destination):
+        branches.get(core, repository, branch)
+    pull_id, now = layout.issue_run_id(core.clock.now()), timestamp(core.clock.now())
+    pull = {
+        "author": request.user,
+        "creation_date": now,
+        "destination_branch": destination,
+        "id": pull_id,
+        "source_branch": source,
+        "status": "open",
+        "title": body["title"],
+    }
+    with core.database.transaction() as database:
+        _pulls_table(database)
+        database.execute("INSERT INTO pulls VALUES (?, ?, ?)", (repository.id, pull_id, json.dumps(pull)))
+    return json_response(201, {"id": pull_id})
+
+
+def _list_pulls(core: Core, request: Request, repository: ServedRepository) -> Response:
+    """Lists pull requests without descriptions, as lakeFS does; a merged one counts as closed."""
+    shown = {"open": _PULL_STATUSES[:1], "closed": _PULL_STATUSES[1:]}.get(
+        request.query.get("status", ""), _PULL_STATUSES
+    )
+    with core.database.transaction() as database:
+        _pulls_table(database)
+        rows = database.execute("SELECT content FROM pulls WHERE repository = ? ORDER BY id", (repository.id,))
+        pulls = [json.loads(content) for (content,) in rows]
+    return json_response(200, page([pull for pull in pulls if pull["status"] in shown], request, "id"))
+
+
+def _update_pull(core: Core, request: Request, repository: ServedRepository, pull: str) -> Response:
+    """Closes a pull request, or marks it as merged."""
+    status = request.json_object("status")["status"]
+    with core.database.transaction() as database:
+        _pulls_table(database)
+        which = (repository.id, pull)
+        row = database.execute("SELECT content FROM pulls WHERE repository = ? AND id = ?", which).fetchone()
+        if row is None:
+            raise not_found("pull request")
+        changed = {**json.loads(row[0]), "status": status, "closed_date": timestamp(core.clock.now())}
+        database.execute("UPDATE pulls SET content = ? WHERE repository = ? AND id = ?", (json.dumps(changed), *which))
+    return NO_CONTENT
+
+
+def _stage(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
+    path = request.required("path")
+    body = request.json_object("physical_address", "checksum", "size_bytes")
+    answer = objects.stats(repository, path, _stage_address(core, repository, branch, path, body))
+    del answer["metadata"]
+    return json_response(201, answer)
+
+
+def _stage_address(
+    core: Core, repository: ServedRepository, branch_id: str, path: str, body: Mapping[str, Any]
+) -> Entry:
+    """Stages an existing object; in rule set `seed` only outside the storage namespace.
+
+    Raises ApiFailure 400 for an address that this server's blockstore cannot hold.
+    """
+    if not str(body["physical_address"]).startswith(core.blockstore.scheme):
+        raise bad_request(f"physical address is not valid for block adapter: {core.blockstore.type}")
+    address, kind = objects.address_of(repository, str(body["physical_address"]))
+    if core.settings.rules == "seed" and kind == AddressType.RELATIVE:
+        raise bad_request("physical address: staging is allowed outside the storage namespace only")
+    entry = objects.described_entry(core, address, kind, body)
+    objects.stage(core, repository, branch_id, path, entry)
+    return entry
+
+
+def _copy(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
+    destination = request.required("dest_path")
+    body = request.json_object("src_path")
+    source = ObjectPlace(repository, str(body.get("src_ref") or branch), str(body["src_path"]))
+    if body.get("shallow"):
+        if core.settings.rules == "oss":
+            raise ApiFailure(501, "Not Implemented")
+        if not objects.find(core, repository, source.reference, source.path).staged or source.reference != branch:
+            raise bad_request("a shallow copy needs a staged source on the same branch")
+    entry = objects.copy(core, source, ObjectPlace(repository, branch, destination))
+    return json_response(201, objects.stats(repository, destination, entry))
+
+
 def _storage_config(core: Core) -> dict[str, Any]:
     """Adds uploads in parts to presigned links, which only tests make."""
     return {**reads.storage_config(core), "pre_sign_multipart_upload": True}
@@ -255,62 +363,6 @@ def _metadata_object(core: Core, request: Request, repository: ServedRepository,
     return Response(200, content, "application/octet-stream", headers)
 
 
-def _set_clock(core: Core, request: Request) -> Response:
-    now = request.json_object("now")["now"]
-    try:
-        moment = datetime.fromisoformat(now)
-    except ValueError:
-        raise bad_request(f"{now!r} is no time in ISO format") from None
-    if moment.tzinfo is None:
-        raise bad_request(f"{now!r} lacks a time zone")
-    core.clock.set(moment)
-    return json_response(200, {"now": timestamp(core.clock.now())})
-
-
-_LOST = "CREATE TABLE IF NOT EXISTS lost_pages (count INTEGER NOT NULL)"
-
-
-def _lose_pages(core: Core, request: Request) -> Response:
-    """Lets the next pages of prepare_uncommited come without location and file, a fault of a recorded server."""
-    count = _count(request)
-    with core.database.transaction() as database:
-        database.execute(_LOST)
-        database.execute("DELETE FROM lost_pages")
-        database.execute("INSERT INTO lost_pages VALUES (?)", (count,))
-    return json_response(200, {"count": count})
-
-
-def _losing_pages(route: Route) -> Route:
-    def prepare(core: Core, request: Request, repository: ServedRepository) -> Response:
-        answer = route.handler(core, request, repository)
-        page = json.loads(answer.body)
-        with core.database.transaction() as database:
-            database.execute(_LOST)
-            if (
-                not page["gc_uncommitted_location"]
-                or not database.execute("UPDATE lost_pages SET count = count - 1 WHERE count > 0").rowcount
-            ):
-                return answer
-        store = repositories.store_of(core, repository)
-        files = keys_below(store, page["gc_uncommitted_location"].removeprefix(repository.namespace).rstrip("/") + "/")
-        store.delete([max(files)])
-        return json_response(answer.status, {**page, "gc_uncommitted_location": ""})
-
-    return replace(route, handler=prepare)
-
-
-def _interrupt_writes(core: Core, request: Request) -> Response:
-    core.interrupted_writes = _count(request)
-    return json_response(200, {"count": core.interrupted_writes})
-
-
-def _count(request: Request) -> int:
-    count: int = request.json_object("count")["count"]
-    if count < 0:
-        raise bad_request("count must not be negative")
-    return count
-
-
 def _spelled_as_before() -> tuple[Route, ...]:
     """Routes of the retention rules at their older paths; older releases of lakeFS set rules by POST."""
     return tuple(
@@ -335,15 +387,16 @@ _DELETE_RULES = Route(
 
 ROUTES = (
     Route("POST", _REPOSITORY + "/dump", "fs:ListTags fs:ListBranches fs:ListCommits", _start_dump, changes=False),
-    *(_losing_pages(route) for route in SERVED if route.template.endswith("/gc/prepare_uncommited")),
     Route("POST", "/repositories", "fs:CreateRepository", _create_repository),
     Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository, changes=False),
     _DELETE_RULES,
     Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
     *uploads.ROUTES,
-    *headers.ROUTES,
-    *object_calls.ROUTES,
-    *pulls.ROUTES,
+    Route("POST", _REPOSITORY + "/pulls", "pr:WritePullRequest", _create_pull),
+    Route("GET", _REPOSITORY + "/pulls", "pr:ListPullRequests", _list_pulls),
+    Route("PATCH", _REPOSITORY + "/pulls/{pull}", "pr:WritePullRequest", _update_pull),
+    Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
+    replace(_SERVED["POST", _BRANCH + "/objects/copy"], handler=_copy),
     Route("GET", "/config", "", _everything),
     Route("GET", "/config/storage", "", _storage),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
@@ -354,7 +407,4 @@ ROUTES = (
     Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),
-    Route("POST", ADMINISTRATION_PREFIX + "/clock/set", "", _set_clock),
-    Route("POST", ADMINISTRATION_PREFIX + "/lost_pages", "", _lose_pages),
-    Route("POST", ADMINISTRATION_PREFIX + "/interrupted_writes", "", _interrupt_writes),
 )

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,6 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.clients import models
-from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
 
 _PATHS = 12
 _PAUSE = 0.05
@@ -49,7 +49,6 @@ class Worker:
     def __post_init__(self) -> None:
         self._random = random.Random(self.branch)
         self._sdk: Any = clients.sdk(self.server)
-        self._s3 = clients.s3(self.server)
         self._sdk.branches_api.create_branch(self.repository, models.BranchCreation(name=self.branch, source="main"))
 
     def shown(self) -> dict[str, bytes]:
@@ -58,14 +57,14 @@ class Worker:
 
     def work(self, ended: threading.Event) -> None:
         """Repeats random actions until told to stop."""
-        things = [
+        things: list[Callable[[], object]] = [
             self._upload,
             self._upload,
-            self._upload_by_gateway,
+            self._upload,
             self._upload_again,
             self._delete,
             self._copy,
-            self._copy_by_gateway,
+            self._rename,
             self._link,
             self._commit,
             self._reset,
@@ -98,38 +97,27 @@ class Worker:
             path = self._random.choice(sorted(self.committed))
             self._put(path, self.committed[path])
 
-    def _upload_by_gateway(self) -> None:
-        path, content = self._path(), self._content()
-        self._s3.put_object(Bucket=self.repository, Key=f"{self.branch}/{path}", Body=content)
-        self.staged[path] = content
-
-    def _delete(self) -> None:
-        path = self._any()
+    def _delete(self, path: str | None = None) -> None:
+        path = path or self._any()
         if path is not None:
             self._sdk.objects_api.delete_object(self.repository, self.branch, path)
             self.staged[path] = None
 
-    def _copy(self) -> None:
-        source, target = self._any(), self._path()
-        if source is not None and source != target:
-            content = self.shown()[source]
-            body = models.ObjectCopyCreation(src_path=source)
-            self._sdk.objects_api.copy_object(self.repository, self.branch, target, body)
-            self.staged[target] = content
+    def _copy(self, source: str | None = None) -> bool:
+        """Copies an object; returns False if there is none, or the drawn target is the source."""
+        source, target = source or self._any(), self._path()
+        if source is None or source == target:
+            return False
+        content = self.shown()[source]
+        body = models.ObjectCopyCreation(src_path=source)
+        self._sdk.objects_api.copy_object(self.repository, self.branch, target, body)
+        self.staged[target] = content
+        return True
 
-    def _copy_by_gateway(self) -> None:
-        """Renames an object, as S3 clients do."""
-        source, target = self._any(), self._path()
-        if source is not None and source != target:
-            content = self.shown()[source]
-            self._s3.copy_object(
-                Bucket=self.repository,
-                Key=f"{self.branch}/{target}",
-                CopySource={"Bucket": self.repository, "Key": f"{self.branch}/{source}"},
-            )
-            self.staged[target] = content
-            self._s3.delete_object(Bucket=self.repository, Key=f"{self.branch}/{source}")
-            self.staged[source] = None
+    def _rename(self) -> None:
+        source = self._any()
+        if source is not None and self._copy(source):
+            self._delete(source)
 
     def _link(self) -> None:
         path, content = self._path(), self._content()
@@ -191,7 +179,7 @@ LINK_SECONDS = 15
 @pytest.mark.parametrize("rules", ["oss", "seed"])
 def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSet) -> None:
     settings = ServerSettings(rules=rules, link_seconds=LINK_SECONDS, copy_seconds=LINK_SECONDS * 4)
-    with GatewayServer(tmp_path, settings=settings) as server:
+    with EmbeddedServer(tmp_path, settings=settings) as server:
         repository = clients.repository(server, "busy")
         clients.upload(server, "first", b"first", name=repository)
         clients.commit(server, "first", name=repository)

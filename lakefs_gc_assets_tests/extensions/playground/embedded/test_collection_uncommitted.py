@@ -2,7 +2,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -60,16 +59,6 @@ def test_a_page_that_ends_by_time_repeats_its_token_and_writes_a_file_without_ro
         assert _rows(server, first) == []
 
 
-def test_a_lost_page_answers_without_location_and_file(server: EmbeddedServer) -> None:
-    staged = _stage_some(server)
-    assert clients.call(server, "POST", "/_embedded/lost_pages", {"count": 1})[0] == 200
-    lost = clients.call(server, "POST", _PREPARE, {})
-    assert (lost[0], lost[1]["gc_uncommitted_location"]) == (201, "")
-    assert _rows(server, lost[1]) == []
-    whole = clients.call(server, "POST", _PREPARE, {})[1]
-    assert sorted(_rows(server, whole)) == sorted(staged)
-
-
 def test_rows_are_relative_and_what_lies_elsewhere_or_is_deleted_has_none(server: EmbeddedServer) -> None:
     kept = clients.upload(server, "kept", b"x")
     clients.upload(server, "gone", b"x")
@@ -98,8 +87,3 @@ def test_a_moved_row_is_listed_before_or_after_but_never_missed(tmp_path: Path) 
         rows = _rows(server, first)
         assert sorted(rows) == sorted(set(addresses) - {addresses[3]})
         assert len(rows) == len(set(rows))
-
-
-@pytest.mark.parametrize("token", ["bm8=", "e30=", "not base64", "W10="])
-def test_a_foreign_token_is_refused(server: EmbeddedServer, token: str) -> None:
-    assert clients.call(server, "POST", _PREPARE, {"continuation_token": token})[0] == 400

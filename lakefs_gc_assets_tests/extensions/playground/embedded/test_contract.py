@@ -6,8 +6,9 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from hashlib import md5
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ from urllib.parse import quote, urlencode, urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.extensions.playground.embedded import repositories
+from lakefs_gc_assets.extensions.playground.embedded import objects, repositories
 from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
+from lakefs_gc_assets.extensions.playground.embedded.objects import ObjectPlace
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.extensions.playground.embedded import clients, uploads
+from lakefs_gc_assets_tests.extensions.playground.embedded import uploads
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
 from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
 
 _KINDS = (
@@ -312,26 +313,27 @@ def _truth(name: str) -> dict[str, Any]:
     return truth
 
 
-def _through_the_gateway(server: EmbeddedServer, repository: str) -> None:
-    """Repeats the recording's gateway calls, for which only results were recorded."""
-    client = clients.s3(server)
-    client.put_object(Bucket=repository, Key="main/gw/put", Body=b"p" * 201, Metadata={"k": "v"})
-    client.put_object(Bucket=repository, Key="main/gw/deleted", Body=b"d" * 76)
-    for key, source in (
-        ("main/gw/copy", "main/live/02.bin"),
-        ("feature/gw/copy", "main/live/02.bin"),
-        ("main/gw/copy-staged", "main/gw/put"),
+def _through_the_gateway(server: EmbeddedServer, repository_id: str) -> None:
+    """Repeats the effects of the recording's gateway calls, for which only results were recorded."""
+    core = server.core
+    repository = repositories.get(core, repository_id)
+
+    def place(path: str, branch: str = "main") -> ObjectPlace:
+        return ObjectPlace(repository, branch, path)
+
+    objects.upload(core, place("gw/put"), b"p" * 201, "", {"X-Amz-Meta-k": "v"})
+    objects.upload(core, place("gw/deleted"), b"d" * 76, "", {})
+    for target, source in (
+        (place("gw/copy"), place("live/02.bin")),
+        (place("gw/copy", "feature"), place("live/02.bin")),
+        (place("gw/copy-staged"), place("gw/put")),
     ):
-        client.copy_object(Bucket=repository, Key=key, CopySource=f"{repository}/{source}")
-    upload = client.create_multipart_upload(Bucket=repository, Key="main/gw/mpu")["UploadId"]
-    part = client.upload_part(Bucket=repository, Key="main/gw/mpu", UploadId=upload, PartNumber=1, Body=b"m" * 1000)
-    completed = client.complete_multipart_upload(
-        Bucket=repository,
-        Key="main/gw/mpu",
-        UploadId=upload,
-        MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]},
-    )
-    assert completed["ETag"].endswith('-1"')
+        objects.copy(core, source, target)
+    part = b"m" * 1000
+    objects.upload(core, place("gw/mpu"), part, "", {})
+    # The gateway's entries have the checksum of parts without their number.
+    entry = replace(objects.find(core, repository, "main", "gw/mpu").entry, etag=md5(md5(part).digest()).hexdigest())
+    objects.stage(core, repository, "main", "gw/mpu", entry)
 
 
 def _upload_parts(server: EmbeddedServer, call: Call, player: Player) -> None:
@@ -375,7 +377,7 @@ class _Ranges:
 
 def _play(folder: Path, name: str) -> tuple[Player, EmbeddedServer]:
     """Plays one recording with unrecorded actions: gateway calls, and uploads to presigned links and from outside."""
-    server = GatewayServer(folder, settings=ServerSettings(range_entries=100), routes=ROUTES)
+    server = EmbeddedServer(folder, settings=ServerSettings(range_entries=100), routes=ROUTES)
     server.__enter__()
     player, ranges = Player(server, compare_contents=name != "wide"), _Ranges(name)
     done = set()
@@ -398,7 +400,8 @@ def _play(folder: Path, name: str) -> tuple[Player, EmbeddedServer]:
                 # The first listing of a process imports pandas, which can take longer than times may differ.
                 list(LocalStore(external).list(""))
             case "final staged state" if "S3 gateway" in done:
-                clients.s3(server).delete_object(Bucket=call.path.split("/")[4], Key="main/gw/deleted")
+                repository = repositories.get(server.core, call.path.split("/")[4])
+                objects.delete(server.core, repository, "main", "gw/deleted")
     return player, server
 
 

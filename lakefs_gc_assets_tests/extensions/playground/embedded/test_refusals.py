@@ -1,10 +1,9 @@
-"""Refused calls: every API path and the gateway, for a read-only repository and for a user without permissions."""
+"""Refused calls: every API path, for a read-only repository and for a user without permissions."""
 
 import re
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from lakefs_gc_assets.extensions.playground.embedded.http import Route
 from lakefs_gc_assets.extensions.playground.embedded.routes import ADMINISTRATION_PREFIX, ROUTES
@@ -73,16 +72,6 @@ def test_nothing_is_written_to_a_read_only_repository(fixed: EmbeddedServer) -> 
     assert len(writing) > 25
     for route in writing:
         assert _call(fixed, route) == (403, {"message": "read-only repository"}), route
-    s3 = clients.s3(fixed)
-    for call, named in (
-        ("put_object", {"Body": b"x"}),
-        ("copy_object", {"CopySource": "fixed/main/a"}),
-        ("delete_object", {}),
-        ("create_multipart_upload", {}),
-    ):
-        with pytest.raises(ClientError) as error:
-            getattr(s3, call)(Bucket="fixed", Key="main/a", **named)
-        assert error.value.response["Error"]["Code"] == "AccessDenied", call
     assert sorted(fixed.objects_folder.rglob("*")) == before
     assert clients.call(fixed, "GET", "/repositories/fixed/branches")[0] == 200
 

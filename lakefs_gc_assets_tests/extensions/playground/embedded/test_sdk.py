@@ -1,6 +1,6 @@
 """lakefs-sdk, unchanged, on the embedded server."""
 
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pytest
 from lakefs_sdk.exceptions import ApiException, NotFoundException
@@ -43,51 +43,6 @@ def test_the_everyday_calls(server: EmbeddedServer) -> None:
     sdk.branches_api.delete_branch("repo", "side")
     with pytest.raises(ApiException):
         sdk.branches_api.delete_branch("repo", "main")
-
-
-def test_copy_and_delete_is_a_rename(server: EmbeddedServer) -> None:
-    sdk = clients.sdk(server)
-    sdk.objects_api.upload_object("repo", "main", "old", content=b"content")
-    sdk.objects_api.copy_object("repo", "main", "new", models.ObjectCopyCreation(src_path="old"))
-    sdk.objects_api.delete_object("repo", "main", "old")
-    assert [item.path for item in sdk.objects_api.list_objects("repo", "main").results] == ["new"]
-    assert sdk.objects_api.get_object("repo", "main", "new") == b"content"
-
-
-def test_an_issued_address_is_uploaded_to_and_linked(server: EmbeddedServer) -> None:
-    sdk = clients.sdk(server)
-    issued = sdk.staging_api.get_physical_address("repo", "main", "linked", presign=True)
-    assert issued.presigned_url is not None
-    with urlopen(Request(issued.presigned_url, b"content", method="PUT")) as answer:
-        etag = answer.headers["ETag"].strip('"')
-    body = models.StagingMetadata(staging=issued, checksum=etag, size_bytes=7)
-    linked = sdk.staging_api.link_physical_address("repo", "main", "linked", body)
-    assert linked.physical_address == issued.physical_address
-    assert sdk.objects_api.get_object("repo", "main", "linked") == b"content"
-
-
-def test_an_issued_address_expires(server: EmbeddedServer) -> None:
-    sdk = clients.sdk(server)
-    issued = sdk.staging_api.get_physical_address("repo", "main", "linked")
-    body = models.StagingMetadata(staging=issued, checksum="c", size_bytes=7)
-    clients.call(server, "POST", "/_embedded/clock/advance", {"seconds": 86_300})
-    sdk.staging_api.link_physical_address("repo", "main", "linked", body)
-    sdk.staging_api.link_physical_address("repo", "main", "linked", body)
-    clients.call(server, "POST", "/_embedded/clock/advance", {"seconds": 200})
-    with pytest.raises(ApiException) as error:
-        sdk.staging_api.link_physical_address("repo", "main", "linked", body)
-    assert error.value.status == 400
-
-
-def test_user_metadata_is_staged_on_the_same_object(server: EmbeddedServer) -> None:
-    sdk = clients.sdk(server)
-    before = sdk.objects_api.upload_object("repo", "main", "a", content=b"content")
-    sdk.commits_api.commit("repo", "main", models.CommitCreation(message="one"))
-    update = models.UpdateObjectUserMetadata(set={"k": "v"})
-    sdk.experimental_api.update_object_user_metadata("repo", "main", "a", update)
-    after = sdk.objects_api.stat_object("repo", "main", "a")
-    assert (after.metadata, after.physical_address) == ({"k": "v"}, before.physical_address)
-    assert [change.type for change in sdk.branches_api.diff_branch("repo", "main").results] == ["changed"]
 
 
 def test_collection_calls(server: EmbeddedServer) -> None:

@@ -11,7 +11,6 @@ from lakefs_gc_assets.extensions.playground.embedded import collection
 from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-from lakefs_gc_assets_tests.extensions.playground.embedded.s3_gateway import GatewayServer
 
 _BRANCH = "/repositories/repo/branches/main"
 
@@ -63,11 +62,12 @@ def test_an_address_is_linked_once(seed_server: EmbeddedServer, server: Embedded
         assert _link(started, "a", body) == second
 
 
-def test_an_address_is_for_one_path_and_expires(seed_server: EmbeddedServer) -> None:
-    body = _issue(seed_server, "a")
-    assert _link(seed_server, "b", body) == 400
-    clients.call(seed_server, "POST", "/_embedded/clock/advance", {"seconds": 86_500})
-    assert _link(seed_server, "a", body) == 400
+def test_an_address_is_for_one_path_and_expires(seed_server: EmbeddedServer, server: EmbeddedServer) -> None:
+    for started in (seed_server, server):
+        body = _issue(started, "a")
+        assert _link(started, "b", body) == 400
+        clients.call(started, "POST", "/_embedded/clock/advance", {"seconds": 86_500})
+        assert _link(started, "a", body) == 400
 
 
 def test_addresses_are_tracked_and_removed_when_used_or_expired(
@@ -112,14 +112,6 @@ def test_a_copy_within_the_staging_area_is_shallow_and_any_other_is_full(
     assert _copy(server, "staged", "copy")[0] == 201
     assert _stat(server, "copy") != _stat(server, "staged")
     assert _copy(server, "staged", "shallow", shallow=True)[0] == 501
-
-
-def test_the_gateway_copies_the_same_way(seed_server: EmbeddedServer) -> None:
-    s3 = clients.s3(seed_server)
-    s3.put_object(Bucket="repo", Key="main/staged", Body=b"x")
-    s3.copy_object(Bucket="repo", Key="main/copy", CopySource="repo/main/staged")
-    assert _stat(seed_server, "copy") == _stat(seed_server, "staged")
-    assert s3.get_object(Bucket="repo", Key="main/copy")["Body"].read() == b"x"
 
 
 def test_copies_are_listed_behind_the_uncommitted_data_and_forgotten_after_a_time(
@@ -177,25 +169,15 @@ def test_a_rename_while_a_page_is_read_is_not_lost(
     assert _rows(seed_server) == [first, address]
 
 
-def test_a_restart_forgets_neither_addresses_nor_copies_nor_uploads(tmp_path: Path) -> None:
-    with GatewayServer(tmp_path, settings=ServerSettings(rules="seed")) as server:
+def test_a_restart_forgets_neither_addresses_nor_copies(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(rules="seed")) as server:
         clients.repository(server)
         used, unused = _issue(server, "used"), _issue(server, "unused")
         assert _link(server, "used", used) == 200
         address = clients.upload(server, "old", b"x")
         _rename(server, "old", "new")
         assert clients.call(server, "DELETE", _BRANCH + "/objects", path="new")[0] == 204
-        s3 = clients.s3(server)
-        upload = s3.create_multipart_upload(Bucket="repo", Key="main/parts")["UploadId"]
-        part = s3.upload_part(Bucket="repo", Key="main/parts", UploadId=upload, PartNumber=1, Body=b"one")
-    with GatewayServer(tmp_path, settings=ServerSettings(rules="seed")) as server:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(rules="seed")) as server:
         assert _link(server, "used", used) == 400
         assert _link(server, "unused", unused) == 200
         assert address in _rows(server)
-        clients.s3(server).complete_multipart_upload(
-            Bucket="repo",
-            Key="main/parts",
-            UploadId=upload,
-            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]},
-        )
-        assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="parts") == (200, b"one")

@@ -1,9 +1,8 @@
-"""Serving of any call: permissions, pages, links, faults, connections."""
+"""Serving of any call: links, bodies, connections."""
 
 import http.client
 from pathlib import Path
 from socket import create_connection
-from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -11,53 +10,11 @@ from urllib.request import urlopen
 import pytest
 
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 _BRANCH = "/repositories/repo/branches/main"
+_OTHER = {"name": "other", "storage_namespace": "local://other"}
 _RULES = "/repositories/repo/settings/gc_rules"
-
-
-def _authorization(server: EmbeddedServer, *denied: str) -> str:
-    return routes.add_user(server, "limited", *denied).basic_authorization
-
-
-@pytest.mark.parametrize("denied", ["fs:ListTags", "fs:ListBranches", "fs:ListCommits"])
-def test_a_refs_dump_needs_the_right_to_list_all_it_holds(server: EmbeddedServer, denied: str) -> None:
-    limited = _authorization(server, denied)
-    assert clients.call(server, "POST", "/repositories/repo/dump", authorization=limited)[0] == 403
-    assert clients.call(server, "GET", "/repositories/repo/dump", authorization=limited, task_id="x")[0] == 403
-    assert clients.call(server, "POST", "/repositories/repo/dump")[0] == 202
-
-
-def test_a_copy_needs_the_right_to_read(server: EmbeddedServer) -> None:
-    clients.upload(server, "a", b"x")
-    for limited, status in ((_authorization(server, "fs:ReadObject"), 403), (None, 201)):
-        answer = clients.call(
-            server, "POST", _BRANCH + "/objects/copy", {"src_path": "a"}, authorization=limited, dest_path="b"
-        )
-        assert answer[0] == status
-
-
-@pytest.mark.parametrize(("amount", "problem"), [("1001", "at most 1000"), ("-2", "at least -1"), ("x", "integer")])
-def test_a_page_of_another_size_is_refused(server: EmbeddedServer, amount: str, problem: str) -> None:
-    status, answer = clients.call(server, "GET", "/repositories/repo/branches", amount=amount)
-    assert status == 400
-    assert problem in answer["message"]
-
-
-@pytest.mark.parametrize("amount", ["0", "-1", "1000"])
-def test_a_page_of_less_than_one_item_has_a_thousand(server: EmbeddedServer, amount: str) -> None:
-    for name in ("a", "b"):
-        clients.upload(server, name, b"x")
-    clients.commit(server, "one")
-    for path, found in (
-        ("/repositories/repo/refs/main/objects/ls", 2),
-        ("/repositories/repo/refs/main/commits", 2),
-        ("/repositories/repo/branches", 1),
-        (_BRANCH + "/diff", 0),
-    ):
-        status, answer = clients.call(server, "GET", path, amount=amount)
-        assert (status, answer["pagination"]["has_more"], len(answer["results"])) == (200, False, found)
 
 
 def test_links_to_objects_within_and_outside_of_the_namespace(server: EmbeddedServer) -> None:
@@ -74,49 +31,6 @@ def test_links_to_objects_within_and_outside_of_the_namespace(server: EmbeddedSe
             assert described.physical_address_expiry is not None
             with urlopen(described.physical_address) as answer:
                 assert answer.read() == name.encode()
-
-
-def test_a_fault_on_every_path_can_be_switched_off(server: EmbeddedServer) -> None:
-    fault = {"kind": "failing", "path": "", "times": None}
-    assert clients.call(server, "POST", "/_embedded/faults", fault)[0] == 204
-    assert clients.call(server, "GET", "/repositories")[0] == 500
-    assert clients.call(server, "DELETE", "/_embedded/faults")[0] == 204
-    assert clients.call(server, "GET", "/repositories")[0] == 200
-
-
-def test_faults_that_are_on_are_listed(server: EmbeddedServer) -> None:
-    faults = "/_embedded/faults"
-    assert clients.call(server, "GET", faults) == (200, {"results": []})
-    for times in (1, 2):
-        fault = {"kind": "throttled", "path": "/repo$", "times": times}
-        assert clients.call(server, "POST", faults, fault)[0] == 204
-    assert clients.call(server, "GET", "/repositories/repo")[0] == 429
-    (left,) = clients.call(server, "GET", faults)[1]["results"]
-    assert (left["kind"], left["path"], left["times"], left["after"]) == ("throttled", "/repo$", 2, 0)
-    assert clients.call(server, "PUT", faults, fault)[0] == 404
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"times": "y"},
-        {"times": True},
-        {"times": -1},
-        {"after": None},
-        {"after": -1},
-        {"seconds": "1"},
-        {"seconds": -1},
-        {"seconds": float("nan")},
-        {"status": 7},
-        {"path": 1},
-        {"path": "("},
-        {"acts": "no"},
-        {"bogus": 1},
-    ],
-)
-def test_a_fault_that_could_not_strike_is_refused(server: EmbeddedServer, wrong: dict[str, Any]) -> None:
-    assert clients.call(server, "POST", "/_embedded/faults", {"kind": "slow", "path": "x", **wrong})[0] == 400
-    assert clients.call(server, "GET", "/repositories")[0] == 200
 
 
 def test_a_link_with_a_wrong_signature_is_refused(server: EmbeddedServer) -> None:
@@ -176,14 +90,6 @@ def test_at_most_a_thousand_paths_are_deleted_at_once(server: EmbeddedServer) ->
     assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="a")[0] == 404
 
 
-def test_faults_strike_the_gateway_too(server: EmbeddedServer) -> None:
-    s3 = clients.s3(server)
-    fault = {"kind": "failing", "path": "^/repo/main/a$", "method": "PUT", "status": 503}
-    assert clients.call(server, "POST", "/_embedded/faults", fault)[0] == 204
-    answer = s3.put_object(Bucket="repo", Key="main/a", Body=b"x")
-    assert answer["ResponseMetadata"]["RetryAttempts"] == 1
-
-
 def test_connections_end_with_the_server(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server:
         connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
@@ -207,54 +113,13 @@ def test_a_form_may_have_other_parts_than_the_content(server: EmbeddedServer) ->
     assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="form") == (200, b"right")
 
 
-def _emptied(server: EmbeddedServer) -> Path:
-    """File of the metarange of a commit that removed everything: its id is always the same."""
-    clients.upload(server, "a", b"x")
-    clients.commit(server, "one")
-    clients.call(server, "DELETE", _BRANCH + "/objects", path="a")
-    return server.objects_folder / "repo/_lakefs" / str(clients.commit(server, "none")["meta_range_id"])
-
-
-def test_a_new_repository_where_another_was_writes_its_files_again(server: EmbeddedServer) -> None:
-    before = _emptied(server)
-    assert clients.call(server, "DELETE", "/repositories/repo")[0] == 204
-    for file in sorted((server.objects_folder / "repo").rglob("*"), reverse=True):
-        file.rmdir() if file.is_dir() else file.unlink()
-    clients.repository(server)
-    after = _emptied(server)
-    assert (after, after.is_file()) == (before, True)
-
-
-def test_a_read_only_repository_is_deleted_by_force_only(server: EmbeddedServer) -> None:
-    body = {"name": "fixed", "storage_namespace": "local://fixed", "read_only": True}
-    assert clients.call(server, "POST", "/repositories", body)[0] == 201
-    assert clients.call(server, "DELETE", "/repositories/fixed")[0] == 403
-    assert clients.call(server, "DELETE", "/repositories/fixed", force="true")[0] == 204
-
-
-def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: EmbeddedServer) -> None:
-    base = _BRANCH + "/staging/pmpu"
-    _, begun = clients.call(seed_server, "POST", base, path="parts", parts="1")
-    _, other = clients.call(seed_server, "POST", base, path="parts", parts="1")
-    link = urlsplit(begun["presigned_urls"][0])
-    connection = http.client.HTTPConnection(link.netloc, timeout=10)
-    connection.request("PUT", f"{link.path}?{link.query}", b"content")
-    etag = connection.getresponse().getheader("ETag")
-    connection.close()
-    good = {"physical_address": begun["physical_address"], "parts": [{"part_number": 1, "etag": etag}]}
-    wrong = good | {"parts": [{"part_number": 2, "etag": etag}]}
-    foreign = good | {"physical_address": other["physical_address"]}
-    path = f"{base}/{begun['upload_id']}"
-    for body, status in ((wrong, 400), (foreign, 400), (good, 200), (good, 400)):
-        assert clients.call(seed_server, "PUT", path, body, path="parts")[0] == status
-    assert clients.call(seed_server, "GET", "/repositories/repo/refs/main/objects", path="parts") == (200, b"content")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "said"),
     [
         ("POST", "/repositories", {"name": 5, "storage_namespace": "local://other"}, "/name"),
         ("POST", "/repositories", {"name": "Upper", "storage_namespace": "local://other"}, "regular expression"),
+        ("POST", "/repositories", {**_OTHER, "default_branch": "a/b"}, "invalid value"),
+        ("POST", "/repositories", {**_OTHER, "storage_namespace": "local://../outside"}, "local://../outside"),
         ("POST", "/repositories/repo/branches", {"name": "a b", "source": "main"}, "invalid value"),
         ("POST", f"{_BRANCH}/commits", {"message": None}, "/message"),
         ("POST", f"{_BRANCH}/commits", {"message": "m", "allow_empty": 1}, "/allow_empty"),
@@ -268,20 +133,12 @@ def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: 
         ("POST", f"{_BRANCH}/objects/delete", {"paths": [None]}, "paths"),
         ("POST", f"{_BRANCH}/import", {"paths": [{"type": "object"}], "commit": {"message": "m"}}, '"path" is missing'),
         ("POST", f"{_BRANCH}/import", {"paths": ["x"], "commit": {"message": "m"}}, "must be an object"),
-        ("PUT", f"{_BRANCH}/staging/pmpu/x", {"physical_address": "a", "parts": [{}]}, '"part_number" is missing'),
-        ("PUT", f"{_BRANCH}/staging/pmpu/x", {"physical_address": "a", "parts": ["x"]}, "must be an object"),
-        ("POST", f"{_BRANCH}/staging/pmpu", b"", "at most 10000"),
         ("PUT", _RULES, {"default_retention_days": "x", "branches": []}, "/default_retention_days"),
         ("PUT", _RULES, {"default_retention_days": 1, "branches": "x"}, "/branches"),
         ("PUT", _RULES, {"default_retention_days": 1, "branches": [{"branch_id": "main"}]}, "retention_days"),
-        ("POST", "/_embedded/clock/set", {"now": 5}, "/now"),
-        ("POST", "/_embedded/clock/set", {"now": "2026-01-01T00:00:00"}, "time zone"),
         ("POST", "/_embedded/clock/advance", {"seconds": "1"}, "/seconds"),
         ("POST", "/_embedded/clock/advance", {"seconds": 1e300}, "cannot be moved"),
         ("POST", "/_embedded/clock/advance", {"seconds": 1e12}, "cannot be moved"),
-        ("POST", "/_embedded/lost_pages", {"count": -1}, "negative"),
-        ("POST", "/_embedded/interrupted_writes", {"count": -1}, "negative"),
-        ("POST", "/_embedded/interrupted_writes", {"count": "1"}, "/count"),
         ("POST", f"{_BRANCH}/commits", [], "must be an object"),
         ("POST", f"{_BRANCH}/commits", {}, '"message" is missing'),
     ],
@@ -289,7 +146,7 @@ def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: 
 def test_a_body_of_another_form_is_refused(
     server: EmbeddedServer, method: str, path: str, body: object, said: str
 ) -> None:
-    status, answer = clients.call(server, method, path, body, path="a", parts="10001")
+    status, answer = clients.call(server, method, path, body, path="a")
 
     assert status == 400
     assert said in answer["message"]
@@ -307,10 +164,6 @@ def test_what_is_no_text_is_refused_or_not_found(server: EmbeddedServer) -> None
         response = connection.getresponse()
         response.read()
         assert response.status == status, path
-    connection.request(
-        "PUT", f"/api/v1{_BRANCH}/hard_reset?ref=%ff", headers={"Authorization": server.basic_authorization}
-    )
-    assert connection.getresponse().status == 400
     connection.close()
 
 

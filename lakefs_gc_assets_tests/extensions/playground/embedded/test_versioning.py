@@ -1,6 +1,5 @@
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -8,7 +7,7 @@ from lakefs_gc_assets.extensions.playground.embedded.core import Writer
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 _BRANCH = "/repositories/repo/branches/main"
 _OBJECTS = _BRANCH + "/objects"
@@ -45,33 +44,7 @@ def test_an_entry_staged_with_the_committed_identity_is_no_change(server: Embedd
     assert stat["physical_address"].endswith(committed_address)
 
 
-def test_a_collected_object_is_gone(server: EmbeddedServer) -> None:
-    address = clients.upload(server, "a", b"x")
-    (server.objects_folder / "repo" / address).unlink()
-    assert clients.call(server, "GET", _MAIN, path="a")[0] == 410
-    assert clients.call(server, "GET", _MAIN + "/stat", path="a")[0] == 200
-    assert clients.call(server, "GET", _MAIN, path="never")[0] == 404
-
-
-def test_unknown_paths_of_the_api_are_not_found(server: EmbeddedServer) -> None:
-    assert clients.call(server, "GET", "/repositories/repo/actions/runs")[0] == 404
-    assert clients.call(server, "PATCH", "/repositories/repo")[0] == 404
-    assert clients.call(server, "POST", "/repositories/repo/gc/prepare_uncommitted")[0] == 404
-
-
-def test_a_refused_action_is_forbidden(server: EmbeddedServer) -> None:
-    user = routes.add_user(server, "reader", "fs:ListCommits", "retention:*")
-    for method, path, status in (
-        ("POST", "/repositories/repo/dump", 403),
-        ("POST", "/repositories/repo/gc/prepare_uncommited", 403),
-        ("POST", "/repositories/repo/gc/prepare_commits/async", 403),
-        ("GET", "/repositories/repo", 200),
-    ):
-        assert clients.call(server, method, path, authorization=user.basic_authorization)[0] == status
-    assert clients.call(server, "GET", "/repositories/repo", authorization="Basic bm86bm8=")[0] == 401
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_branches_hold_what_a_plain_model_holds(seed: int, server: EmbeddedServer) -> None:
     """Random writes, deletions, commits, resets, merges: contents agree with dictionaries."""
     source = random.Random(seed)
@@ -153,20 +126,6 @@ def test_merging_is_three_way(server: EmbeddedServer) -> None:
     }
 
 
-def test_a_hard_reset_takes_what_is_staged_by_force_only(server: EmbeddedServer) -> None:
-    clients.upload(server, "a", b"one")
-    first = clients.commit(server, "one")
-    clients.upload(server, "a", b"two")
-    second = clients.commit(server, "two")
-    clients.upload(server, "b", b"staged")
-    reset = _BRANCH + "/hard_reset"
-    assert clients.call(server, "PUT", reset, ref=first["id"])[0] == 400
-    assert _listing(server) == {"a": b"two", "b": b"staged"}
-    assert clients.call(server, "PUT", reset, ref="main~1", force="true")[0] == 204
-    assert _listing(server) == {"a": b"one"}
-    assert _listing(server, second["id"]) == {"a": b"two"}
-
-
 def test_a_squashed_merge_has_one_parent(server: EmbeddedServer) -> None:
     clients.call(server, "POST", "/repositories/repo/branches", {"name": "side", "source": "main"})
     clients.upload(server, "a", b"one", branch="side")
@@ -195,53 +154,7 @@ def test_slices_end_by_time_and_by_number_and_the_newest_sorts_first() -> None:
         assert created <= layout.issued_at(name) <= created + layout.SLICE_SPAN_SECONDS
 
 
-def test_several_writers_write_slices_of_their_own(server: EmbeddedServer) -> None:
-    first = clients.upload(server, "a", b"x")
-    previous = routes.switch_writer(server, machine=b"other", clock_offset=timedelta(minutes=10))
-    second = clients.upload(server, "b", b"x")
-    server.core.writer = previous
-    third = clients.upload(server, "c", b"x")
-    slices = [layout.parse(address).slice for address in (first, second, third)]
-    assert slices[0] == slices[2] != slices[1]
-    assert layout.created_at(slices[1] or "") - layout.created_at(slices[0] or "") >= 599
-
-
-def test_objects_written_in_the_past_are_old(server: EmbeddedServer) -> None:
-    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    status, answer = clients.call(server, "POST", "/_embedded/clock/set", {"now": moment.isoformat()})
-    assert (status, answer["now"][:19]) == (200, "2026-01-02T03:04:05")
-    address = clients.upload(server, "old", b"x")
-    assert abs((server.objects_folder / "repo" / address).stat().st_mtime - moment.timestamp()) < 10
-    assert abs((layout.parse(address).issued_at or 0) - moment.timestamp()) < 10
-    clients.call(server, "POST", "/_embedded/clock/advance", {"seconds": 3600})
-    assert abs(clients.call(server, "GET", _MAIN + "/stat", path="old")[1]["mtime"] - moment.timestamp()) < 10
-    assert clients.commit(server, "late")["creation_date"] - moment.timestamp() >= 3600
-
-
-def test_a_restarted_server_knows_everything(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path) as first:
-        clients.repository(first)
-        clients.upload(first, "a", b"x")
-        clients.commit(first, "one")
-        _, issued = clients.call(first, "GET", _BRANCH + "/staging/backing", path="linked")
-    with EmbeddedServer(tmp_path) as second:
-        assert _listing(second) == {"a": b"x"}
-        body = {"staging": {"physical_address": issued["physical_address"]}, "checksum": "c", "size_bytes": 1}
-        assert clients.call(second, "PUT", _BRANCH + "/staging/backing", body, path="linked")[0] == 200
-
-
-def test_names_of_repositories_and_namespaces_are_unique(server: EmbeddedServer) -> None:
-    body = {"name": "repo", "storage_namespace": "local://elsewhere"}
-    assert clients.call(server, "POST", "/repositories", body)[0] == 409
-    body = {"name": "other", "storage_namespace": "local://repo"}
-    assert clients.call(server, "POST", "/repositories", body)[0] == 400
-    body = {"name": "other", "storage_namespace": "local://../outside"}
-    assert clients.call(server, "POST", "/repositories", body)[0] == 400
-    body = {"name": "other", "storage_namespace": "s3://bucket"}
-    assert clients.call(server, "POST", "/repositories", body)[0] == 400
-
-
-@pytest.mark.parametrize("namespace", ["local://other/", "local://other//", "local://other/deep/"])
+@pytest.mark.parametrize("namespace", ["local://other//", "local://other/deep/"])
 def test_a_namespace_may_end_with_a_slash(server: EmbeddedServer, namespace: str) -> None:
     body = {"name": "other", "storage_namespace": namespace}
     assert clients.call(server, "POST", "/repositories", body)[1]["storage_namespace"] == namespace
@@ -253,15 +166,3 @@ def test_a_namespace_may_end_with_a_slash(server: EmbeddedServer, namespace: str
     folder = server.objects_folder / namespace.removeprefix("local://").strip("/")
     assert (folder / key).read_bytes() == b"x"
     assert (folder / "_lakefs" / made["meta_range_id"]).is_file()
-
-
-def test_a_default_branch_needs_a_name_for_branches(server: EmbeddedServer) -> None:
-    body = {"name": "other", "storage_namespace": "local://other", "default_branch": "a/b"}
-    assert clients.call(server, "POST", "/repositories", body)[0] == 400
-    assert clients.call(server, "POST", "/repositories", body | {"default_branch": "a-b"})[0] == 201
-
-
-def test_what_the_blockstore_cannot_hold_is_not_staged(server: EmbeddedServer) -> None:
-    for address, status in (("s3://bucket/a", 400), ("a", 400), ("", 400), ("local://bucket/a", 201)):
-        body = {"physical_address": address, "checksum": "c", "size_bytes": 1}
-        assert clients.call(server, "PUT", _OBJECTS, body, path="a")[0] == status, address

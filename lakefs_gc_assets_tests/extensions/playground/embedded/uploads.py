@@ -1,6 +1,6 @@
-"""Multipart uploads to an embedded server, which only tests make: through the S3 gateway, and by links of the API.
+"""Multipart uploads to an embedded server, which only tests make, by links of the API.
 
-Parts wait in the server's database until they are put together.
+Parts wait in the server's database until they are put together. The links are stated, but not served.
 """
 
 import hashlib
@@ -131,21 +131,6 @@ def abort_upload(core: Core, repository: ServedRepository, upload_id: str) -> No
         database.execute("DELETE FROM uploads WHERE id = ?", (upload_id,))
 
 
-PARTS_PATH = "/_parts/"
-"""Links of parts: the upload's unguessable id, and the part's number."""
-
-
-def serve_part(core: Core, request: Request) -> Response:
-    """Stores a part that is put to its link. Raises ApiFailure 404 for an unknown upload."""
-    upload_id, _, number = request.path.removeprefix(PARTS_PATH).partition("/")
-    with _transaction(core) as database:
-        row = database.execute("SELECT repository FROM uploads WHERE id = ?", (upload_id,)).fetchone()
-    if row is None:
-        raise ApiFailure(404, "NoSuchUpload")
-    etag = put_part(core, repositories.get(core, row[0]), upload_id, int(number), request.body)
-    return Response(200, headers={"ETag": f'"{etag}"'})
-
-
 def _begin_multipart(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     path = request.required("path")
     count = request.number("parts", 0)
@@ -154,7 +139,7 @@ def _begin_multipart(core: Core, request: Request, repository: ServedRepository,
     branches.get(core, repository, branch)
     address = repositories.issue_address(core, repository, branch, path)
     upload = begin_upload(core, ObjectPlace(repository, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
-    urls = [f"{core.public_url}{PARTS_PATH}{upload.id}/{number + 1}" for number in range(count)]
+    urls = [f"{core.public_url}/_parts/{upload.id}/{number + 1}" for number in range(count)]
     return json_response(
         201, {"upload_id": upload.id, "physical_address": repository.namespace + address, "presigned_urls": urls}
     )
