@@ -25,7 +25,6 @@ from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
 QUICK = 1
-HISTORIES = 2
 Watch = Callable[[str, Any], None]
 GONE = (FindingKind.MISSING, FindingKind.QUARANTINED, FindingKind.EXPIRED)
 
@@ -95,13 +94,6 @@ def _check(kind: HistoryKind, seed: int) -> Counter[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_found_is_what_is_wrong(kind: HistoryKind) -> None:
     for seed in fresh(0, QUICK):
-        _check(kind, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_in_more_histories(kind: HistoryKind) -> None:
-    for seed in fresh(QUICK, HISTORIES):
         _check(kind, seed)
 
 

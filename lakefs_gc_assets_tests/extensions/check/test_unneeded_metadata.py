@@ -53,7 +53,6 @@ from lakefs_gc_assets_tests.simulation.world import World
 
 __all__ = ["world"]
 QUICK = 1
-HISTORIES = 2
 FAILED = frozenset(files_of(entries("failed")))
 """A range and its metarange, which are unneeded in `world`."""
 SURVEYS, DELETES = "start_refs_dump", f"delete {METADATA_PREFIX}"
@@ -574,21 +573,6 @@ def _move_meanwhile(world: World, chance: Random, contents: list[dict[str, Entry
 def test_in_histories_no_file_is_moved_for_good_that_the_world_needs(kind: HistoryKind) -> None:
     for seed in fresh(0, QUICK):
         play(kind, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_in_more_histories(kind: HistoryKind) -> None:
-    for seed in fresh(QUICK, HISTORIES):
-        play(kind, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "replacement"), [("_copy", lambda *given: True), ("put_back", _nothing)])
-def test_histories_notice_what_is_missing(name: str, replacement: Callable[..., Any]) -> None:
-    with mock.patch.object(MetadataQuarantine, name, replacement), pytest.raises(MISSED):
-        for seed in range(8):
-            play("clean", seed)
 
 
 @pytest.mark.slow

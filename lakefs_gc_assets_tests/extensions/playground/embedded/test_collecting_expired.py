@@ -11,7 +11,6 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
-from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
@@ -26,7 +25,6 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets_tests.collector.live.test_known_metaranges import metaranges_read
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.runs.retained_repository import RetainedRepository
 
@@ -95,8 +93,7 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(tmp_p
         assert collected(server, repository, Flow.UNIFIED).counts["deleted"] == 0
 
 
-@pytest.mark.parametrize("flow", [Flow.COMMITTED, Flow.UNIFIED])
-@pytest.mark.parametrize("commit_dates", ["written", "claimed"])
+@pytest.mark.parametrize(("flow", "commit_dates"), [(Flow.COMMITTED, "written"), (Flow.UNIFIED, "claimed")])
 def test_what_a_backdated_commit_replaced_a_moment_ago_stays(tmp_path: Path, flow: Flow, commit_dates: str) -> None:
     """Three days ago A was committed under its true date, and right after it B and C under dates of years ago."""
     with EmbeddedServer(tmp_path, routes=ROUTES) as server:
@@ -125,17 +122,7 @@ def test_what_a_backdated_commit_replaced_a_moment_ago_stays(tmp_path: Path, flo
 
 
 def test_a_run_builds_on_the_one_before_whatever_becomes_of_the_rules(tmp_path: Path) -> None:
-    require_that_runs_build_on_each_other(tmp_path, plain_tables)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_so_it_does_in_the_graph(tmp_path: Path) -> None:
-    require_that_runs_build_on_each_other(tmp_path, graph)
-
-
-def require_that_runs_build_on_each_other(tmp_path: Path, engine: Engine) -> None:
-    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server, engine() as collect:
+    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 50 * DAYS):
             repository = clients.repository(server)
@@ -145,19 +132,11 @@ def require_that_runs_build_on_each_other(tmp_path: Path, engine: Engine) -> Non
                 clients.upload(server, "replaced", b"%d" % number)
                 clients.upload(server, f"lasting{number}", b"lasting")
                 commits.append(clients.commit(server, f"commit {number}")["id"])
-        given = demo.configuration(server, repository)
-        collection = given.collection.model_copy(update={"max_candidate_share": 1.0})
-        loaded = Loaded(given.model_copy(update={"collection": collection}), {})
 
         def swept(days: int, full_listing_days: float = 7) -> Report:
             rules = {"default_retention_days": days, "branches": []}
             assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
-            changed = collection.model_copy(update={"full_listing_days": full_listing_days})
-            configuration = loaded.configuration.model_copy(update={"collection": changed})
-            run_id = collect(Loaded(configuration, {}), True, lambda line: None, SystemClock(), Flow.UNIFIED)
-            found = report.read(Collector.from_loaded(loaded, SystemClock()).open().store, run_id)
-            assert found is not None and found.success
-            return found
+            return collected(server, repository, Flow.UNIFIED, full_listing_days=full_listing_days)
 
         def answers() -> list[int]:
             return [status_of(server, commit, "replaced") for commit in commits]

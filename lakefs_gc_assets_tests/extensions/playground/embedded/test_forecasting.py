@@ -203,12 +203,6 @@ def test_share_of_candidates_is_that_of_the_run_by_these_rules(history: History)
         assert report.known <= found.stored.objects
 
 
-@pytest.mark.slow
-def test_it_is_the_same_on_spark(history: History, spark: SparkSession) -> None:
-    policies = {"none": "{default: 0d, replace: true, keep_tags: false}"}
-    assert history.said(SparkEngine(spark, 2), policies) == history.said(LocalEngine(), policies)
-
-
 def test_without_a_branch_or_a_tag(changed: History) -> None:
     """Objects that only the deletion of a branch makes garbage are not requested; none is staged here."""
     said = changed.said(LocalEngine())
@@ -302,13 +296,6 @@ def test_what_another_repository_references_stays(changed: History) -> None:
     assert all_gone.amount == Amount(1, len("of dev 1"))
 
 
-@pytest.mark.slow
-def test_nor_does_it_go_on_spark(changed: History, spark: SparkSession) -> None:
-    _lend(changed)
-    changed.also_live = ("other",)
-    assert changed.said(SparkEngine(spark, 2))[ScenarioKind.AGE, "0 days"] == {"of dev 1"}
-
-
 def _fill_folders(history: History) -> None:
     """Two versions of `a/b/one`, the newer one in `c/` as well, and an object in a folder of `dev`."""
     with history.server.clock.at(datetime.now(UTC) - 8 * DAYS):
@@ -334,9 +321,10 @@ def _by_folder(found: Forecast) -> dict[str | None, tuple[Amount, dict[str, Port
     }
 
 
-def _require_folders(changed: History, engine: Engine[R]) -> None:
-    without = changed.made(engine)
-    found = changed.made(engine, depth=1)
+def test_what_folders_hold(changed: History) -> None:
+    _fill_folders(changed)
+    without = changed.made(LocalEngine())
+    found = changed.made(LocalEngine(), depth=1)
     reported = _by_folder(found)
     three, one, of_dev = Amount(3, len("old one" + "two" + "one")), Amount(1, len("one")), Amount(1, len("in a folder"))
     top = reported.pop("")
@@ -359,18 +347,17 @@ def _require_folders(changed: History, engine: Engine[R]) -> None:
         forecast.FOLDERS, store.get(stored_forecasts.folders_key(found.forecast_id)), "folders", "folders"
     )
     assert rows.equals(forecast.folders_table(found)) and rows.num_rows == 4 + 3 + 3
-
-
-def test_what_folders_hold(changed: History) -> None:
-    _fill_folders(changed)
-    _require_folders(changed, LocalEngine())
     assert _by_folder(changed.made(LocalEngine(), depth=2)).keys() == {"", "a/", "a/b/", "c/", "d/"}
 
 
 @pytest.mark.slow
-def test_folders_on_spark(changed: History, spark: SparkSession) -> None:
+def test_forecast_on_spark_is_the_same(changed: History, spark: SparkSession) -> None:
     _fill_folders(changed)
-    _require_folders(changed, SparkEngine(spark, 2))
+    _lend(changed)
+    changed.also_live = ("other",)
+    local, distributed = changed.made(LocalEngine(), depth=1), changed.made(SparkEngine(spark, 2), depth=1)
+    assert (distributed.stored, distributed.rules, distributed.holdings) == (local.stored, local.rules, local.holdings)
+    assert distributed.by_folder == local.by_folder
 
 
 def test_without_a_refs_dump_nothing_is_said(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
