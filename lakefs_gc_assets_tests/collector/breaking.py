@@ -26,11 +26,10 @@ class Killed(BaseException):
 
 
 class Break(Enum):
-    """How a call breaks."""
+    """How a call breaks. A process that dies before a call leaves what one that dies after the call before leaves."""
 
     FAILS = auto()
     ANSWER_LOST = auto()
-    DIES_BEFORE = auto()
     DIES_AFTER = auto()
 
 
@@ -54,8 +53,6 @@ class BreakingStore:
             breaks = self.calls == self.at
         if breaks and self.how is Break.FAILS:
             raise StorageError("503 SlowDown")
-        if breaks and self.how is Break.DIES_BEFORE:
-            raise Killed
         answer = call()
         if breaks and self.how is Break.ANSWER_LOST:
             raise StorageError("the connection broke")

@@ -1,4 +1,4 @@
-"""Sweeps that a guard stops, that a user approved, or that outlast a recheck's validity; reports of runs."""
+"""Steps of runs: what each stores, reports and logs."""
 
 import re
 from collections.abc import Iterator
@@ -37,17 +37,16 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges
-from lakefs_gc_assets.collector.live.current import Committed, Samples, Unread
+from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.records import across_runs, tables
-from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.across_runs import Undeletable, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
-from lakefs_gc_assets.collector.records.plan import Approval, Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
@@ -56,9 +55,8 @@ from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.errors import AccessDenied, GuardTripped, ObjectArchived, OrderViolation, StorageError
+from lakefs_gc_assets.errors import AccessDenied, GuardTripped, ObjectArchived, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RepositoryFacts
@@ -73,30 +71,23 @@ from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMI
 from lakefs_gc_assets_tests.collector.past_runs import opened
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
-from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
+from lakefs_gc_assets_tests.collector.test_run_guards import allowing, step_of, world_of
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
-from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
-from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.plain_runs import replaying
 from lakefs_gc_assets_tests.simulation import collecting
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import moment
 from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
-from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, SWEEP
-from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, SWEEP
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
-from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.spark.frame_rows import listed as listed_row
 
 __all__ = ["opened", "replaying"]
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 GARBAGE = "unreferenced"
-
-
-@pytest.fixture
-def runs(replaying: Replaying) -> PlainRuns:
-    return replaying("chain/1", deletes="overlay", max_candidate_share=1)
 
 
 def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepository) -> None:
@@ -121,124 +112,6 @@ def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(ope
     step.plan = replace(step.plan, run_id=this)
     reported = say_why(step)(pa.RecordBatch.from_pydict({"address": ["data/a", "data/b"]}))
     assert reported.column("why").to_pylist() == [Why.RESTORED, Why.NO_COMMIT]
-
-
-def test_an_approved_mark_is_swept_after_a_recheck_and_can_be_built_on(runs: PlainRuns) -> None:
-    garbage = truth_classes("chain/1")[GARBAGE]
-    opened = runs.open()
-    assert runs.make(opened).success
-    assert runs.report(opened.run_id).ending is Ending.MARKED
-    runs.clock.moment += 3 * HOUR
-    assert runs.make(opened, assets=("deleted_report",)).success
-    assert runs.server.deleted == set()
-
-    runs.settings["approve_run"] = opened.run_id
-    swept = runs.make(opened, assets=("deleted_report",))
-
-    assert swept.success, swept.failures
-    assert swept.done == ["deleted_report"]
-    found = runs.report(opened.run_id)
-    assert (found.dry_run, found.success, found.ending) == (False, True, Ending.DELETED)
-    assert runs.server.deleted == garbage
-    assert any("recheck" in line for line in runs.lines)
-    given = plans.read_approval(runs.repository.store, opened.run_id)
-    assert given is not None and given.attempt == found.attempt
-    runs.clock.moment += DAY
-    following = runs.open(Flow.OPTIMIZED)
-    assert following.why_clean is None
-
-
-def test_an_approval_of_another_run_counts_for_nothing(runs: PlainRuns) -> None:
-    opened = runs.open()
-    runs.settings["approve_run"] = "g4uk6erfnfus73frbnqg"
-    assert runs.make(opened).success
-    assert runs.server.deleted == set()
-    assert runs.report(opened.run_id).dry_run
-
-
-def test_candidates_that_were_made_again_need_a_new_approval(runs: PlainRuns) -> None:
-    opened = runs.open()
-    assert runs.make(opened).success
-    plan = plans.read(runs.repository.store, opened.run_id)
-    given = Approval(plan.run_id, plan.attempt, "0" * 64, runs.clock.now())
-    plans.write_approval(runs.repository.store, given)
-    assert runs.make(opened, assets=("deleted_report",)).success
-    assert runs.server.deleted == set()
-    assert runs.report(opened.run_id).dry_run
-
-
-def test_a_mark_that_is_too_old_is_not_swept(runs: PlainRuns) -> None:
-    opened = runs.open()
-    assert runs.make(opened).success
-    runs.clock.moment += 8 * DAY
-    runs.settings["approve_run"] = opened.run_id
-    swept = runs.make(opened, assets=("deleted_report",))
-    assert "guard age of the mark" in swept.failures["deleted_report"]
-    assert runs.server.deleted == set()
-
-
-def test_a_listing_that_lacks_what_branches_hold_is_not_swept(runs: PlainRuns) -> None:
-    (lost, *_) = sorted(truth_classes("chain/1")["committed"])
-    runs.server._overlay.delete(lost)
-    opened = runs.open()
-    assert runs.make(opened).success
-    (warning,) = runs.report(opened.run_id).warnings
-    assert f"such as {lost}" in warning and "guard gap in the listing" in warning
-    swept = runs.make(runs.open(), sweep=True)
-    assert "guard gap in the listing" in swept.failures["deleted_report"]
-    assert runs.server.deleted == {lost}
-    runs.settings["max_missing_share"] = 1
-    assert runs.make(runs.open(), sweep=True).success
-
-
-def test_a_long_sweep_rechecks_until_nothing_is_left(runs: PlainRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    garbage = sorted(truth_classes("chain/1")[GARBAGE])
-    left: list[int] = []
-    sweep_once = passes.sweep_once
-
-    def counted(step: Step[ArrowRows], samples: Samples) -> ArrowRows:
-        left.append(len(garbage) - len(runs.server.deleted))
-        return find_live_again(step, samples)
-
-    def four_at_a_time(
-        step: Step[ArrowRows], candidates: StoredFrame[CandidateFigures], remaining: ArrowRows, count: int
-    ) -> StoredFrame[DeletedFigures]:
-        four = step.engine.collect(remaining).sort_by("address").slice(0, 4)
-        return sweep_once(step, candidates, step.engine.table(four), count)
-
-    monkeypatch.setattr(passes, "find_live_again", counted)
-    monkeypatch.setattr(passes, "sweep_once", four_at_a_time)
-    opened = runs.open()
-    assert runs.make(opened, sweep=True).success
-    assert left == list(range(len(garbage), 0, -4))
-    assert runs.server.deleted == set(garbage)
-    assert runs.report(opened.run_id).counts["deleted"] == len(garbage)
-
-
-def test_a_recheck_that_is_never_valid_ends_the_run(runs: PlainRuns) -> None:
-    runs.settings["recheck_valid_minutes"] = 1e-9
-    swept = runs.make(runs.open(), sweep=True)
-    assert "raise collection.recheck_valid_minutes" in swept.failures["deleted_report"]
-    assert runs.server.deleted == set()
-
-
-def test_a_recheck_is_valid_from_its_beginning(runs: PlainRuns) -> None:
-    """Objects that became live during the recheck were not checked: a recheck that takes too long blocks deletions."""
-    runs.settings["recheck_valid_minutes"] = 10
-    dumps: list[str] = []
-
-    def fault(method: str, target: str) -> None:
-        # The second dump belongs to the recheck.
-        if method == "POST" and target.endswith("/dump"):
-            dumps.append(target)
-            if len(dumps) == 2:
-                runs.clock.sleep(601)
-
-    runs.server.fault = fault
-    swept = runs.make(runs.open(), sweep=True)
-    assert len(dumps) == 2
-    assert "raise collection.recheck_valid_minutes" in swept.failures["deleted_report"]
-    assert runs.server.deleted == set()
 
 
 class Reported(list[str]):
@@ -405,15 +278,6 @@ class TestWhatRunsTell:
 
         assert re.fullmatch(r"an approval before .*Z waits until then, for commits .*", reported.steps[7])
 
-    def test_a_sweep(self) -> None:
-        with reported_by("clean") as (scene, reported):
-            assert scene.start(SWEEP, Faults()) is Ended.WELL
-            assert step_of(scene).stored(DELETED_REPORT).figures == DeletedFigures(swept=True)
-        assert reported.steps[-2:] == [
-            "recheck: 3 files of uncommitted data, 5 commits",
-            "deleted: 7 deleted, 0 failed",
-        ]
-
     def test_a_sweep_that_takes_several_passes(self) -> None:
         left, sweep_once = list[int](), passes.sweep_once
 
@@ -573,75 +437,6 @@ class TestWhatRunsTell:
         (warning,) = [line for line in found.warnings if "GLACIER" in line]
         assert warning.startswith(f"a sweep would keep {found.counts['candidates']:,} objects of garbage")
         assert warning in reported
-
-    def test_an_optimized_run(self) -> None:
-        with reported_by("optimized") as (scene, reported):
-            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            step = step_of(scene)
-            listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
-            built_on = reports.read(scene.store, step.plan.base_run or "")
-        assert built_on is not None and built_on.checkpoint is not None
-        assert (listed.count, committed.count, committed.figures.ranges_read) == (17, 11, 2)
-        assert listed.figures.base_run == built_on.run_id
-        assert listed.figures.pending_before == built_on.checkpoint.pending == 8
-        assert listed.figures.sealed_objects == built_on.checkpoint.sealed_objects == 8
-        assert (listed.figures.flow, listed.figures.slices_listed, listed.figures.slices_skipped) == ("optimized", 2, 2)
-        ids = checkpoint.read_ids(scene.store, built_on.run_id, built_on.checkpoint)
-        assert ids < tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt)
-        assert reported[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
-        # Sizes of ranges that the previous run read are known.
-        assert any(line.endswith("0 without recorded sizes") for line in reported)
-
-    def test_a_run_by_retention(self) -> None:
-        with reported_by("unified") as (scene, reported):
-            assert scene.start(DRY, Faults(), UNIFIED) is Ended.WELL
-            committed = step_of(scene).stored(COMMITTED_DF).figures
-        assert committed.retention["commits_expired"] == 4 and len(committed.retention_rules or "") == 64
-        assert (committed.retention_warnings, committed.retention_guards, committed.retention_differences) == (
-            (),
-            (),
-            "",
-        )
-        assert "retention: of 8 commits 4 stay, 4 are expired" in reported
-
-    def test_a_run_of_what_expired_lists_nothing(self) -> None:
-        with reported_by("committed") as (scene, reported):
-            assert scene.start(DRY, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
-            listed = step_of(scene).stored(STORE_DF)
-        assert (listed.count, listed.figures.slices_listed, listed.figures.last_read_slice) == (11, 0, "")
-        assert listed.figures.flow == "committed" and not any(line.startswith("cutoff") for line in reported)
-
-    def test_why_a_run_is_a_clean_one(self) -> None:
-        with reported_by("clean") as (scene, reported):
-            assert scene.start(DRY, Faults(), OPTIMIZED) is Ended.WELL
-            listed = step_of(scene).stored(STORE_DF).figures
-        why = "no earlier run listed and deleted: all were dry runs, or of the flow committed"
-        assert (listed.why_clean, listed.flow) == (why, "clean")
-        assert reported.warned == [f"a clean run instead of an optimized one: {why}"]
-
-    def test_repositories_that_are_not_checked(self) -> None:
-        others = tuple(RepositoryFacts(name, f"s3://bucket/{name}/", "main", False) for name in ("far", "away"))
-        with (
-            reported_by("clean") as (scene, reported),
-            mock.patch.object(CollectorsApi, "repositories", lambda api: others),
-        ):
-            assert scene.start(DRY, Faults()) is Ended.WELL
-            listed = step_of(scene).stored(STORE_DF).figures
-        assert listed.repositories_not_checked == ("away", "far")
-        assert reported[0] == (
-            "not checked for references into this repository: away, far, on the same bucket; "
-            "list them in collection.also_live if they import from it"
-        )
-
-    def test_repositories_that_the_server_does_not_list(self) -> None:
-        refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
-        with reported_by("clean") as (scene, reported), mock.patch.object(CollectorsApi, "repositories", refusal):
-            assert scene.start(DRY, Faults()) is Ended.WELL
-            listed = step_of(scene).stored(STORE_DF).figures
-        assert listed.repositories_unknown == "GET /repositories: 403"
-        assert reported[0] == (
-            "other repositories are unknown, so their references are not checked: GET /repositories: 403"
-        )
 
     def test_why_a_sweep_would_be_refused(self) -> None:
         with reported_by("clean") as (scene, reported):
@@ -809,10 +604,12 @@ class TestLookingAround:
         )
         found = run.find_other_repositories(folder.step(opened))
         assert found == OtherRepositories(nested=("inner",), unchecked=("a", "b"))
-        assert folder.logged == [
+        listed = run.list_stored(folder.step(opened))
+        assert listed.figures.repositories_not_checked == ("a", "b")
+        assert folder.logged[0] == (
             "not checked for references into this repository: a, b, on the same bucket; "
             "list them in collection.also_live if they import from it"
-        ]
+        )
 
     def test_is_reported_where_the_server_refuses(self, folder: Folder) -> None:
         folder.api.repository_lists = Script(AccessDenied("GET /repositories: 403"))
@@ -826,16 +623,6 @@ class TestLookingAround:
     def test_says_nothing_where_there_is_nobody(self, folder: Folder) -> None:
         assert run.find_other_repositories(folder.step()) == OtherRepositories()
         assert folder.logged == []
-
-
-class TestLoosening:
-    def test_is_warned_of(self, folder: Folder) -> None:
-        run.warn_of_loosening(folder.step(replace(folder.opened, loosened={"max_candidates": 9})))
-        assert folder.warned == ["loosened by its launch: max_candidates=9"]
-
-    def test_is_not_reported_of_where_there_is_none(self, folder: Folder) -> None:
-        run.warn_of_loosening(folder.step())
-        assert folder.warned == []
 
 
 PREPARED = "_lakefs/retention/gc/uncommitted/run1/uncommitted/"
@@ -858,12 +645,6 @@ class TestReadingUncommittedData:
         assert found.manifest.span.started_at == NOW + timedelta(minutes=1)
         assert step.stored(UNCOMMITTED_DF).manifest == found.manifest
         assert "prepare_uncommited: page 1" in folder.logged and "prepare_uncommited: page 2" in folder.logged
-
-    def test_of_a_listing_of_another_attempt_is_refused_before_anybody_is_asked(self, folder: Folder) -> None:
-        listed = folder.frame(folder.step(attempt="another"), STORE_DF, LISTED_FIGURES)
-        folder.api.pages = Script(AssertionError("the server was asked"))
-        with pytest.raises(OrderViolation, match="store_df is of attempt another"):
-            run.read_uncommitted(folder.step(), listed)
 
 
 class TestReadingCommits:
@@ -949,12 +730,6 @@ class TestReadingCommits:
             self.read(folder, definition=definition)
         assert folder.warned == ["not recorded: last commits of the garbage: AccessDenied"]
 
-    def test_of_uncommitted_data_of_another_attempt_is_refused_before_anybody_is_asked(self, folder: Folder) -> None:
-        uncommitted = folder.frame(folder.step(attempt="another"), UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
-        folder.api.dump_starts = Script(AssertionError("the server was asked"))
-        with pytest.raises(OrderViolation, match="uncommitted_df is of attempt another"):
-            run.read_committed(folder.step(), uncommitted)
-
     def test_on_top_of_another_run(self, folder: Folder) -> None:
         step, before = folder.built_on()
         writer = FactWriter(SIZES, folder.store, SIZES.folder(before.run_id, before.checkpoint.attempt))
@@ -971,11 +746,3 @@ class TestReadingCommits:
         recorded = facts_of_ranges.range_ids_of(facts.read(SIZES, folder.store, file).schema.metadata)
         assert "b" * 64 in recorded and len(recorded) == 2
         assert not any("no commit names" in line for line in folder.logged)
-
-    def test_of_another_source_than_the_run_before_are_refused(self, folder: Folder) -> None:
-        step, before = folder.built_on()
-        reports.write(folder.store, replace(before.report, commit_source="metadata folder"))
-        uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
-        self.commit(folder, "data/x")
-        with pytest.raises(OrderViolation, match="commits come from the refs dump, but in the base run"):
-            run.read_committed(step, uncommitted)

@@ -1,7 +1,6 @@
-"""Purging the quarantine, in a folder and on S3 over HTTP; in a folder with every call to the store broken once."""
+"""Purging the quarantine, most of it in a folder; there, every call to the store is broken once."""
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -17,14 +16,11 @@ import pytest
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.frames import COPIES, LIVE
-from lakefs_gc_assets.collector.live import other_repositories
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved, Purged, PurgeFate, PurgeVerdict
-from lakefs_gc_assets.collector.records import across_runs, report, run_folder
+from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -32,12 +28,10 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import (
-    AccessDenied,
     CollectionError,
     GuardTripped,
     LakeFSError,
     LockLost,
-    OrderViolation,
     PermissionMissing,
     ServerUnavailable,
     StorageError,
@@ -47,12 +41,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
     ObjectStats,
-    PrepareCommitsTask,
-    PreparedCommits,
-    RepositoryFacts,
-    RetentionRules,
 )
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.spark import faults
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectFacts, ObjectStore
@@ -166,6 +155,7 @@ def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> N
     assert across_runs.read_restoration(purge.store) is None
 
 
+@in_a_folder
 def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Purging) -> None:
     reported = purge.purge(purge.store, live=[KEYS[1]])
 
@@ -179,6 +169,7 @@ def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Pur
     assert found is not None and found.concerns(purge.moving.run)
 
 
+@in_a_folder
 def test_the_copy_of_what_is_back_goes_by_the_next_purge_and_no_other_run_has_to_be_clean(purge: Purging) -> None:
     purge.purge(purge.store, live=KEYS)
     assert (purge.moving.there(), purge.moving.moved()) == (ALL, ALL)
@@ -255,6 +246,7 @@ def test_where_it_cannot_be_found_out_what_is_live_nothing_goes(purge: Purging) 
     assert (purge.moving.there(), purge.moving.moved()) == ({}, ALL)
 
 
+@in_a_folder
 def test_a_copy_of_what_was_not_deleted_goes_and_the_object_stays(purge: Purging) -> None:
     purge.store.put(KEYS[0], ALL[KEYS[0]])
 
@@ -263,6 +255,7 @@ def test_a_copy_of_what_was_not_deleted_goes_and_the_object_stays(purge: Purging
     assert purge.moving.there() == {KEYS[0]: ALL[KEYS[0]]}
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("content", "fate"),
     [(ALL[KEYS[0]], PurgeFate.PURGED), (b"x" * len(ALL[KEYS[0]]), PurgeFate.KEPT), (b"another size", PurgeFate.FAILED)],
@@ -278,16 +271,6 @@ def test_what_is_live_and_there_already_loses_only_a_copy_that_is_the_same(
     assert purge.moving.moved().keys() == {*KEYS[fate is PurgeFate.PURGED :]}
 
 
-def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None:
-    other = f"{KEYS[0][:-2]}v0"
-    purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
-
-    reported = purge.purge(purge.store, live=[other])
-
-    assert reported == {**dict.fromkeys(KEYS, PurgeFate.PURGED), other: PurgeFate.RESTORED}
-    assert purge.moving.there() == {other: b"copied before the sweep was killed"}
-
-
 @in_a_folder
 def test_what_lakefs_does_not_name_so_is_none_of_ours(purge: Purging) -> None:
     note = passes.key(purge.moving.run, "note by hand.txt")
@@ -298,6 +281,7 @@ def test_what_lakefs_does_not_name_so_is_none_of_ours(purge: Purging) -> None:
     assert purge.store.get(note) == b"note"
 
 
+@in_a_folder
 def test_a_copy_that_could_not_be_deleted_is_reported_and_goes_the_next_time(purge: Purging) -> None:
     class Refusing(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -387,6 +371,7 @@ def test_a_live_object_that_the_store_fails_at_keeps_no_other(purge: Purging) ->
     assert KEYS[1] in purge.moving.moved()
 
 
+@in_a_folder
 def test_a_store_that_does_not_tell_of_every_copy_fails_the_run_and_no_receipt_says_more_than_it_reported(
     purge: Purging,
 ) -> None:
@@ -590,7 +575,8 @@ def test_what_is_live_comes_back_although_its_receipts_cannot_be_read(purge: Pur
     assert purge.store.get(KEYS[0]) == ALL[KEYS[0]]
 
 
-@pytest.mark.parametrize(("store", "how"), [("local", how) for how in Break], indirect=["store"])
+@in_a_folder
+@pytest.mark.parametrize("how", list(Break))
 def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purge: Purging, how: Break) -> None:
     live, garbage = KEYS[:1], KEYS[1:]
     count = 0
@@ -615,6 +601,7 @@ def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purg
     assert count > 15
 
 
+@in_a_folder
 def test_a_sweep_killed_after_it_deleted_is_undone_from_the_receipts_of_the_copies(purge: Purging) -> None:
     """The batch was deleted, but its receipts were not written."""
     purge.moving.prepare()
@@ -695,21 +682,6 @@ class World:
         for path, entry in entries.items():
             if isinstance(path, str):
                 self.show(path, entry.address)
-
-    def collect_by(self, rules: RetentionRules, *heads: str) -> None:
-        """Applies rules. The branch is on the commit `new`; requests for its head return these, one by one."""
-        ids = {"old": "a" * 64, "new": "c" * 64}
-        old = Commit(ids["old"], put_commit_objects(self.store, {"p": Staged(COPIED[0])}), (), 7)
-        new = Commit(ids["new"], put_commit_objects(self.store, {"other": Staged(OTHER, size=1)}), (old.id,), 8)
-        for each in (old, new):
-            os.utime(self.folder / METADATA_PREFIX / each.metarange_id, (each.creation_date, each.creation_date))
-        self.api.branch_lists = Script(*((Branch("main", ids[name]),) for name in heads))
-        self.api.dumps = Script(put_dump(self.store, [old, new], [Branch("main", new.id)]))
-        self.api.rules = Script(rules)
-        self.store.put(LIST, f"commit_id,expired,metarange_id\n{new.id},false,{new.metarange_id}\n".encode())
-        listed = PreparedCommits("r", f"local:///var/lakefs/repository/{LIST}")
-        self.api.prepare_commits_tasks = Script(PrepareCommitsTask(True, None, listed))
-        self.step.plan = replace(self.step.plan, flow=Flow.UNIFIED)
 
     def show(self, path: str, address: str) -> None:
         self.api.stats["main", path] = Script(ObjectStats(path, self.opened.namespace.uri + address, len(CONTENT)))
@@ -802,16 +774,6 @@ def test_what_is_live_anyway_is_not_looked_for_among_what_is_hidden(world: World
     assert ("main", "p") not in world.api.asked
 
 
-@pytest.mark.parametrize("shown", [True, False])
-def test_by_retention_the_heads_that_there_were_before_uncommitted_data_was_prepared_stay(
-    world: World, shown: bool
-) -> None:
-    """An object of such a head may have been staged, and the branch reset, in between."""
-    # Branches are requested once more before, to sample their staged objects.
-    world.collect_by(RetentionRules(0, {}), *(["old", "old"] if shown else []), "new")
-    assert world.check(world.moved).live == frozenset(COPIED[:1] if shown else ())
-
-
 def test_an_error_ends_it(world: World) -> None:
     failure = ServerUnavailable("GET dump: 503")
     world.api.dumps = Script(failure)
@@ -829,57 +791,3 @@ def test_what_a_task_of_spark_said_is_raised(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(faults, "from_spark", lambda error: LakeFSError("what a task said"))
     with pytest.raises(LakeFSError, match="what a task said"):
         [*maintenance.purge(mock.Mock(spec=Collector), None, "owner", pytest.fail, pytest.fail)]
-
-
-class TestRefusals:
-    """No answer is trusted, and no verdict is given."""
-
-    def test_another_repository_on_the_namespace(self, world: World) -> None:
-        world.api.repository_lists = Script((RepositoryFacts("twin", "s3://bucket/repo", "main", False),))
-        world.api.pages = Script(AssertionError("uncommitted data was asked for"))
-        with pytest.raises(GuardTripped, match="twin"):
-            world.check(world.moved)
-
-    def test_commits_of_another_source_than_at_the_first_look(self, world: World) -> None:
-        world.api.dump_starts = Script("task", AccessDenied("POST dump: 403"))
-        world.api.branch_lists = Script((Branch("main", "c" * 64),))
-        world.api.commits = {"c" * 64: Script(Commit("c" * 64, "", (), 7))}
-        with pytest.raises(OrderViolation, match="at the mark from the refs dump"):
-            world.check(world.moved)
-
-    def test_rules_that_trip_a_guard_of_theirs(self, world: World) -> None:
-        world.collect_by(RetentionRules(0, {"misspelt": 3}), "new")
-        world.step.repository = replace(world.opened, settings=CollectionSettings())
-        with pytest.raises(GuardTripped, match="rules of unknown branches"):
-            world.check(world.moved)
-
-    def test_nothing_committed_although_commits_promise_entries(self, world: World) -> None:
-        with (
-            mock.patch.object(LiveFiles, "range", lambda files, record: LIVE.empty_table()),
-            pytest.raises(GuardTripped, match="no committed address was found"),
-        ):
-            world.check(world.moved)
-
-    def test_but_commits_that_hold_nothing_are_believed(self, world: World) -> None:
-        world.store.delete([key for batch in world.store.list("_lakefs/") for key in batch["key"].to_pylist()])
-        world.stage(COPIED[0])
-        world.commit({})
-        # On such a store, the server's spelling of addresses cannot be verified.
-        with mock.patch.object(other_repositories, "require_own_addresses"):
-            assert world.check(world.moved).live == {COPIED[0]}
-
-    def test_addresses_that_the_server_spells_otherwise(self, world: World) -> None:
-        world.api.stats["main", "other"] = Script(ObjectStats("other", f"s3://elsewhere/{OTHER}", 1))
-        with pytest.raises(GuardTripped, match="address form"):
-            world.check(world.moved)
-
-    @pytest.mark.parametrize(("counted", "refused"), [({"branches": 3}, True), ({"branches": 1}, False), ({}, False)])
-    def test_branches_that_are_gone_since_the_run(self, world: World, counted: dict[str, int], refused: bool) -> None:
-        made = report.failed(world.step.plan, SCRIPTED_NOW, "")
-        report.write(world.store, replace(made, counts=counted))
-        world.step.repository = replace(world.opened, settings=CollectionSettings(max_branch_loss_share=0))
-        if not refused:
-            assert world.check(world.moved).live == frozenset()
-            return
-        with pytest.raises(GuardTripped, match=" left of the "):
-            world.check(world.moved)

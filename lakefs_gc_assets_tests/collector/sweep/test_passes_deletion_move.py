@@ -1,4 +1,4 @@
-"""Sweeps into quarantine and back, in a folder and on S3 over HTTP, with every call to the store broken once."""
+"""Sweeps into quarantine and back, most of them in a folder; there, every call to the store is broken once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -129,12 +129,13 @@ ALL = {key: content(number) for number, key in enumerate(KEYS)}
 
 @pytest.fixture
 def moving(opened: OpenRepository, store: ObjectStore) -> Moving:
-    """The repository before the run sweeps, in a folder and on S3."""
+    """The repository before the run sweeps."""
     made = Moving(replace(opened, store=store))
     made.prepare()
     return made
 
 
+@in_a_folder
 def test_what_is_swept_lies_in_quarantine_and_no_listing_finds_it(moving: Moving) -> None:
     rows = moving.quarantine(moving.store, KEYS[:2])
     assert rows.column("outcome").to_pylist() == ["quarantined"] * 2
@@ -175,6 +176,7 @@ def test_everything_comes_back_and_copies_stay(moving: Moving) -> None:
     assert (moving.there(), moving.moved()) == (ALL, ALL)
 
 
+@in_a_folder
 @pytest.mark.parametrize("is_done_before", [False, True])
 def test_what_a_deletion_that_is_done_late_takes_away_comes_back(moving: Moving, is_done_before: bool) -> None:
     """Its answer was lost, or its process stood still: the store executes it (again) after a restore."""
@@ -192,6 +194,7 @@ def test_what_a_deletion_that_is_done_late_takes_away_comes_back(moving: Moving,
     assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED) and moving.there() == ALL
 
 
+@in_a_folder
 def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
     """A run without a listing knows sizes only from entries."""
     moving.quarantine(moving.store, beyond=9)
@@ -199,8 +202,15 @@ def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
     assert moving.there() == ALL
 
 
-@pytest.mark.parametrize("store", ["local", "s3", "gcs", pytest.param("azure", marks=pytest.mark.slow)], indirect=True)
-@pytest.mark.parametrize("changed", [b"XX", b"x" * len(content(1))])
+@pytest.mark.parametrize(
+    ("store", "changed"),
+    [
+        ("local", b"XX"),
+        *((store, b"x" * len(content(1))) for store in ("local", "s3", "gcs")),
+        pytest.param("azure", b"x" * len(content(1)), marks=pytest.mark.slow),
+    ],
+    indirect=["store"],
+)
 def test_copy_that_was_cut_or_exchanged_does_not_come_back(moving: Moving, changed: bytes) -> None:
     moving.quarantine(moving.store)
     moving.store.put(passes.key(moving.run, KEYS[1]), changed)
@@ -212,6 +222,7 @@ def test_copy_that_was_cut_or_exchanged_does_not_come_back(moving: Moving, chang
     assert moving.there() == ALL
 
 
+@in_a_folder
 def test_receipts_of_earlier_versions_name_no_etag_and_copies_come_back_as_they_are(moving: Moving) -> None:
     moving.quarantine(moving.store)
     for key in receipts.keys(moving.store, moving.run):
@@ -221,6 +232,7 @@ def test_receipts_of_earlier_versions_name_no_etag_and_copies_come_back_as_they_
     assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED)
 
 
+@in_a_folder
 def test_the_copy_of_what_cannot_be_deleted_goes_whatever_size_a_client_named(moving: Moving) -> None:
     class Refusing(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -237,20 +249,7 @@ def test_a_batch_is_one_request_of_every_store_so_that_no_answer_is_lost_in_part
     assert min(gcs_module.BATCH, azure_module.BATCH, BucketStore.delete_limit) >= passes.BATCH
 
 
-def test_what_is_at_the_address_again_is_left(moving: Moving) -> None:
-    moving.quarantine(moving.store)
-    moving.store.put(KEYS[0], b"x" * len(ALL[KEYS[0]]))
-    moving.store.put(KEYS[1], b"another size")
-    assert moving.restore(moving.store) == {
-        KEYS[0]: RestoreFate.THERE,
-        KEYS[1]: RestoreFate.FAILED,
-        KEYS[2]: RestoreFate.RESTORED,
-    }
-    assert moving.there() == {KEYS[0]: b"x" * len(ALL[KEYS[0]]), KEYS[1]: b"another size", KEYS[2]: ALL[KEYS[2]]}
-    assert moving.moved() == ALL
-    assert restore_module.find_back(moving.store, moving.run, KEYS) == {KEYS[2]}
-
-
+@in_a_folder
 def test_what_is_at_the_address_again_is_not_known_to_be_the_same_where_a_store_tells_no_etags(moving: Moving) -> None:
     class WithoutEtags(BreakingStore):
         def head(self, key: str) -> ObjectFacts:
@@ -270,13 +269,6 @@ def test_what_is_at_the_address_again_is_not_known_to_be_the_same_where_a_store_
 
 
 @in_a_folder
-def test_what_left_quarantine_is_reported(moving: Moving) -> None:
-    moving.quarantine(moving.store)
-    moving.store.delete([passes.key(moving.run, KEYS[0])])
-    reported = moving.restore(moving.store)
-    assert reported == {KEYS[0]: RestoreFate.HIDDEN, KEYS[1]: RestoreFate.RESTORED, KEYS[2]: RestoreFate.RESTORED}
-
-
 def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +290,7 @@ def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
     ]
 
 
+@in_a_folder
 def test_an_archived_object_is_kept_without_a_failure_until_it_is_brought_back(moving: Moving) -> None:
     class Archiving(BreakingStore):
         def copy(self, source: str, target: str) -> ObjectFacts:
@@ -333,6 +326,7 @@ def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
     assert rows["outcome"].to_pylist() == ["quarantined"] * 16
 
 
+@in_a_folder
 class TestWhatIsToldOfARestoration:
     def reported(self, moving: Moving, store: ObjectStore) -> list[tuple[str, RestoreFate, str | None]]:
         token, deleted = moving.lock().token, restore_module.deleted_by(store, moving.run)
@@ -358,6 +352,9 @@ class TestWhatIsToldOfARestoration:
                 f"the address has an object of 12 bytes, but the deleted one had {len(ALL[KEYS[2]])}",
             ),
         ]
+        assert moving.there() == {KEYS[1]: b"x" * len(ALL[KEYS[1]]), KEYS[2]: b"another size"}
+        assert moving.moved() == {key: ALL[key] for key in KEYS[1:]}
+        assert restore_module.find_back(moving.store, moving.run, KEYS) == frozenset()
 
     @pytest.mark.parametrize(
         ("left_to_read", "same", "known"), [(0, True, True), (-1, True, False), (-1, False, False)]
@@ -441,6 +438,7 @@ class TestWithoutACopy:
         assert outcomes[KEYS[0]] == "failed"
 
 
+@in_a_folder
 def test_a_stale_copy_is_replaced(moving: Moving) -> None:
     moving.store.put(passes.key(moving.run, KEYS[0]), b"x" * len(ALL[KEYS[0]]))
     moving.store.put(passes.key(moving.run, KEYS[1]), b"another size")
@@ -487,12 +485,6 @@ class TestTheTimeAndTheLock:
         assert moving.moved() == {}
 
 
-BREAKS = [
-    *(("local", how) for how in Break),
-    *(pytest.param("s3", how, marks=pytest.mark.slow) for how in (Break.FAILS, Break.DIES_AFTER)),
-]
-
-
 def breaks(moving: Moving, work: Callable[[ObjectStore], object], prepare: Callable[[], None], how: Break) -> int:
     """Breaks every call of some work once: nothing is ever lost, and a repetition finishes the work."""
     count = 0
@@ -504,7 +496,8 @@ def breaks(moving: Moving, work: Callable[[ObjectStore], object], prepare: Calla
     return count
 
 
-@pytest.mark.parametrize(("store", "how"), BREAKS, indirect=["store"])
+@in_a_folder
+@pytest.mark.parametrize("how", list(Break))
 def test_whatever_call_of_a_sweep_breaks_nothing_is_lost_and_a_repeat_finishes_it(moving: Moving, how: Break) -> None:
     def sweep(store: ObjectStore) -> None:
         moving.quarantine(store)
@@ -515,7 +508,8 @@ def test_whatever_call_of_a_sweep_breaks_nothing_is_lost_and_a_repeat_finishes_i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "how"), BREAKS, indirect=["store"])
+@in_a_folder
+@pytest.mark.parametrize("how", list(Break))
 def test_whatever_call_of_a_restore_breaks_nothing_is_lost_and_a_repeat_finishes_it(moving: Moving, how: Break) -> None:
     def prepare() -> None:
         moving.prepare()
