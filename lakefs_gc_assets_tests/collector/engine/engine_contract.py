@@ -251,7 +251,7 @@ class EngineContract(Generic[R]):
         hashes: True if `without` compares by a hash.
     """
 
-    examples: ClassVar[int] = 60
+    examples: ClassVar[int] = 40
     least: ClassVar[int] = 0
     most: ClassVar[int] = 30
     shrinks: ClassVar[bool] = True

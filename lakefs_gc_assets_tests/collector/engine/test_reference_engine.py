@@ -6,6 +6,8 @@ from lakefs_gc_assets_tests.collector.engine.reference_engine import ReferenceEn
 
 
 class TestReferenceEngine(EngineContract[Rows]):
+    examples = 15
+
     @pytest.fixture
     def engine(self) -> Engine[Rows]:
         return ReferenceEngine()

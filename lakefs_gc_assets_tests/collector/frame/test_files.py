@@ -56,10 +56,10 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     UNCOMMITTED_FIGURES,
 )
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import local_store as store
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, listed, live, put_table, span
 
-__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+__all__ = ["store"]
 
 FOLDER = run_folder.frame(RUN_ID, "store_df")
 STRINGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

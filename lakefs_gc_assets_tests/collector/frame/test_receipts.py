@@ -18,9 +18,9 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import local_store as store
 
-__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+__all__ = ["store"]
 
 RUN = "g4uk6erfnfus73frbnqg"
 

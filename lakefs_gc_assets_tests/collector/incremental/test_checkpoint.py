@@ -1,4 +1,3 @@
-import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, EXPIRED_DF, PENDING_DF, Frame, NoFigures
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import (
@@ -30,7 +28,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -72,11 +70,6 @@ def carried(store: ObjectStore, sealed: frozenset[str], read: frozenset[str]) ->
     )
 
 
-def keys(store: ObjectStore) -> list[str]:
-    """All keys of a store."""
-    return [key for batch in store.list("") for key in batch.column("key").to_pylist()]
-
-
 class TestSettled:
     @pytest.mark.parametrize(
         ("before_cutoff", "sealed"),
@@ -95,14 +88,6 @@ class TestSettled:
         after = checkpoint.sealed(frozenset(before), listed, CUTOFF, skew)
         assert before <= after <= before | listed
 
-    def test_a_slice_that_was_not_listed_is_not_sealed_however_old_it_is(self) -> None:
-        assert checkpoint.sealed(frozenset(), [], CUTOFF, HOUR) == frozenset()
-
-    def test_a_cutoff_that_goes_back_unsettles_nothing(self) -> None:
-        name = IDS.descending(CUTOFF - 3 * HOUR)
-        sealed = checkpoint.sealed(frozenset(), [name], CUTOFF, HOUR)
-        assert checkpoint.sealed(sealed, [name], CUTOFF - timedelta(days=9), HOUR) == sealed == {name}
-
 
 def test_what_a_run_left_is_read_back(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
@@ -110,57 +95,6 @@ def test_what_a_run_left_is_read_back(tmp_path: Path) -> None:
     assert checkpoint.read_sealed(store, "run", left) == {"one", "two"}
     assert checkpoint.read_ids(store, "run", left) == {"a" * 64}
     assert checkpoint.count_ids(store, "run", left) == 1
-
-
-def test_what_was_changed_since_is_not_read(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    left = carried(store, frozenset(["one", "two"]), frozenset(["a" * 64]))
-    checkpoint.write_sealed(store, "run", "attempt", frozenset(["one"]))
-    tables.write_run_ids(store, "run", "attempt", [])
-    with pytest.raises(CorruptFile, match="checksum"):
-        checkpoint.read_sealed(store, "run", left)
-    for asked in (checkpoint.read_ids, checkpoint.count_ids):
-        with pytest.raises(CorruptFile, match="checksum"):
-            asked(store, "run", left)
-
-
-def test_what_a_run_left_is_no_other_runs(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    left = carried(store, frozenset(["one"]), frozenset(["a" * 64]))
-    checkpoint.write_listed_slices(store, "run", "attempt", ["one"])
-    for read in (checkpoint.read_sealed, checkpoint.read_ids):
-        with pytest.raises(CorruptFile, match="existence"):
-            read(store, "other", left)
-    with pytest.raises(CorruptFile, match="existence"):
-        checkpoint.read_listed_slices(store, "other", "attempt")
-    assert all(key.startswith(run_folder.folder("run")) for key in keys(store))
-    assert f"{run_folder.frame('run', 'store_df')}slices-attempt.parquet" in keys(store)
-
-
-@pytest.mark.parametrize("frame", [PENDING_DF.name, CHECKPOINT_COMMITTED_DF.name])
-def test_frames_must_be_there_and_the_ones_that_were_left(
-    tmp_path: Path, frame: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The manifest's content does not matter here.
-    monkeypatch.setattr(Manifest, "from_json", lambda *arguments: SimpleNamespace(files=()))
-    store = LocalStore(tmp_path)
-    for name in (PENDING_DF.name, CHECKPOINT_COMMITTED_DF.name):
-        store.put(run_folder.manifest("run", name), name.encode())
-    left = replace(
-        carried(store, frozenset(), frozenset()),
-        pending_digest=hashlib.sha256(PENDING_DF.name.encode()).hexdigest(),
-        committed_digest=hashlib.sha256(CHECKPOINT_COMMITTED_DF.name.encode()).hexdigest(),
-    )
-    checkpoint.require_frames(store, "run", left)
-    key = run_folder.manifest("run", frame)
-    store.put(key, b"another one")
-    with pytest.raises(CorruptFile) as other:
-        checkpoint.require_frames(store, "run", left)
-    assert other.value.args == (key, "digest", "the frame differs from the one in the report")
-    store.delete([key])
-    with pytest.raises(CorruptFile) as gone:
-        checkpoint.require_frames(store, "run", left)
-    assert gone.value.args == (key, "existence", "the file is missing from the object store")
 
 
 def test_listed_slices_are_those_of_the_attempt(tmp_path: Path) -> None:
@@ -183,19 +117,6 @@ def step_of(repository: OpenRepository, base_run: str | None, attempt: str | Non
     """A step without an engine: any use of the engine fails."""
     plan = SimpleNamespace(base_run=base_run, base_run_attempt=attempt)
     return cast(Step[Any], SimpleNamespace(repository=repository, plan=plan))
-
-
-def test_a_run_that_was_made_again_is_not_built_on_half_way(opened: OpenRepository) -> None:
-    before = began(opened, DAY)
-    left = ended(opened, before).checkpoint
-    step = step_of(opened, before.run_id, before.attempt)
-    found = open_base_checkpoint(step)
-    assert found is not None and found.checkpoint == left
-    again = began(opened, DAY, run_id=before.run_id, attempt="another")
-    ended(opened, again)
-    assert reports.read(opened.store, before.run_id) is not None
-    with pytest.raises(OrderViolation, match="was repeated after this run began"):
-        open_base_checkpoint(step)
 
 
 def test_a_clean_run_builds_on_nothing(opened: OpenRepository) -> None:

@@ -327,30 +327,18 @@ def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(re
     assert gone(repository.collect(**FULL)) == (0, 1, True)
 
 
-@pytest.mark.parametrize("flow", [Flow.UNIFIED, Flow.COMMITTED])
-def test_branch_on_expired_commit_whose_ranges_are_known_is_reported_by_a_building_run(
-    repository: Repository, flow: Flow
-) -> None:
+def test_branch_on_expired_commit_whose_ranges_are_known_is_reported_by_a_building_run(repository: Repository) -> None:
     """Facts about its ranges were recorded while it was live, so a building run reads no range."""
     repository.rules(50)
     assert repository.collect().base_run is None
     repository.rules(7)
-    expiring = repository.collect(flow)
-    assert expiring.counts["deleted"] == 2 and (expiring.base_run is None) is (flow is Flow.COMMITTED)
+    expiring = repository.collect()
+    assert expiring.counts["deleted"] == 2 and expiring.base_run is not None
     repository.call("POST", "/branches", {"name": "back", "source": repository.commits[1]["id"]})
     for _ in range(2):
         building = repository.collect()
         assert (building.base_run is not None, *gone(building)) == (True, 0, 1, True)
     assert gone(repository.collect(**FULL)) == (0, 1, True)
-
-
-def test_branch_on_expired_commit_is_reported_by_a_clean_run_that_builds_on_another(repository: Repository) -> None:
-    assert repository.collect().counts["deleted"] == 2
-    assert gone(repository.collect(Flow.CLEAN)) == (0, 0, True)
-    repository.call("POST", "/branches", {"name": "back", "source": repository.commits[1]["id"]})
-    building = repository.collect(Flow.OPTIMIZED)
-    assert (building.base_run is not None, *gone(building)) == (True, 0, 1, True)
-    assert gone(repository.collect(Flow.CLEAN)) == (0, 1, True)
 
 
 def test_check_calls_head_that_cannot_be_read_damaged_and_expired_commits_whole(repository: Repository) -> None:
@@ -399,8 +387,8 @@ def test_longer_rules_say_how_many_commits_earlier_sweeps_took_objects_of(reposi
     assert damaged.success and not [warning for warning in damaged.warnings if line in warning]
 
 
-@pytest.mark.parametrize("sweep", [True, False])
-def test_only_a_sweep_notes_what_had_expired(repository: Repository, sweep: bool) -> None:
-    found = repository.collect(Flow.COMMITTED, sweep=sweep)
-    assert found.counts["candidates"] == 2
-    assert (repository.folder_of("x").parent / "expired.parquet").exists() == sweep
+def test_only_a_sweep_notes_what_had_expired(repository: Repository) -> None:
+    for sweep in (False, True):
+        found = repository.collect(Flow.COMMITTED, sweep=sweep)
+        assert found.counts["candidates"] == 2
+        assert (repository.folder_of("x").parent / "expired.parquet").exists() == sweep

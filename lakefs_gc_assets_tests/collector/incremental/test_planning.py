@@ -143,16 +143,6 @@ class TestASecondTime:
             begin(real_time_repository, "another")
         assert plan.read(real_time_repository.store, RUN) == first
 
-    def test_after_it_ended_well_is_refused(self, real_time_repository: OpenRepository) -> None:
-        first = begin(real_time_repository)
-        ended = replace(
-            report.failed(first, real_time_repository.clock.now(), ""), success=True, ending=Ending.DELETED, error=None
-        )
-        report.write(real_time_repository.store, ended)
-        with pytest.raises(OrderViolation, match="there is nothing to do"):
-            begin(real_time_repository)
-        assert plan.read(real_time_repository.store, RUN) == first
-
     def test_after_it_failed_is_a_new_attempt(self, real_time_repository: OpenRepository) -> None:
         report.write(
             real_time_repository.store,
@@ -444,12 +434,6 @@ class TestPlanning:
         made = self.plan(opened, Flow.CLEAN)
         assert (made.flow, made.base_run, made.why_clean) == (Flow.CLEAN, None, None)
 
-    def test_a_cutoff_that_went_back_makes_it_clean(self, opened: OpenRepository) -> None:
-        newest = began(opened, DAY, cutoff=NOW)
-        ended(opened, newest)
-        made = self.plan(opened)
-        assert made.flow is Flow.CLEAN and f"run {newest.run_id} had a later cutoff" in (made.why_clean or "")
-
     def test_a_new_folder_that_is_no_slice_makes_it_clean(self, opened: OpenRepository) -> None:
         ended(opened, began(opened, DAY))
         opened.store.put("data/old/object", b"")
@@ -523,9 +507,8 @@ def test_not_before_its_time_counted_from_the_start_of_that_run(opened: OpenRepo
     assert later == f"run {report.run_id} will be followed from {at:%F %T}Z"
 
 
-@pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.OPTIMIZED, Flow.UNIFIED])
-def test_a_run_that_had_nothing_to_delete_is_followed_too(opened: OpenRepository, flow: Flow) -> None:
-    report = ended(opened, began(opened, DAY, flow=flow), ending=Ending.NOTHING_TO_DELETE)
+def test_a_run_that_had_nothing_to_delete_is_followed_too(opened: OpenRepository) -> None:
+    report = ended(opened, began(opened, DAY, flow=Flow.UNIFIED), ending=Ending.NOTHING_TO_DELETE)
 
     assert due(opened) == report
 

@@ -349,7 +349,7 @@ def test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for
 
 
 @pytest.mark.usefixtures("all_looked_at")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["archived", "same", "other"]), min_size=1, max_size=6))
 def test_what_stays_since_it_cannot_be_read_is_counted_by_itself(tmp_path_factory: Any, kinds: list[str]) -> None:
     """No path may be asked for. A readable object stays if it has the content of a committed one."""

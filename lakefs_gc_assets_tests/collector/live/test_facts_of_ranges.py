@@ -74,7 +74,7 @@ def looked_up(
     st.integers(1, 10),
     st.integers(1, 3),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_of_what_is_looked_for_is_reported_what_wanted_ranges_hold(
     ranges: dict[str, list[str]], asked: list[str], wanted: set[str], values_of_a_file: int, groups: int
 ) -> None:

@@ -62,7 +62,7 @@ def looked_up(store: LocalStore, wanted: set[str]) -> tuple[set[str], set[RangeR
     st.sets(st.sampled_from("mnopqrst")),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_of_metaranges_that_are_looked_for_all_ranges_are_reported_and_no_others(
     files: list[dict[str, list[RangeRecord]]], wanted: set[str], joined: bool
 ) -> None:
@@ -87,7 +87,7 @@ def test_of_metaranges_that_are_looked_for_all_ranges_are_reported_and_no_others
 
 
 @given(st.lists(NAMES, max_size=8), st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_range_has_a_row_for_each_run_however_the_work_was_cut(lists: list[list[RangeRecord]], size: int) -> None:
     each = [facts_of_ranges.name_ranges(f"m{place}", place, table(records)) for place, records in enumerate(lists)]
     groups = [pa.concat_tables(each[start : start + size]) for start in range(0, len(each), size)]

@@ -81,7 +81,7 @@ def small_files(sizes_of_a_file: int, sizes_of_a_block: int, read_whole: int) ->
     st.integers(1, 5),
     st.sampled_from([0, 256 * 1024]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_range_holds_a_size_exactly_where_an_entry_has_it(
     ranges: dict[str, list[int]], sizes: list[int], wanted: set[str], of_a_file: int, of_a_block: int, whole: int
 ) -> None:

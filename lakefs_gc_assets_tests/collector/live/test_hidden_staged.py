@@ -12,9 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine
-from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden
-from lakefs_gc_assets.collector.live.contents import ContentSample, known_contents
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -22,11 +20,9 @@ from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets_tests.collector.made_frames import made_step
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replays
-from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 SCHEMA = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
 
@@ -128,96 +124,6 @@ def test_a_candidate_that_a_path_of_another_repository_means_is_kept(head: Head)
     assert found.asked == len(head.asked) == len(set(head.asked))
 
 
-def test_a_candidate_that_a_path_means_is_kept(head: Head) -> None:
-    head.stage()
-
-    left, found = head.clear(head.candidate(), other(head))
-
-    assert left == {"data/other"}
-    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
-    assert (head.branch, head.path) in head.asked
-    assert found.asked == len(head.asked) == len(set(head.asked))
-
-
-def test_a_candidate_with_the_content_of_a_committed_object_may_go(head: Head) -> None:
-    left, found = head.clear(head.candidate(), other(head))
-
-    assert left == {head.copy, "data/other"}
-    assert found.kept == {}
-    assert found.asked > 0
-
-
-def test_contents_of_their_own_ask_nothing(head: Head) -> None:
-    head.stage()
-
-    left, found = head.clear({**other(head), "size": 1}, {**other(head), "address": "data/more"})
-
-    assert left == {"data/other", "data/more"}
-    assert (found.asked, head.asked) == (0, [])
-
-
-def test_more_suspects_than_may_be_asked_are_kept(head: Head) -> None:
-    left, found = head.clear(head.candidate(), other(head), limit=0)
-
-    assert left == {"data/other"}
-    assert found.kept == {Kept.UNCERTAIN.value: 1}
-    assert found.asked == 0
-
-
-def test_what_is_known_to_be_staged_is_not_uncertain_as_well(head: Head) -> None:
-    """One place may be asked; whichever it is, each candidate is kept for at most one reason."""
-    head.stage()
-
-    left, found = head.clear(head.candidate(), other(head), limit=1)
-
-    assert "data/other" in left
-    assert sum(found.kept.values()) + len(left) == 2
-
-
-def test_etags_that_are_no_digests_do_not_hide_a_staged_object(head: Head) -> None:
-    """With KMS keys, ETags look like MD5s but are not."""
-    head.stage()
-    head.runs.server.place(
-        head.copy, written_at=head.runs.clock.now() - timedelta(days=9), content=head.content, etag="e" * 32
-    )
-
-    left, found = head.clear(head.candidate(etag="e" * 32))
-
-    assert left == set()
-    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
-
-
-@pytest.mark.parametrize(
-    ("size", "etag_is_digest", "expected"),
-    [
-        (2 * 1024 * 1024, True, "digest"),
-        (2 * 1024 * 1024, False, "digest"),
-        (interface.LARGEST_READ + 1, True, None),
-        (interface.LARGEST_READ + 1, False, None),
-    ],
-)
-def test_large_objects_are_no_reason_to_believe_etags(
-    head: Head, size: int, etag_is_digest: bool, expected: str | None
-) -> None:
-    """If no object can be read, no content is known."""
-    content = b"0123456789abcdef" * (2 * 1024 * 1024 // 16)
-    digest = hashlib.md5(content).hexdigest()
-    etag = digest if etag_is_digest else "e" * 32
-    head.runs.server.place(head.copy, written_at=head.runs.clock.now(), content=content, etag=etag)
-    rows = pa.Table.from_pylist([head.candidate(size=size, etag=etag)], schema=SCHEMA)
-    engine = LocalEngine()
-    step, candidates = made_step(engine, head.repository), engine.table(rows)
-
-    entry = {"range_id": "r", "path": b"p", "size": size, "etag": None, "key": None}
-    entries = engine.table(pa.Table.from_pylist([entry], schema=HEAD_ENTRIES))
-
-    looking = ContentSample(None, 1.0, "seed")
-    with known_contents(step, candidates, entries, SCHEMA, looking, None) as known:
-        assert engine.collect(known.candidates).to_pylist() == [
-            {"address": head.copy, "size": size, "etag": digest if expected else None, "unreadable": False}
-        ]
-
-
 @pytest.mark.parametrize("etag", [None, "0123456789abcdef0123456789abcdef-2", "odd"])
 def test_without_a_digest_content_or_size_decides(head: Head, etag: str | None) -> None:
     head.stage()
@@ -240,11 +146,3 @@ def test_tasks_of_spark_read_contents_and_choose_as_well(
 
     assert left == {"data/other"}
     assert found.kept == {(Kept.HIDDEN_STAGED if limit else Kept.UNCERTAIN).value: 1}
-
-
-def test_rows_of_a_listing_are_enough(head: Head) -> None:
-    rows = listed(head.copy, size=len(head.content), etag=hashlib.md5(head.content).hexdigest())
-
-    left, _ = head.clear({name: rows[name] for name in SCHEMA.names})
-
-    assert left == {head.copy}

@@ -80,7 +80,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 @given(st.dictionaries(st.sampled_from("vwxyz"), st.text("abcdef", max_size=4)), st.sets(st.sampled_from("vwxyz")))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_whatever_is_recorded_the_ranges_of_heads_are_the_same(branches: dict[str, str], before: set[str]) -> None:
     with TemporaryDirectory() as folder:
         repository = Repository(Path(folder))

@@ -115,7 +115,7 @@ def repository(tmp_path: Path) -> Repository:
     st.lists(st.sampled_from(EVERY), unique=True),
     st.sampled_from([None, b"", b"damaged"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_what_is_read_and_what_is_looked_up_are_what_all_ranges_hold(
     ranges: list[list[str]], noted: set[int], live: set[int], asked: list[str], damage: bytes | None
 ) -> None:
@@ -273,7 +273,7 @@ def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatc
     st.integers(1, 4),
     st.sets(st.integers(0, 12)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
     ranges: list[list[str]], asked: list[str], at_once: int, failing: set[int]
 ) -> None:

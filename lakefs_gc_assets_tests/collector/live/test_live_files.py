@@ -107,7 +107,7 @@ class TestRanges:
         }
         assert of_range(store, entries) == {KEY, "data/!ab/c/x"}
 
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(entries=st.lists(st.tuples(ADDRESSES, TYPES), min_size=1, max_size=12))
     def test_hold_what_each_address_means(self, shared_store: LocalStore, entries: list[tuple[str, int]]) -> None:
         expected = {key for address, type_ in entries for key in NAMESPACE.live_keys(address, type_)}
@@ -302,7 +302,7 @@ class TestFilesThatNoCommitNames:
 
 
 class TestHeldEntries:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(entries=st.lists(st.tuples(ADDRESSES, TYPES), min_size=1, max_size=12))
     def test_are_those_that_may_go_and_every_other_address_once(
         self, shared_store: LocalStore, entries: list[tuple[str, int]]
@@ -315,7 +315,7 @@ class TestHeldEntries:
         live = read(files(shared_store).range(record))
         assert sorted(others) == sorted(live - set(certain.column("address").to_pylist()))
 
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(entries=st.lists(st.tuples(FOLDERS, ADDRESSES, TYPES), min_size=1, max_size=12), depth=st.integers(1, 3))
     def test_are_in_the_folder_of_each_entry(
         self, shared_store: LocalStore, entries: list[tuple[bytes, str, int]], depth: int

@@ -747,11 +747,6 @@ class TestRecordedServers:
         assert sorted(found) == sorted(expected)
         assert len(set(found)) == 1000
 
-    @needs_recordings
-    def test_hundreds_of_pages_without_a_file(self) -> None:
-        with ReplayServer(FIXTURES / "uncommitted-paging/by-time-tight.tar.gz") as server:
-            assert len(set(self._prepared(server))) == 1000
-
     @pytest.mark.parametrize("recording", recorded_and_made("small", "chain/4"))
     def test_everything_staged_is_found(self, recording: str) -> None:
         truth = json.loads((folder_of(recording) / "truth.json").read_text())

@@ -242,8 +242,13 @@ def lines(folder: Path) -> dict[str, list[tuple[str | None, int]]]:
     return found
 
 
-@pytest.mark.parametrize("flow", [Flow.COMMITTED, Flow.UNIFIED])
-@pytest.mark.parametrize("name", ["merge-dangling", pytest.param("random-dag/11", marks=needs_recordings)])
+@pytest.mark.parametrize(
+    ("name", "flow"),
+    [
+        ("merge-dangling", Flow.UNIFIED),
+        pytest.param("random-dag/11", Flow.COMMITTED, marks=needs_recordings),
+    ],
+)
 def test_each_object_of_a_recording_is_its_newest_commits(
     replaying: Replaying, tmp_path: Path, name: str, flow: Flow
 ) -> None:

@@ -24,9 +24,9 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.collector.scripted import NOW as SCRIPTED_NOW
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import local_store as store
 
-__all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
+__all__ = ["opened", "store"]
 
 
 def plan(opened: OpenRepository, moment: datetime = NOW) -> Plan:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import local_store as store
 
-__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+__all__ = ["store"]
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("size", pa.int64())])
 ROWS = pa.table([[f"id {number}" for number in range(100)], [None, *range(99)]], schema=SCHEMA)
@@ -206,11 +206,11 @@ KEY = "_lakefs/retention/gc/uncommitted/run/ids.parquet"
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(st.sets(st.text(st.characters(codec="utf-8"), max_size=8)))
-def test_are_read_as_they_were_written(local_store: ObjectStore, ids: set[str]) -> None:
-    sha256 = tables.write_ids(local_store, KEY, ids)
-    assert tables.read_ids(local_store, KEY) == tables.read_ids(local_store, KEY, sha256) == ids
-    assert tables.count_ids(local_store, KEY) == tables.count_ids(local_store, KEY, sha256) == len(ids)
-    assert sha256 == hashlib.sha256(local_store.get(KEY)).hexdigest()
+def test_are_read_as_they_were_written(store: ObjectStore, ids: set[str]) -> None:
+    sha256 = tables.write_ids(store, KEY, ids)
+    assert tables.read_ids(store, KEY) == tables.read_ids(store, KEY, sha256) == ids
+    assert tables.count_ids(store, KEY) == tables.count_ids(store, KEY, sha256) == len(ids)
+    assert sha256 == hashlib.sha256(store.get(KEY)).hexdigest()
 
 
 def test_the_same_ids_are_the_same_file(store: ObjectStore) -> None:

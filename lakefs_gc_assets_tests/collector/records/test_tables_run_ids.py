@@ -13,9 +13,9 @@ from lakefs_gc_assets.collector.records.tables import StoredIds
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import local_store as store
 
-__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+__all__ = ["store"]
 
 FOLDER = "_lakefs/retention/gc/uncommitted/"
 MANY = [f"{number:064x}" for number in range(9)]
@@ -73,9 +73,9 @@ def test_may_be_none(store: ObjectStore) -> None:
     assert tables.read_run_ids(store, "run", "attempt") == frozenset()
 
 
-def test_lie_beside_the_committed_addresses_of_their_run(local_store: ObjectStore) -> None:
-    tables.write_run_ids(local_store, "run", "attempt", ["a"])
-    assert local_store.head("_lakefs/retention/gc/uncommitted/run/committed_df/read-attempt.parquet").size
+def test_lie_beside_the_committed_addresses_of_their_run(store: ObjectStore) -> None:
+    tables.write_run_ids(store, "run", "attempt", ["a"])
+    assert store.head("_lakefs/retention/gc/uncommitted/run/committed_df/read-attempt.parquet").size
 
 
 def test_are_those_of_the_attempt(store: ObjectStore) -> None:
@@ -114,20 +114,20 @@ class TestMany:
         assert chain.files() == ["read-attempt.parquet", "read-earlier-attempt.parquet"]
         assert [chain.read(place) for place in range(3)] == [set(MANY[:7]), set(MANY[:8]), set(MANY)]
 
-    def test_are_written_together_when_those_added_are_many(self, local_store: ObjectStore) -> None:
-        chain = Chain(local_store).clean(MANY[:3]).then(MANY[3:5])
-        before = local_store.get(chain.stored[-1].earlier_key)
+    def test_are_written_together_when_those_added_are_many(self, store: ObjectStore) -> None:
+        chain = Chain(store).clean(MANY[:3]).then(MANY[3:5])
+        before = store.get(chain.stored[-1].earlier_key)
         chain.then([MANY[5]])
-        assert local_store.get(chain.stored[-1].earlier_key) != before
+        assert store.get(chain.stored[-1].earlier_key) != before
         assert chain.read() == set(MANY[:6])
-        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 6
+        assert tables.count_ids(store, chain.stored[-1].earlier_key) == 6
 
-    def test_a_few_in_proportion_are_few(self, local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_few_in_proportion_are_few(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tables, "_SMALL_PART", 2)
-        chain = Chain(local_store).clean(MANY[:6]).then(MANY[6:9])
-        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 6
+        chain = Chain(store).clean(MANY[:6]).then(MANY[6:9])
+        assert tables.count_ids(store, chain.stored[-1].earlier_key) == 6
         chain.then(["a" * 64])
-        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 10
+        assert tables.count_ids(store, chain.stored[-1].earlier_key) == 10
         assert chain.read() == {*MANY, "a" * 64}
 
     def test_do_not_go_with_the_frames_of_the_run_that_wrote_them(self, store: ObjectStore) -> None:
@@ -154,27 +154,27 @@ class TestMany:
                 asked(store, left.run_id, left.attempt, left.sha256)
 
     def test_are_written_whole_where_the_store_cannot_copy(
-        self, local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(self: LocalStore, source: str, target: str) -> None:
             raise StorageError("it takes a hard link")
 
         monkeypatch.setattr(LocalStore, "copy", refuse)
-        chain = Chain(local_store).clean(MANY[:7]).then([MANY[7]])
+        chain = Chain(store).clean(MANY[:7]).then([MANY[7]])
         assert chain.read() == set(MANY[:8])
-        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 8
+        assert tables.count_ids(store, chain.stored[-1].earlier_key) == 8
 
-    def test_of_a_run_that_were_changed_are_not_built_on(self, local_store: ObjectStore) -> None:
-        chain = Chain(local_store).clean(MANY[:7])
-        tables.write_run_ids(local_store, "run0", "attempt", MANY)
+    def test_of_a_run_that_were_changed_are_not_built_on(self, store: ObjectStore) -> None:
+        chain = Chain(store).clean(MANY[:7])
+        tables.write_run_ids(store, "run0", "attempt", MANY)
         with pytest.raises(CorruptFile, match="checksum"):
             chain.then([])
 
-    def test_two_earlier_files_are_one_too_many(self, local_store: ObjectStore) -> None:
+    def test_two_earlier_files_are_one_too_many(self, store: ObjectStore) -> None:
         rows = pa.table([["a" * 64, "b" * 64], pa.array([1, 1], pa.int64())], schema=tables._OWN_FILE)
-        local_store.put(StoredIds("run", "attempt").key, tables.encode(rows))
+        store.put(StoredIds("run", "attempt").key, tables.encode(rows))
         with pytest.raises(CorruptFile, match="it names 2 earlier files"):
-            tables.read_run_ids(local_store, "run", "attempt")
+            tables.read_run_ids(store, "run", "attempt")
 
     def test_of_a_version_that_wrote_one_file_are_read_and_added_to(self, store: ObjectStore) -> None:
         of = StoredIds("run0", "attempt")
@@ -190,12 +190,12 @@ class TestMany:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(st.lists(st.sets(st.integers(0, 40)), min_size=1, max_size=6), st.integers(0, 5), st.integers(1, 8))
 def test_a_chain_of_runs_knows_what_each_of_them_read(
-    local_store: ObjectStore, reads: list[set[int]], small: int, part: int
+    store: ObjectStore, reads: list[set[int]], small: int, part: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tables, "_SMALL", small)
         patched.setattr(tables, "_SMALL_PART", part)
-        known, chain = set[str](), Chain(local_store)
+        known, chain = set[str](), Chain(store)
         for number, places in enumerate(reads):
             new = {f"{place:064x}" if place % 5 else f"odd {place}" for place in places}
             known |= new

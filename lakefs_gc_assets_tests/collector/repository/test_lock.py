@@ -47,11 +47,11 @@ def test_the_lock_keeps_others_out_until_it_is_released(store: ObjectStore) -> N
         lock.check()
 
 
-def test_who_is_kept_out_learns_by_whom_and_until_when(store: ObjectStore) -> None:
+def test_who_is_kept_out_learns_by_whom_and_until_when(local_store: ObjectStore) -> None:
     at = now().replace(microsecond=0) + timedelta(hours=1)
-    acquire(store, at=at, expiry=timedelta(minutes=90))
+    acquire(local_store, at=at, expiry=timedelta(minutes=90))
     with pytest.raises(LockHeld) as caught:
-        acquire(store, "dagster-2", at + timedelta(minutes=1))
+        acquire(local_store, "dagster-2", at + timedelta(minutes=1))
     text = str(caught.value)
     assert "dagster-1 has been collecting this repository (run run-of-dagster-1)" in text
     assert f", process {os.getpid()}). If it is dead" in text
@@ -88,10 +88,10 @@ def test_the_store_tells_its_time(store: ObjectStore) -> None:
     assert lock.store_clock.utcoffset() == timedelta(0)
 
 
-def test_the_object_says_who_holds_it(store: ObjectStore) -> None:
+def test_the_object_says_who_holds_it(local_store: ObjectStore) -> None:
     at = now()
-    lock = acquire(store, at=at)
-    content = json.loads(store.get(KEY))
+    lock = acquire(local_store, at=at)
+    content = json.loads(local_store.get(KEY))
     assert content == {
         "nonce": lock.token,
         "run_id": "run-of-dagster-1",
@@ -206,24 +206,24 @@ def test_a_renewed_lock_does_not_expire(store: ObjectStore) -> None:
     acquire(store, "dagster-2", later + timedelta(minutes=61))
 
 
-def test_a_holder_whose_clock_is_behind_does_not_expire_early(store: ObjectStore) -> None:
-    lock = acquire(store, at=now() - timedelta(hours=5))
+def test_a_holder_whose_clock_is_behind_does_not_expire_early(local_store: ObjectStore) -> None:
+    lock = acquire(local_store, at=now() - timedelta(hours=5))
     with pytest.raises(LockHeld):
-        acquire(store, "dagster-2", now() + timedelta(minutes=30))
+        acquire(local_store, "dagster-2", now() + timedelta(minutes=30))
     lock.check()
 
 
-def test_the_holders_own_expiry_counts(store: ObjectStore) -> None:
-    acquire(store, expiry=timedelta(hours=3))
+def test_the_holders_own_expiry_counts(local_store: ObjectStore) -> None:
+    acquire(local_store, expiry=timedelta(hours=3))
     with pytest.raises(LockHeld):
-        acquire(store, "dagster-2", now() + timedelta(hours=2), expiry=timedelta(minutes=1))
+        acquire(local_store, "dagster-2", now() + timedelta(hours=2), expiry=timedelta(minutes=1))
 
 
 def test_the_same_owner_takes_over_at_once_and_the_run_before_loses(
-    store: ObjectStore, caplog: pytest.LogCaptureFixture
+    local_store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = acquire(store)
-    again = acquire(store)
+    before = acquire(local_store)
+    again = acquire(local_store)
     assert caplog.text == ""
     again.check()
     for use in (before.check, lambda: before.renew(now()), before.release):
@@ -233,15 +233,15 @@ def test_the_same_owner_takes_over_at_once_and_the_run_before_loses(
     again.release()
 
 
-def test_a_token_checks_the_lock_in_another_process(store: ObjectStore) -> None:
-    lock = acquire(store)
+def test_a_token_checks_the_lock_in_another_process(local_store: ObjectStore) -> None:
+    lock = acquire(local_store)
     token = pickle.loads(pickle.dumps(lock.token))
-    verify(store, token)
+    verify(local_store, token)
     lock.renew(now())
-    verify(store, token)
+    verify(local_store, token)
     lock.release()
     with pytest.raises(LockLost, match="was released"):
-        verify(store, token)
+        verify(local_store, token)
 
 
 def test_a_lock_that_was_deleted_is_lost(store: ObjectStore) -> None:
@@ -274,19 +274,19 @@ def test_a_lock_whose_entries_lie_is_nobodys_to_take(local_store: ObjectStore, c
 
 
 @pytest.mark.parametrize("content", [b"", b"not json", b"{}", b"[]", b'{"nonce": "x"}', b"\xff"])
-def test_a_lock_that_cannot_be_read_is_nobodys_to_take(store: ObjectStore, content: bytes) -> None:
-    lock = acquire(store)
-    store.put(KEY, content)
+def test_a_lock_that_cannot_be_read_is_nobodys_to_take(local_store: ObjectStore, content: bytes) -> None:
+    lock = acquire(local_store)
+    local_store.put(KEY, content)
     with pytest.raises(StorageError, match="cannot be read"):
-        acquire(store)
+        acquire(local_store)
     with pytest.raises(StorageError, match="cannot be read"):
         lock.check()
-    assert store.get(KEY) == content
+    assert local_store.get(KEY) == content
 
 
-def test_a_time_without_zone_is_refused(store: ObjectStore) -> None:
+def test_a_time_without_zone_is_refused(local_store: ObjectStore) -> None:
     with pytest.raises(ValueError, match="no time zone"):
-        acquire(store, at=datetime(2026, 1, 1))
+        acquire(local_store, at=datetime(2026, 1, 1))
 
 
 @pytest.mark.parametrize("state", ["absent", "released", "expired"])
@@ -309,16 +309,16 @@ def test_of_many_runs_one_gets_the_lock(store: ObjectStore, state: str) -> None:
     lock.release()
 
 
-def test_who_holds_the_lock_can_be_asked(store: ObjectStore) -> None:
-    assert holder(store) is None
+def test_who_holds_the_lock_can_be_asked(local_store: ObjectStore) -> None:
+    assert holder(local_store) is None
     at = now()
-    lock = acquire(store, at=at)
-    text = holder(store)
+    lock = acquire(local_store, at=at)
+    text = holder(local_store)
     assert text is not None
     assert "held by dagster-1 (" in text and ") for run run-of-dagster-1" in text
     assert at.strftime("%Y-%m-%d %H:%M:%S UTC") in text
     lock.release()
-    assert holder(store) is None
+    assert holder(local_store) is None
 
 
 def test_the_lock_of_an_owner_that_ended_is_released_and_no_other(store: ObjectStore) -> None:

@@ -34,7 +34,6 @@ from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, read_branches, read_commits
-from lakefs_gc_assets_tests.collector.retention import retention_cases
 from lakefs_gc_assets_tests.collector.retention.retention_cases import (
     NOW,
     active,
@@ -300,7 +299,7 @@ class TestEdges:
         assert active_ids(active(commits, {"main": "m"}, RetentionRules(5, {}), NOW)) == {"a", "m"}
 
     def test_a_long_history_takes_one_pass(self) -> None:
-        count = 100_000
+        count = 20_000
         ids = [f"{number:08x}" for number in range(count)]
         commits = exactly(
             [
@@ -636,34 +635,7 @@ def test_every_recorded_set_of_rules() -> None:
     assert list(lost) == [("random-dag/14", variants[3]["at"])]
 
 
-@pytest.mark.parametrize(
-    ("expected", "line", "status"), [(["b"], "1 passed, 0 failed", 0), ([], "0 passed, 1 failed", 1)]
-)
-def test_the_last_line_counts_the_cases(
-    expected: list[str],
-    line: str,
-    status: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    case = {
-        "name": "x",
-        "commits": [{"id": "b", "age_days": 3, "parents": []}],
-        "branches": [{"branch": "main", "head": "b"}],
-        "rules": {"default_retention_days": 5, "branches": []},
-        "expected_active": expected,
-    }
-    file = tmp_path / "cases.json"
-    file.write_text(json.dumps({"cases": [case], "semantics": {}}))
-    monkeypatch.setattr("sys.argv", ["retention_cases", str(file)])
-    with pytest.raises(SystemExit) as ended:
-        retention_cases.main()
-    assert ended.value.code == status
-    assert capsys.readouterr().out.splitlines()[-1] == line
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_metaranges_of_expired_commits_come_newest_first(seed: int) -> None:
     """Some of Arrow's group-by methods keep this order for most ids, but not for all."""
     metaranges = [hashlib.sha256(f"{seed} {number}".encode()).hexdigest() for number in range(40)]

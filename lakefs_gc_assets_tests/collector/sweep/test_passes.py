@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Undeletable, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Approval, Plan
-from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
@@ -114,96 +114,19 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     assert runs.server.refused_deletes == set()
 
 
-def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Replaying) -> None:
-    runs = replaying("chain/1", sweep=True, max_candidate_share=1)
-    opened = runs.open()
-
-    assert runs.make(opened, sweep=False).success
-
-    assert plans.read(runs.repository.store, opened.run_id).sweep is False
-    assert plans.read(runs.repository.store, opened.run_id).windows == opened.windows
-    assert runs.server.refused_deletes == set()
-
-
-def put_back(runs: PlainRuns, every: int = 1) -> set[str]:
-    """Puts back every `every`-th deleted object with its old time, as no command of ours does."""
-    back = set(sorted(runs.server.deleted)[::every])
-    for address in back:
-        runs.server.place(address, written_at=runs.clock.now() - timedelta(days=400))
-    return back
-
-
-class TestTwoRunsOfTheSameGarbage:
-    """Two approved dry runs, the older one first: the newer one claims only its own deletions."""
-
-    @staticmethod
-    def swept(replaying: Replaying, **settings: Any) -> tuple[PlainRuns, Report, Report]:
-        """The reports of the older and of the newer run."""
-        runs = replaying("small", deletes="overlay", max_candidate_share=1, **settings)
-        dry = []
-        for _ in range(2):
-            runs.clock.sleep(5)
-            dry.append(runs.open())
-            assert runs.make(dry[-1]).success
-        for mark in dry:
-            runs.clock.sleep(20 * 60)
-            runs.settings["approve_run"] = mark.run_id
-            result = runs.make(mark, assets=["deleted_report"])
-            assert result.success, result.failures
-        older, newer = (runs.report(mark.run_id) for mark in dry)
-        assert outcomes(runs, newer.run_id) == dict.fromkeys(
-            outcomes(runs, older.run_id), Outcome.DELETED_BY_ANOTHER_RUN
-        )
-        assert not receipts.keys(runs.repository.store, newer.run_id)
-        return runs, older, newer
-
-    def test_what_the_older_one_deleted(self, replaying: Replaying) -> None:
-        runs, older, newer = self.swept(replaying)
-        garbage = len(runs.server.deleted)
-        assert (older.counts["deleted"], newer.counts["deleted"], newer.object_bytes["deleted"]) == (garbage, 0, 0)
-        assert (newer.counts["deleted_by_another_run"], newer.ending) == (garbage, Ending.NOTHING_TO_DELETE)
-        # The next run's base records that it is gone.
-        assert newer.checkpoint is not None
-        assert older.checkpoint is not None
-        assert newer.checkpoint.pending == older.checkpoint.pending
-
-    def test_what_the_older_one_moved_to_quarantine(self, replaying: Replaying) -> None:
-        _, older, newer = self.swept(replaying, sweep_mode="quarantine")
-        assert (newer.success, newer.counts["failed"], newer.counts["quarantined"]) == (True, 0, 0)
-        assert newer.counts["deleted_by_another_run"] == older.counts["quarantined"] > 0
-
-    def test_object_put_back_long_after_the_listing_is_kept_once_more(self, replaying: Replaying) -> None:
-        """A user wanted it, and this run has not listed it since."""
-        runs = replaying("small", deletes="overlay", max_candidate_share=1)
-        older = runs.open()
-        assert runs.make(older).success
-        runs.clock.sleep(5)
-        newer = runs.open()
-        assert runs.make(newer).success
-        runs.clock.sleep(2 * 60 * 60)
-        runs.settings["approve_run"] = older.run_id
-        assert runs.make(older, assets=["deleted_report"]).success
-        garbage = put_back(runs)
-        runs.settings["approve_run"] = newer.run_id
-        assert runs.make(newer, assets=["deleted_report"]).success
-        assert garbage <= runs.server.stored()
-        assert runs.report(newer.run_id).counts["deleted_by_another_run"] == len(garbage) > 0
-
-
-@pytest.mark.parametrize(("mode", "outcome"), [("delete", "deleted"), ("quarantine", "quarantined")])
-def test_garbage_put_back_with_its_old_time_is_deleted_by_the_next_sweep(
-    replaying: Replaying, mode: str, outcome: str
-) -> None:
-    runs = replaying("small", deletes="overlay", max_candidate_share=1, sweep_mode=mode)
+def test_garbage_put_back_with_its_old_time_is_deleted_by_the_next_sweep(runs: PlainRuns) -> None:
+    """As no command of ours puts it back."""
     first = runs.open()
     assert runs.make(first, sweep=True).success
-    back = put_back(runs, every=2)
+    back = set(sorted(runs.server.deleted)[::2])
+    for address in back:
+        runs.server.place(address, written_at=runs.clock.now() - timedelta(days=400))
     runs.clock.sleep(60)
     second = runs.open()
     result = runs.make(second, sweep=True)
     assert result.success, result.failures
     counts = runs.report(second.run_id).counts
-    assert (counts[outcome], counts["deleted_by_another_run"]) == (len(back), 0)
+    assert (counts["deleted"], counts["deleted_by_another_run"]) == (len(back), 0)
     assert not runs.server.stored() & back
 
 

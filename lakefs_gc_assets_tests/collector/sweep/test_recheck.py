@@ -42,10 +42,10 @@ from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, UNCO
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as RUN_NOW
 from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import local_store as store
 from lakefs_gc_assets_tests.spark.frame_rows import live
 
-__all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
+__all__ = ["opened", "store"]
 
 
 @pytest.fixture

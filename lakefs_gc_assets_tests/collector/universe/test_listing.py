@@ -7,7 +7,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -32,7 +31,6 @@ from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, made_st
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
-from lakefs_gc_assets_tests.servers.s3_server import S3Server
 from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 from lakefs_gc_assets_tests.simulation.bucket import encrypted, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY
@@ -167,20 +165,6 @@ def test_only_slices_of_the_windows_are_listed(
     assert found.limited == (windows is not None and len(windows) < 3)
 
 
-@pytest.mark.slow
-def test_a_large_slice_of_a_bucket_is_listed_in_pieces(s3_server: S3Server, bucket: str) -> None:
-    large, other = slice_of(13_000, BORN), slice_of(1000, BORN + timedelta(hours=1))
-    s3_server.fill(bucket, (f"skewed/{name}" for name in large + other))
-    s3_server.requests.clear()
-
-    frame = stored(StoreOpener(s3_server.settings(), f"s3://{bucket}/skewed/"), large=1000)
-
-    assert Counter(frame.table()["address"].to_pylist()) == Counter(large + other)
-    asked = [unquote(request.query) for request in s3_server.requests if "list-type=2" in request.query]
-    begun_behind = {query.partition("start-after=")[2] for query in asked if "start-after=" in query}
-    assert len([name for name in begun_behind if large[0][:26] in name]) >= 4
-
-
 def test_what_is_not_large_is_listed_in_one_round_of_few_files(opener: StoreOpener, tmp_path: Path) -> None:
     names = [name for hour in range(40) for name in slice_of(50, BORN + timedelta(hours=hour))]
     make_files(tmp_path / "repository", names, BORN.timestamp())
@@ -290,8 +274,8 @@ def reported(runs: PlainRuns, created: datetime) -> str:
     return f"s3://{location.bucket}/{folder}"
 
 
-def collected(runs: PlainRuns, flow: Flow = Flow.CLEAN) -> Report:
-    opened = runs.open(flow)
+def collected(runs: PlainRuns) -> Report:
+    opened = runs.open()
     result = runs.make(opened)
     assert result.success, result.failures
     return runs.report(opened.run_id)
@@ -345,17 +329,3 @@ def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: PlainR
     runs.clock.moment += HOUR
     again = collected(runs)
     assert (again.counts["candidates"], again.counts["deleted"]) == (0, 0)
-
-    runs.clock.moment += HOUR
-    optimized = collected(runs, Flow.OPTIMIZED)
-    assert (optimized.flow, optimized.base_run, optimized.why_clean) == ("optimized", again.run_id, None)
-    assert plans.read(runs.repository.store, optimized.run_id).inventory is None
-
-
-def test_what_an_inventory_may_lack_or_misstate_is_kept(runs: PlainRuns) -> None:
-    created = runs.server.recorded_at + HOUR
-    runs.settings |= {"inventory": reported(runs, created), "inventory_margin_hours": 30}
-    report = collected(runs)
-    assert report.cutoff == (created - 31 * HOUR).replace(microsecond=0)
-    assert (report.counts["candidates"], report.counts["deleted"]) == (0, 0)
-    assert report.counts["listed"] > 0

@@ -19,11 +19,12 @@ from lakefs_gc_assets_tests.lakefs.test_layout import SIZES
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.servers.s3_server import S3Server
-from lakefs_gc_assets_tests.servers.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
+from lakefs_gc_assets_tests.servers.stores import local_store as store
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import Version
 
-__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+__all__ = ["bucket", "s3_server", "store"]
 
 CUTOFF = datetime(2026, 11, 20, 11, 0, tzinfo=UTC)
 ISSUE = layout.XidGenerator()
@@ -131,14 +132,14 @@ class TestSlicesThatAreSkipped:
         ],
     )
     def test_are_those_created_at_the_cutoff_or_later(
-        self, local_store: ObjectStore, created: datetime, skipped: bool
+        self, store: ObjectStore, created: datetime, skipped: bool
     ) -> None:
         name = slice_of(created)
-        fill(local_store, f"data/{name}/{ISSUE.ascending(created)}")
-        found = parts.listing(local_store, CUTOFF)
+        fill(store, f"data/{name}/{ISSUE.ascending(created)}")
+        found = parts.listing(store, CUTOFF)
         assert found.skipped_slices == ((name,) if skipped else ())
         assert found.slices == (() if skipped else (name,))
-        assert len(listed(local_store, found)) == (0 if skipped else 1)
+        assert len(listed(store, found)) == (0 if skipped else 1)
 
     @given(st.integers(-100_000, 100_000), st.integers(0, 3600), st.integers(0, 999_999))
     def test_hold_no_name_older_than_the_cutoff(self, seconds: int, later: int, micros: int) -> None:

@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -439,10 +440,10 @@ def denying(action: str) -> Faults:
     return Faults(answer=answer)
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "versioned"])
-def in_bucket(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Path) -> Iterator[Examined]:
-    bucket = s3_server.new_versioned_bucket() if request.param else s3_server.new_bucket()
-    with demo.open_server(tmp_path, "oss", f"s3://{bucket}/lakes", s3_server.settings()) as server:
+@contextmanager
+def examined_bucket(s3_server: S3Server, folder: Path, *, versioned: bool) -> Iterator[Examined]:
+    bucket = s3_server.new_versioned_bucket() if versioned else s3_server.new_bucket()
+    with demo.open_server(folder, "oss", f"s3://{bucket}/lakes", s3_server.settings()) as server:
         _fill(server)
         settings: StoreSettings = s3_server.settings().model_copy(update={"access_key_id": "AKIACOLLECTOR"})
         yield Examined(server, open_store(settings, Namespace.parse(f"s3://{bucket}/lakes/repo")))
@@ -484,18 +485,24 @@ def test_a_store_that_cannot_be_used_is_one_finding_in_seconds(
     assert_stopped(found, "open the store", detail)
 
 
-def test_everything_works_in_a_bucket_and_nothing_is_left(
-    in_bucket: Examined, s3_server: S3Server, request: pytest.FixtureRequest
-) -> None:
-    before, versioned = in_bucket.keys(), "versioned" in request.node.callspec.id
+@pytest.mark.parametrize("versioned", [False, True])
+def test_everything_works_in_a_bucket_and_nothing_is_left(s3_server: S3Server, tmp_path: Path, versioned: bool) -> None:
+    with examined_bucket(s3_server, tmp_path, versioned=versioned) as in_bucket:
+        before = in_bucket.keys()
 
-    found = in_bucket.diagnose()
+        found = in_bucket.diagnose()
 
-    assert missing(found) == {}
-    assert found.left == ()
-    assert in_bucket.keys() == before
-    assert state_of(found, "undo deletes by versions") is (State.WORKS if versioned else State.NOT_NEEDED)
-    assert in_bucket.diagnose(wanted=frozenset({Purpose.RESTORE})).well == versioned
+        assert missing(found) == {}
+        assert found.left == ()
+        assert in_bucket.keys() == before
+        assert state_of(found, "undo deletes by versions") is (State.WORKS if versioned else State.NOT_NEEDED)
+        assert in_bucket.diagnose(wanted=frozenset({Purpose.RESTORE})).well == versioned
+
+
+@pytest.fixture(scope="module")
+def in_bucket(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examined]:
+    with examined_bucket(s3_server, tmp_path_factory.mktemp("bucket"), versioned=False) as examined:
+        yield examined
 
 
 @pytest.mark.parametrize("action", S3_RIGHTS)
