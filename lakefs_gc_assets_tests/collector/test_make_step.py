@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest import mock
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import Span
-from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.make_step import StepHost, StepRequest
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
@@ -27,7 +26,6 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock, holder, renewed
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.errors import (
     CollectionError,
     LockHeld,
@@ -36,7 +34,6 @@ from lakefs_gc_assets.errors import (
     OrderViolation,
     ServerUnavailable,
     StorageError,
-    counted,
 )
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
@@ -52,79 +49,10 @@ from lakefs_gc_assets_tests.runs.replayed_runs import refused
 
 __all__ = ["opened", "replaying"]
 
-FIRST_THREE = ("store_df", "uncommitted_df", "committed_df")
-
 
 @pytest.fixture
 def runs(replaying: Replaying) -> PlainRuns:
     return replaying("chain/1", deletes="overlay", sweep=True, max_candidate_share=1)
-
-
-def change_manifest(runs: PlainRuns, run_id: str, frame: str, **span: object) -> None:
-    store = runs.repository.store
-    found = files.read_manifest(store, run_id, FRAMES[frame])
-    files.write_manifest(store, replace(found, span=replace(found.span, **cast(Any, span))))
-
-
-def test_a_run_of_the_first_steps_gives_the_lock_back_after_them(runs: PlainRuns) -> None:
-    opened = runs.open()
-
-    assert runs.make(opened, assets=["store_df", "uncommitted_df"]).success
-
-    assert runs.lock_holder() is None
-    assert plans.read(runs.repository.store, opened.run_id).windows == opened.windows
-
-
-def test_candidates_of_replaced_frames_are_not_deleted(runs: PlainRuns) -> None:
-    """The recheck would skip ranges that the new committed_df has read."""
-    opened = runs.open()
-    assert runs.make(opened, assets=[*FIRST_THREE, "candidates"]).success
-    assert runs.addresses(opened.run_id, "candidates")
-    runs.clock.sleep(60)
-    assert runs.make(opened, assets=["committed_df"]).success
-
-    result = runs.make(opened, assets=["deleted_report"])
-
-    assert "committed_df was materialized again after candidates was made from it" in result.failures["deleted_report"]
-    assert runs.server.deleted == set()
-    assert runs.report(opened.run_id).error is not None
-    assert runs.lock_holder() is None
-
-
-def test_frames_of_two_attempts_are_refused(runs: PlainRuns) -> None:
-    opened = runs.open()
-    assert runs.make(opened, assets=FIRST_THREE).success
-    change_manifest(runs, opened.run_id, "uncommitted_df", attempt="another")
-
-    result = runs.make(opened, assets=["candidates", "deleted_report"])
-
-    assert "attempt another" in result.failures["candidates"]
-    assert result.done == []
-    assert runs.server.deleted == set()
-
-
-def test_frames_in_an_unsafe_order_are_refused(runs: PlainRuns) -> None:
-    opened = runs.open()
-    assert runs.make(opened, assets=FIRST_THREE).success
-    found = files.read_manifest(runs.repository.store, opened.run_id, UNCOMMITTED_DF)
-    change_manifest(runs, opened.run_id, "committed_df", started_at=found.span.ended_at - timedelta(microseconds=1))
-
-    result = runs.make(opened, assets=["candidates"])
-
-    assert "so it may lack live objects" in result.failures["candidates"]
-
-
-def test_an_ended_run_is_not_begun_again(runs: PlainRuns) -> None:
-    opened = runs.open()
-    assert runs.make(opened, sweep=False).success
-    before = runs.report(opened.run_id)
-
-    result = runs.make(opened)
-
-    assert "there is nothing to do" in result.failures["store_df"]
-    assert result.done == []
-    assert runs.report(opened.run_id) == before
-    assert runs.lock_holder() is None
 
 
 def test_a_failed_run_goes_on_where_it_failed(runs: PlainRuns) -> None:
@@ -145,20 +73,6 @@ def test_a_failed_run_goes_on_where_it_failed(runs: PlainRuns) -> None:
     assert runs.report(opened.run_id).success
     assert runs.server.deleted == set(runs.addresses(opened.run_id, "candidates")) != set()
     assert runs.lock_holder() is None
-
-
-def test_an_interrupted_run_leaves_no_lock(runs: PlainRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commits, "live_commits", interrupted)
-    opened = runs.open()
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.make(opened)
-
-    assert runs.lock_holder() is None
-    assert runs.report(opened.run_id).error == "interrupted"
 
 
 def test_what_fails_between_steps_ends_the_run_as_well(runs: PlainRuns) -> None:
@@ -201,22 +115,13 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     assert runs.lock_holder() is None
 
 
-@pytest.mark.parametrize(
-    ("begins", "ended_in"),
-    [
-        ("prepare_uncommited", "uncommitted_df"),
-        ("/dump", "committed_df"),
-    ],
-)
-def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
-    runs: PlainRuns, begins: str, ended_in: str
-) -> None:
+def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(runs: PlainRuns) -> None:
     """The server no longer answers, not even to the process that ends the run."""
     opened = runs.open()
     gone: list[str] = []
 
     def fault(method: str, target: str) -> ApiAnswer | None:
-        if begins in target:
+        if target.endswith("/dump"):
             gone.append(target)
         return refused(503, "away for maintenance") if gone else None
 
@@ -225,23 +130,11 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     result = runs.make(opened)
 
     assert gone
-    assert list(result.failures) == [ended_in]
-    assert "away for maintenance" in result.failures[ended_in]
+    assert list(result.failures) == ["committed_df"]
+    assert "away for maintenance" in result.failures["committed_df"]
     runs.server.fault = lambda method, target: None
     runs.require_failed(opened.run_id, "away for maintenance")
     assert runs.server.deleted == set()
-
-
-def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: PlainRuns) -> None:
-    opened = runs.open()
-
-    assert runs.make(opened, sweep=False).success
-
-    for name in STEPS:
-        rows = runs.frame(opened.run_id, name).count
-        assert any(line.endswith(f"{counted(rows, 'rows')} in 0.0 s, by this process") for line in runs.lines), (
-            runs.lines
-        )
 
 
 def test_asking_for_a_step_too_early_leaves_a_running_one_alone(runs: PlainRuns) -> None:
@@ -255,17 +148,6 @@ def test_asking_for_a_step_too_early_leaves_a_running_one_alone(runs: PlainRuns)
 
     assert "does not exist: materialize it first" in result.failures["candidates"]
     assert owner in str(runs.lock_holder())
-
-
-def test_a_lock_of_another_run_ends_the_step(runs: PlainRuns) -> None:
-    Lock.acquire(
-        runs.repository.store, run_id="another", owner="somebody", now=runs.clock.now(), expiry=timedelta(minutes=1)
-    )
-
-    result = runs.make(runs.open())
-
-    assert "somebody has been collecting this repository" in result.failures["store_df"]
-    assert "somebody" in str(runs.lock_holder())
 
 
 class FailingLock:

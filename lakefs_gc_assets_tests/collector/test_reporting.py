@@ -11,9 +11,7 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.guards import Mark
-from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Amount, Kept
-from lakefs_gc_assets.collector.records.report import describe
 from lakefs_gc_assets.collector.reporting import (
     by_class,
     describe_archived,
@@ -37,12 +35,6 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     frame_of_rows,
     made_frame,
 )
-from lakefs_gc_assets_tests.simulation.failing_calls import Faults
-from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
-from lakefs_gc_assets_tests.simulation.faults import scene_before
-from lakefs_gc_assets_tests.simulation.playing import deterministic
-from lakefs_gc_assets_tests.simulation.run_requests import ASKED
-from lakefs_gc_assets_tests.simulation.scenes import Ended
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 
@@ -153,22 +145,6 @@ class TestWhatCouldNotBeAskedFor:
         kept = {Kept.HIDDEN_STAGED.value: 3, Kept.UNASKABLE.value: 4}
         frame = made_frame(CANDIDATES_DF, 1, replace(CANDIDATE_FIGURES, kept=kept))
         assert describe_unasked(frame, CollectionSettings()) is None
-
-    def test_is_in_the_summary_of_a_run(self) -> None:
-        """If no path may be asked for, possibly staged objects stay, and the summary names the setting."""
-        with deterministic(2):
-            scene = scene_before("clean")
-            limited = DRY.model_copy(update={"hidden_suspect_limit": 0})
-            assert scene.start(limited, Faults(), ASKED) is Ended.WELL
-        assert scene.opened is not None
-        found = report.read(scene.store, scene.opened.run_id)
-        assert found is not None
-        lines = describe(found)
-        (warning,) = [line for line in lines if line.startswith("  warning: ")]
-        (kept,) = [line for line in lines if line.startswith("  kept ") and Kept.UNCERTAIN.value in line]
-        assert f"{found.kept[Kept.UNCERTAIN.value]:,} objects" in warning
-        assert "collection.hidden_suspect_limit (0)" in warning
-        assert "collection.hidden_suspect_limit" in kept
 
 
 # Checks of candidates.

@@ -584,23 +584,6 @@ class TestRecheck:
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
             assert asked[0] - prepared.timestamp() >= 45 * MINUTE
 
-    def test_an_approval_waits_for_what_is_left_and_no_longer(self) -> None:
-        for passed, least, most in ((5 * MINUTE, 5 * MINUTE, 6 * MINUTE), (HOUR, 0, 0)):
-            with world_of("clean") as scene:
-                dry(scene)
-                scene.world.pass_time(passed)
-                assert approved(scene) is Ended.WELL
-                waited = scene.reported.waited_seconds[SWEPT] - SWEEP.wait_before_dump_seconds
-                assert least - 30 <= waited <= most
-
-    def test_an_approval_on_a_machine_whose_clock_is_ahead_waits_by_the_clock_of_the_store(self) -> None:
-        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
-            dry(scene)
-            prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at.timestamp()
-            scene.world.collector_skew = 14 * MINUTE
-            assert approved(scene) is Ended.WELL
-            assert asked[0] - prepared >= SWEEP.wait_before_recheck_seconds
-
     def test_hooks_without_a_time_limit(self) -> None:
         lua = b"name: lua\non: {pre-commit: }\nhooks: [{id: check, type: lua, properties: {script: x}}]\n"
         with world_of("clean") as scene:
@@ -669,7 +652,7 @@ class TestRecheck:
             assert 0 <= SWEEP.wait_before_dump_seconds - waited[COMMITTED] < MINUTE / 60
             assert SWEEP.wait_before_recheck_seconds < waited[SWEPT] + waited[COMMITTED] + 2 * MINUTE
 
-    @pytest.mark.parametrize("asked", [ASKED, UNIFIED, BY_COMMITS])
+    @pytest.mark.parametrize("asked", [ASKED, UNIFIED])
     def test_a_dry_run_waits_only_where_commits_that_no_dump_shows_yet_would_not_count(self, asked: Asked) -> None:
         for options, waits in ((DRY, False), (allowing(DRY, keep_unnamed_ranges=False), True)):
             with world_of("unified") as scene:

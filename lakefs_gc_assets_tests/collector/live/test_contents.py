@@ -535,15 +535,6 @@ class TestSampleOfWhatTheStoreTells:
         assert (left, found.asked) == (set(names), 0)
         assert not any("are read" in line for line in world.lines)
 
-    def test_is_of_small_objects_whatever_their_size(self, world: World) -> None:
-        for size in (1, 2):
-            world.commit(f"p{size}", b"c" * size)
-        small = [world.candidate(f"x{number:02}", b"%d" % (number % 10)) for number in range(20, 40)]
-        larger = [world.candidate(f"x{number:02}", b"%02d" % number) for number in range(20)]
-        world.clear()
-        chosen = sorted([*small, *larger], key=lambda name: name[::-1])[:16]
-        assert {key for key in world.store.read if "committed" not in key} == set(chosen)
-
     def test_is_of_small_objects_where_there_are_any(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contents, "_SAMPLED_BYTES", 7)
         world.commit("p", b"content")
@@ -559,14 +550,6 @@ class TestSampleOfWhatTheStoreTells:
         left, found = world.clear()
         assert sorted(world.store.read) == sorted([*names[:2], committed])
         assert (left, found.asked) == (set(names), 0)
-
-    def test_is_of_the_smallest_of_the_large_ones(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(contents, "_SAMPLED_BYTES", 1)
-        for size in range(3, 7):
-            world.commit(f"p{size}", b"c" * size)
-        names = [world.candidate(f"x{9 - size}", b"x" * size) for size in range(3, 7)]
-        world.clear()
-        assert {key for key in world.store.read if "committed" not in key} == set(names[:2])
 
     def test_is_read_up_to_a_size(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interface, "LARGEST_READ", 7)
@@ -585,13 +568,6 @@ class TestSampleOfWhatTheStoreTells:
         assert (left, set(found.live), found.asked) == ({garbage}, {staged}, 1)
         refused = "the store's MD5 values are wrong or cannot be verified: not using them"
         assert world.lines.count(refused) == 1 and world.store.read == []
-
-    def test_says_nothing_where_the_store_tells_nothing(self, world: World) -> None:
-        world.commit("p", b"content", encrypted=True)
-        garbage = world.candidate("garbage", b"garbage", encrypted=True)
-        left, _ = world.clear()
-        assert left == {garbage}
-        assert not any("not using them" in line for line in world.lines)
 
 
 @pytest.mark.usefixtures("all_looked_at")
@@ -770,11 +746,6 @@ class TestChoosingSizes:
         assert ContentSample(None, 1.0, "run").chooses(batch) == [True, True]
         assert ContentSample(pa.array([2], pa.int64()), 1.0, "run").chooses(batch) == [False, True]
         assert ContentSample(None, 0.0, "run").chooses(batch) == [False, False]
-
-    def test_half_of_them_is_about_half(self) -> None:
-        keys = [f"data/s/{number}" for number in range(2000)]
-        batch = pa.RecordBatch.from_pydict({"key": keys, "size": [7] * len(keys)})
-        assert 800 < sum(ContentSample(None, 0.5, "run").chooses(batch)) < 1200
 
     def test_no_more_are_looked_at_than_the_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 100)

@@ -129,16 +129,6 @@ class TestRanges:
     def test_a_full_address_without_a_scheme_is_live(self, store: LocalStore) -> None:
         assert KEY in of_range(store, {"a": Staged(KEY, AddressType.FULL)})
 
-    def test_that_are_missing_or_damaged_end_the_run(self, store: LocalStore) -> None:
-        record = put_range(store, {"a": Staged(KEY)})
-        whole = store.get(METADATA + record.id)
-        store.put(METADATA + record.id, whole[:-1])
-        with pytest.raises(CorruptFile):
-            files(store).range(record)
-        store.delete([METADATA + record.id])
-        with pytest.raises(CorruptFile, match=r"existence.*may be the one that lists live data"):
-            files(store).range(record)
-
     @pytest.mark.parametrize("wrong", [{"count": 2}, {"min_key": b"A"}, {"max_key": b"z"}])
     def test_that_are_not_as_their_metarange_says_end_the_run(
         self, store: LocalStore, wrong: dict[str, object]
@@ -437,13 +427,6 @@ class TestUncommittedData:
         put_uncommitted(store, "f", [])
         assert read(files(store).uncommitted("f")) == set()
 
-    def test_a_file_that_cannot_be_read_ends_the_run(self, store: LocalStore) -> None:
-        put_uncommitted(store, "null", [KEY, None])
-        store.put("text", b"no parquet")
-        for file in ("null", "text", "missing"):
-            with pytest.raises(CorruptFile):
-                files(store).uncommitted(file)
-
 
 class TestHeadEntries:
     def test_are_those_of_a_size(self, store: LocalStore) -> None:
@@ -478,10 +461,6 @@ class TestHeadEntries:
         table = files(store).head_entries(record.id, pa.array([10], pa.int64()))
         assert table.column("path").to_pylist() == [b"a", b"b", b"c", b"d"]
         assert table.column("key").to_pylist() == [None, KEY, None, KEY]
-
-    def test_of_a_range_that_is_missing_end_the_run(self, store: LocalStore) -> None:
-        with pytest.raises(CorruptFile, match="existence"):
-            files(store).head_entries("a" * 64, pa.array([2], pa.int64()))
 
 
 def test_a_table_of_no_keys() -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -296,10 +297,10 @@ def first_folder(path: str) -> str:
     return folder + slash if slash else ""
 
 
-@pytest.fixture
-def expired(tmp_path: Path) -> Iterator[tuple[OpenRepository, str]]:
+@pytest.fixture(scope="module")
+def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenRepository, str]]:
     """A dry run on an embedded server, with objects expired on branches, on a deleted branch, and under a long rule."""
-    with EmbeddedServer(tmp_path) as server:
+    with EmbeddedServer(tmp_path_factory.mktemp("expired")) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 40 * DAY):
             repository = clients.repository(server)
@@ -336,6 +337,14 @@ def expired(tmp_path: Path) -> Iterator[tuple[OpenRepository, str]]:
         runs = ArrowRuns(Loaded(given.model_copy(update={"collection": collection}), {}))
         report = runs.collect(Flow.UNIFIED)
         yield Collector.from_loaded(runs.loaded, runs.clock).open(), report.run_id
+
+
+@contextmanager
+def put_back(opened: OpenRepository, key: str) -> Iterator[bytes]:
+    """Puts a file back that a test damages or removes."""
+    before = opened.store.get(key)
+    yield before
+    opened.store.put(key, before)
 
 
 def test_the_branch_the_rule_and_the_folder_of_the_last_commit(expired: tuple[OpenRepository, str]) -> None:
@@ -418,9 +427,10 @@ def test_a_list_that_would_take_long_or_is_damaged_has_no_places_and_says_so(
         assert all(column.null_count == some.num_rows for column in seen.rows.columns)
         assert "--by path" in " ".join(seen.describe_unknown())
 
-    opened.store.delete([run_folder.manifest(run_id, COMMITTED_DF.name)])
-    out = BytesIO()
-    told = write_frame(stored, [], "json", out, find_places=partial(_find_last_seen, opened, stored))
+    out, key = BytesIO(), run_folder.manifest(run_id, COMMITTED_DF.name)
+    with put_back(opened, key):
+        opened.store.delete([key])
+        told = write_frame(stored, [], "json", out, find_places=partial(_find_last_seen, opened, stored))
     assert len(out.getvalue().splitlines()) == some.num_rows
     assert "branches, paths and commits are not known: " in told
 
@@ -454,13 +464,13 @@ def test_what_is_damaged_or_was_not_noted_is_said(expired: tuple[OpenRepository,
     opened, run_id = expired
     attempt = files.read_manifest(opened.store, run_id, CANDIDATES_DF).span.attempt
     key = f"{run_folder.frame(run_id, COMMITTED_DF.name)}expired-{attempt}.parquet"
-    before = opened.store.get(key)
-    opened.store.put(key, before[:-1])
-    assert "expired commits" in text(render(facts_of(opened, run_id)))
-    opened.store.delete([key])
-    assert "the run did not note it" in text(render(facts_of(opened, run_id)))
-    some = pa.table({"address": ["data/x"], "size": [1]})
-    assert trace(opened.store, run_id, some, reader_of(opened)) == "the run did not note it"
+    with put_back(opened, key) as before:
+        opened.store.put(key, before[:-1])
+        assert "expired commits" in text(render(facts_of(opened, run_id)))
+        opened.store.delete([key])
+        assert "the run did not note it" in text(render(facts_of(opened, run_id)))
+        some = pa.table({"address": ["data/x"], "size": [1]})
+        assert trace(opened.store, run_id, some, reader_of(opened)) == "the run did not note it"
 
 
 def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:

@@ -44,23 +44,6 @@ def test_none_is_recorded_before_the_first(opened: OpenRepository) -> None:
     across_runs.require_not_restored_since(opened.store, IDS.descending(NOW))
 
 
-def test_the_next_run_is_clean_and_says_why_and_the_one_after_builds_on_it(opened: OpenRepository) -> None:
-    older, newest = began(opened, 3 * DAY), began(opened, 2 * DAY)
-    ended(opened, older)
-    ended(opened, newest)
-    assert plan(opened).flow is Flow.OPTIMIZED
-    across_runs.write_restoration(opened.store, older.run_id, NOW)
-    found = across_runs.read_restoration(opened.store)
-    assert found is not None and found.run_id == older.run_id
-    made = plan(opened)
-    assert made.flow is Flow.CLEAN
-    assert made.why_clean is not None
-    assert f"run {older.run_id} had deleted were restored" in made.why_clean
-    next_one = began(opened, -HOUR / 4, cutoff=NOW - 2 * DAY)
-    ended(opened, next_one)
-    assert plan(opened, NOW + HOUR / 2).base_run == next_one.run_id
-
-
 def test_it_concerns_its_own_run_where_no_plan_is_left(opened: OpenRepository) -> None:
     run_id = IDS.descending(NOW)
     across_runs.write_restoration(opened.store, run_id, NOW)

@@ -5,12 +5,8 @@ active, `starting_point_cases` heads and loose ends with the walks that must beg
 a line for each case that fails, then `N passed, N failed`; exit status 1 where one failed.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from lakefs_gc_assets.collector.retention.active_commits import Active, Graph, active_commits
@@ -109,25 +105,3 @@ def problems(content: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
                     yield f"{key}: {case.get('name')}", problem_of(case)
                 except (CollectionError, KeyError, TypeError, AttributeError) as error:
                     yield f"{key}: {case.get('name')}", f"{type(error).__name__}: {error}"
-
-
-def main() -> None:
-    """Checks the given file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, prog="python -m lakefs_gc_assets_tests.collector.retention.retention_cases"
-    )
-    parser.add_argument("file", type=Path)
-    content = json.loads(parser.parse_args().file.read_text(encoding="utf-8"))
-    passed = failed = 0
-    for name, problem in problems(content):
-        if problem is None:
-            passed += 1
-        else:
-            failed += 1
-            print(f"{name}: {problem}")
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -119,20 +119,6 @@ class TestDumps:
         assert found.compacted == {"b" * 64: "x"}
         assert "b" * 64 not in (*found.metarange_ids, *found.heads.values())
 
-    def test_a_table_that_is_missing_or_damaged_ends_the_run(self, store: LocalStore) -> None:
-        dump = put_dump(store, LINE, MAIN)
-        for metarange_id in (dump.commits_meta_range_id, dump.branches_meta_range_id, dump.tags_meta_range_id):
-            key = METADATA + metarange_id
-            whole = store.get(key)
-            store.put(key, whole[:-1])
-            with pytest.raises(CorruptFile):
-                live(dumping(dump), store)
-            store.delete([key])
-            with pytest.raises(CorruptFile, match="existence"):
-                live(dumping(dump), store)
-            store.put(key, whole)
-        live(dumping(dump), store)
-
     def test_whichever_file_of_a_table_is_damaged_is_named(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
         for key in all_keys(store):
@@ -295,7 +281,7 @@ class TestWaiting:
     def test_ends_when_the_time_is_over_to_the_moment(self, store: LocalStore) -> None:
         settings = CollectionSettings(wait_before_dump_seconds=0, dump_timeout_seconds=3)
         clock = HandClock()
-        with pytest.raises(LakeFSError, match="not finished after 3 s"):
+        with pytest.raises(LakeFSError, match=r"not finished after 3 s.*collection\.dump_timeout_seconds"):
             live(dumping(*[RefsDump(False)] * 5, put_dump(store, LINE, MAIN)), store, clock, settings)
         assert clock.slept == [0.2, 0.4, 0.8, 1.6]
         clock = HandClock()
@@ -311,26 +297,12 @@ class TestWaiting:
             "the refs dump has no branch, but every repository has one; requesting another one",
         ]
 
-    def test_for_a_dump_that_never_ends_ends_the_run(self, store: LocalStore) -> None:
-        clock = HandClock()
-        settings = CollectionSettings(wait_before_dump_seconds=0, dump_timeout_seconds=100)
-        api = dumping(RefsDump(False))
-        with pytest.raises(LakeFSError, match=r"not finished after 100 s.*collection\.dump_timeout_seconds"):
-            live(api, store, clock, settings)
-        assert api.dump_starts.calls == 1
-        assert 100 <= sum(clock.slept) < 120
-
     @staticmethod
     def live(api: ScriptedApi, store: ObjectStore, at_once: bool) -> tuple[LiveCommits, float]:
         """The live commits, and the seconds that the clock slept."""
         clock = HandClock()
         found = commits.live_commits(opened(api, store, clock=clock), NOW, at_once=at_once)
         return found, sum(clock.slept)
-
-    def test_a_dump_waits(self, store: LocalStore) -> None:
-        found, waited = self.live(dumping(put_dump(store, LINE, MAIN)), store, at_once=False)
-        assert (found.waited, waited) == (30, 30)
-        assert found.started_at == NOW + timedelta(seconds=30)
 
     def test_at_once_it_does_not(self, store: LocalStore) -> None:
         api = dumping(put_dump(store, LINE, MAIN))
@@ -438,9 +410,7 @@ def all_keys(store: ObjectStore) -> list[str]:
     return [key for batch in store.list("") for key in batch.column("key").to_pylist()]
 
 
-@pytest.mark.parametrize(
-    "name", recorded_and_made("small", "merge-dangling", "random-dag/12", "random-dag/14", "chain/4", "empty")
-)
+@pytest.mark.parametrize("name", recorded_and_made("merge-dangling", "random-dag/14", "chain/4", "empty"))
 class TestRecordedServers:
     def test_all_commits_of_a_dump(self, name: str) -> None:
         truth = json.loads((folder_of(name) / "truth.json").read_text())

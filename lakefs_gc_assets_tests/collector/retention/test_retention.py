@@ -240,13 +240,6 @@ class TestLive:
         assert any(note.startswith("branch stale is stale: its head was made at 2026-10-17") for note in notes)
         assert (found.live.metarange_ids, found.rules_digest) == (plain.live.metarange_ids, plain.rules_digest)
 
-    def test_an_earlier_clock_keeps_more(self, server: Server) -> None:
-        server.tags = []
-        assert metarange("c") not in server.define(NOW + timedelta(days=60)).expired_metaranges
-        server.listed = [("d", None), ("old", None)]
-        assert metarange("c") in server.define(NOW + timedelta(days=60)).expired_metaranges
-        assert server.define(NOW - timedelta(days=60)).expired_metaranges == ()
-
 
 class TestTheServersList:
     def test_what_it_lacks_stays_and_is_named(self, server: Server) -> None:
@@ -431,24 +424,6 @@ class TestBadRules:
             server.define(retention_policy="nowhere.yaml")
 
 
-def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) -> None:
-    """A recheck reads everything again."""
-    first = server.define()
-    assert metarange("a") in first.expired_metaranges
-    server.api.rules = Script(RetentionRules(21, {"main": 28}))
-    second = server.define()
-    assert metarange("a") in second.live.metarange_ids
-    assert second.rules_digest != first.rules_digest
-    server.api.rules = Script(RULES)
-    with_branch = server.dump(HISTORY, [*HEADS, Branch("back", digest("a"))], server.tags)
-    server.write()
-    server.written = True
-    server.api.dumps = Script(with_branch)
-    third = server.define()
-    assert metarange("a") in third.live.metarange_ids
-    assert third.rules_digest == first.rules_digest
-
-
 def test_heads_that_were_there_before_stay(server: Server) -> None:
     """A branch on an expired commit may be reset while uncommitted data is prepared."""
     server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
@@ -554,15 +529,6 @@ class TestCommitsThatLieAboutTheirDates:
         assert tuple(sorted(found.expired_metaranges)) == ()
         assert (found.counts["commits_by_doubt_alone"], found.counts["commits_by_files_alone"]) == (1, 0)
         assert found.warnings[0].startswith("1 commit stays only because their day, week, month or year is in doubt")
-
-    def test_parents_in_a_circle_end_it(self, server: Server) -> None:
-        merge = commit("x", 3, "d", "y")
-        other = commit("y", 3, "x")
-        server.write()
-        server.written = True
-        server.api.dumps = Script(server.dump([*HISTORY, merge, other], HEADS, server.tags))
-        with pytest.raises(LakeFSError, match="parents form a cycle"):
-            server.define()
 
 
 class TestWhyCommitsStay:

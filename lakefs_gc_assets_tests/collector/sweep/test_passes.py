@@ -380,14 +380,6 @@ class TestResume:
         assert sorted(pairs) == [(KEYS[0], "accepted"), (KEYS[1], "quarantined")]
         assert run.lines[1:] == ["resumed after 5 receipts; 2 of 4 candidates are left"]
 
-    def test_where_all_failed_all_are_left(self, opener: StoreOpener) -> None:
-        run = Sweeping(opener)
-        receipts.write(run.store, PLAN.run_id, "batch", run.receipts(Outcome.FAILED, *KEYS, error="busy"))
-        remaining, left, written = passes.resume(run.step, run.candidates)
-        assert (left, written) == (4, ())
-        assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS
-        assert run.lines[1:] == ["resumed after 4 receipts; 4 of 4 candidates are left"]
-
     def test_of_several_receipts_of_one_object_the_first_is_reported(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         for number, outcome in enumerate((Outcome.QUARANTINED, Outcome.ACCEPTED)):
@@ -493,13 +485,6 @@ class TestJudgeFailures:
         verdict = self.judge(run, denied, run.receipts(Outcome.KEPT_LIVE, *KEYS[1:]))
         assert verdict == Verdict((noted,), (noted,), 0, True, 1)
 
-    @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.QUARANTINED])
-    def test_a_new_one_is_noted_only_where_something_went(self, opener: StoreOpener, outcome: Outcome) -> None:
-        run = Sweeping(opener)
-        denied = run.receipts(Outcome.FAILED, KEYS[0], error=self.DENIED)
-        assert self.judge(run, denied) == Verdict((), (), 0, False, 1)
-        assert self.judge(run, denied, run.receipts(outcome, KEYS[1])).new == 1
-
     @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.KEPT_LIVE, Outcome.QUARANTINED])
     def test_what_was_decided_otherwise_leaves_the_list(self, opener: StoreOpener, outcome: Outcome) -> None:
         run = Sweeping(opener)
@@ -510,11 +495,6 @@ class TestJudgeFailures:
         assert verdict == Verdict(known[1:], (), 0, False, 1)
         assert across_runs.read_undeletable(run.store) == known[1:]
         assert run.engine.counts == [2 + 3]
-
-    def test_a_list_that_stays_as_it_was_is_not_written(self, opener: StoreOpener) -> None:
-        run = Sweeping(opener)
-        with mock.patch.object(across_runs, "write_undeletable", mock.Mock(side_effect=AssertionError)):
-            assert self.judge(run, run.receipts(Outcome.ACCEPTED, *KEYS)) == Verdict((), (), 0, True)
 
     def test_so_many_failures_are_read_that_too_many_are_noticed(self, opener: StoreOpener) -> None:
         run, limit = Sweeping(opener), 1

@@ -1,7 +1,6 @@
 """Findings and comparisons of a recheck. `test_run_guards` tests that a run calls it, and then deletes nothing."""
 
 import json
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -24,15 +23,13 @@ from lakefs_gc_assets.collector.records import records_json, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.collector.sweep.recheck import Validity, require_not_overtaken
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -41,7 +38,7 @@ from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, UNCOMMITTED_FIGURES, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as RUN_NOW
-from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.servers.stores import local_store as store
 from lakefs_gc_assets_tests.spark.frame_rows import live
 
@@ -115,13 +112,6 @@ class TestFindLiveAgain:
         tables.write_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64, "c" * 64])
         with pytest.raises(CorruptFile, match="checksum"):
             recheck.find_live_again(step, ())
-
-
-def test_a_repository_elsewhere_on_the_bucket_does_no_harm(repository: OpenRepository) -> None:
-    other = RepositoryFacts("other", "s3://bucket/other", "main", False)
-    api = ScriptedApi(repository_lists=Script((other,)))
-    step = made_step(LocalEngine(), replace(repository, api=api, namespace=Namespace.parse("s3://bucket/repo")))
-    recheck.require_own_namespace(step)
 
 
 class Noting(LocalEngine):
@@ -217,18 +207,6 @@ def timed(tmp_path: Path) -> TimedStore:
     return TimedStore(tmp_path)
 
 
-@pytest.mark.parametrize("skew", [-60 * MINUTE, timedelta(), 60 * MINUTE])
-def test_it_lasts_a_span_whatever_the_executor_takes_for_the_time(timed: TimedStore, skew: timedelta) -> None:
-    valid = Validity.begin(timed, RUN, SPAN)
-    clock = Executor(NOW + skew)
-    countdown = valid.countdown(timed, RUN, clock)
-    assert not countdown.is_over()
-    clock.passes(SPAN - 2 * timedelta(seconds=1))
-    assert not countdown.is_over()
-    clock.passes(timedelta(seconds=1))
-    assert countdown.is_over()
-
-
 @given(late=st.integers(0, 1800), works=st.integers(0, 1800), skew=st.integers(-7200, 7200))
 def test_a_task_that_begins_late_has_what_is_left(
     tmp_path_factory: pytest.TempPathFactory, late: int, works: int, skew: int
@@ -302,11 +280,6 @@ def test_the_time_that_it_takes_to_ask_the_store_counts(timed: TimedStore) -> No
     assert valid.countdown(slow, RUN, clock).is_over()
 
 
-def test_it_can_be_handed_to_another_process() -> None:
-    valid = Validity(NOW, SPAN)
-    assert pickle.loads(pickle.dumps(valid)) == valid
-
-
 def test_asking_a_store_for_the_time_leaves_nothing_behind(store: ObjectStore) -> None:
     before = recheck.store_time(store, RUN)
     after = recheck.store_time(store, RUN)
@@ -326,12 +299,6 @@ def test_what_could_not_be_removed_is_left(tmp_path: Path) -> None:
             raise StorageError("503")
 
     assert recheck.store_time(Failing(tmp_path), RUN) == NOW
-
-
-def test_seconds_of_this_machine_never_go_back() -> None:
-    clock = SystemClock()
-    moments = [clock.monotonic() for _ in range(100)]
-    assert moments == sorted(moments)
 
 
 # Runs that a newer one overtook.
