@@ -1,6 +1,7 @@
 """Under `dagster dev`, processes are killed in the middle of a sweep: first Spark's JVM, then the run's own process.
 
-During the run and afterwards, planted secrets are searched for in everything that other users can see of it.
+A sensor follows the sweep when it has succeeded. During the run and afterwards, planted secrets are searched for in
+everything that other users can see of it.
 """
 
 import json
@@ -10,19 +11,21 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
+from lakefs_gc_assets.defs.partitions import run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
 from lakefs_gc_assets_tests.harness import process_tree
 from lakefs_gc_assets_tests.harness.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.runs import planted
@@ -77,6 +80,9 @@ class Halting:
         return batches if waits and batches > known else None
 
 
+SECRET_VARIABLE = "TEST_LAKEFS_SECRET"
+SENSOR = "follow_deleted_report"
+FOLLOWED, FLOW = "lakefs/followed_run_id", "lakefs/flow"
 STORE_SECRET_VARIABLE, TOKEN_VARIABLE = "TEST_STORE_SECRET", "TEST_STORE_TOKEN"
 STORE_SECRET, TOKEN = "planted/store+secret==", "planted//session+token=="
 ACCESS_KEY_VARIABLE, PROPERTY_VARIABLE = "TEST_STORE_KEY", "TEST_SPARK_PROPERTY"
@@ -89,6 +95,22 @@ _SPARK_PAGES = (
     "sql?details=true&planDescription=true&length=1000",
 )
 """Pages of Spark's REST service about an application."""
+
+
+def written(server: EmbeddedServer, repository: str, folder: Path, **sections: dict[str, Any]) -> Path:
+    """A configuration file that deletes, including in launched runs; its secret is in the environment."""
+    content = demo.configuration(server, repository).model_dump(exclude_defaults=True)
+    content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+    content["collection"]["sweep"] = True
+    content["launch"] = {"sweep": "any"}
+    content["spark"] = {"master": "local[2]", "driver_memory": "1g", "config": {"spark.ui.enabled": "false"}}
+    file = folder / "lakefs-gc.yaml"
+    file.write_text(yaml.safe_dump({**content, **sections}))
+    return file
+
+
+def run_id_of(run: Run) -> str:
+    return run_id_in(run.tags["dagster/asset_partition_range_start"].partition("|")[0]) or ""
 
 
 def require_no_secrets_in_processes(dev: DagsterDev, spark_ui: str, secrets: Mapping[str, str]) -> None:
@@ -139,9 +161,22 @@ def shown(dev: DagsterDev, run_id: str, *statuses: str) -> Run | None:
     return next((run for run in dev.runs("collect") if run.run_id == run_id and run.status in statuses), None)
 
 
+def follower(dev: DagsterDev) -> Run | None:
+    """The run that the sensor launched, once it has succeeded."""
+    runs = [run for run in dev.runs("collect") if FOLLOWED in run.tags]
+    assert not [run for run in runs if run.status == "FAILURE"], dev.log.read_text()[-5000:]
+    return runs[0] if runs and runs[0].status == "SUCCESS" else None
+
+
+def ended_ticks(dev: DagsterDev) -> list[dict[str, Any]] | None:
+    """The sensor's ticks, once none is in progress: stopping a sensor does not interrupt its current tick."""
+    ticks: list[dict[str, Any]] = dev.sensor(SENSOR)["sensorState"]["ticks"]
+    return None if any(tick["status"] == "STARTED" for tick in ticks) else ticks
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1000)
-def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
+@pytest.mark.timeout(3000)
+def test_killed_sweeps_are_shown_as_failed_and_go_on_and_are_followed_once(tmp_path: Path) -> None:
     home, changed, events, files = (tmp_path / name for name in ("home", "changed", "events", "files"))
     for folder in (home, changed, events, files):
         folder.mkdir()
@@ -163,6 +198,7 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             sample.repository,
             tmp_path,
             spark={"master": "local[2]", "driver_memory": "1g", "config": properties},
+            automation={"optimized_every_hours": 0.001, "sensor_interval_seconds": 3},
             store={
                 "local_root": str(server.objects_folder),
                 "access_key_id": {"env": ACCESS_KEY_VARIABLE},
@@ -216,15 +252,35 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             assert reported is not None and not reported.success
 
             halting.allow(1000)
+            assert dev.sensor("launch_opened_runs")["sensorState"]["status"] == "RUNNING"
+            assert dev.sensor(SENSOR)["sensorState"]["status"] == "STOPPED"
+            dev.start_sensor(SENSOR)
             third = dev.again(second)
             dev.wait_for("end of the run", lambda: shown(dev, third, "FAILURE", "SUCCESS"), 400)
+            optimized = dev.wait_for("optimized run that ended", lambda: follower(dev), 400)
+            dev.stop_sensor(SENSOR)
+            ticks = dev.wait_for("last tick of the stopped sensor to end", lambda: ended_ticks(dev), 60)
 
-            assert [run.status for run in dev.runs("collect")] == ["FAILURE", "FAILURE", "SUCCESS"]
-            assert dev.materialized_by("candidates") == {first.run_id}
-            assert dev.materialized_by("deleted_report") == {third}
+            *killed, following = dev.runs("collect")[:4]
+            assert [run.status for run in killed] == ["FAILURE", "FAILURE", "SUCCESS"]
+            assert following == optimized
+            followed = {run.run_id: run.tags[FOLLOWED] for run in dev.runs("collect")[3:]}
+            assert dev.materialized_by("candidates") - followed.keys() == {first.run_id}
+            assert dev.materialized_by("deleted_report") - followed.keys() == {third}
 
-        reported = report.read(store, run_id)
-        assert reported is not None and (reported.success, reported.counts["deleted"]) == (True, len(sample.garbage))
+        assert FOLLOWED not in killed[-1].tags
+        assert (optimized.tags[FLOW], optimized.tags[FOLLOWED]) == ("optimized", run_id)
+        assert optimized.tags["dagster/sensor_name"] == SENSOR
+        assert len(set(followed.values())) == len(followed), "a report was followed twice"
+        assert {tick["status"] for tick in ticks} == {"SKIPPED", "SUCCESS"}
+        launches = [tick["runIds"] for tick in ticks if tick["cursor"] == run_id and tick["runIds"]]
+        assert launches == [[optimized.run_id]]
+        clean, next_report = report.read(store, run_id), report.read(store, run_id_of(optimized))
+        assert clean is not None and next_report is not None
+        assert (clean.success, clean.dry_run, clean.counts["deleted"]) == (True, False, len(sample.garbage))
+        assert (next_report.success, next_report.dry_run) == (True, False)
+        assert (next_report.flow, next_report.base_run, next_report.why_clean) == ("optimized", run_id, None)
+        assert next_report.started_at > clean.ended_at
         assert demo.still_stored(server, sample) == []
         assert unreadable(server, sample) == []
         spelt = planted.spellings(*secrets.values(), planted.basic(server.access_key_id, server.secret_access_key))
