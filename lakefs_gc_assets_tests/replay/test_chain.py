@@ -22,6 +22,7 @@ def test_each_run_deletes_what_became_garbage_and_looks_at_new_slices_only() -> 
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [run["flow"] for run in found] == ["clean", "optimized", "optimized", "optimized"]
     assert [run["why_clean"] for run in found] == [None] * 4
+    assert all(run["run_id"] in done.stderr for run in found) and "Traceback" not in done.stderr
     gone: set[str] = set()
     slices: set[str] = set()
     for name, run in zip(FOLDERS, found, strict=True):

@@ -1,7 +1,6 @@
 """Recordings that the tests make are true: each check uses another source than the books."""
 
 import json
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -72,28 +71,6 @@ def test_each_moment_of_the_chain_has_new_garbage_in_old_and_in_new_slices() -> 
 _DATA = ("committed", "committed_expired_only", "staged", "staged_and_committed", "unreferenced")
 
 
-def test_runs_on_the_chain_delete_what_became_garbage() -> None:
-    """Uses the engine of plain Arrow tables: the clean run deletes all garbage, the optimized run the new garbage."""
-    gone: set[str] = set()
-    earlier: ReplayServer | None = None
-    with ExitStack() as stack:
-        for number, name in enumerate(CHAIN[:2], start=1):
-            clock = MovingClock(datetime.now(UTC))
-            server = ReplayServer(folder_of(name), now=clock.now, deletes="overlay", continues=earlier)
-            stack.enter_context(server)
-            clock.moment = server.recorded_at + number * timedelta(days=2)
-            configuration = server.configuration()
-            changes = {"max_candidate_share": 1.0, "sweep": True}
-            collection = configuration.collection.model_copy(update=changes)
-            loaded = Loaded(configuration.model_copy(update={"collection": collection}), {})
-            found = ArrowRuns(loaded, clock).collect(Flow.CLEAN if number == 1 else Flow.OPTIMIZED)
-            assert (found.flow, found.why_clean) == ("clean" if number == 1 else "optimized", None)
-            garbage = addresses(name, "unreferenced")
-            assert server.deleted == garbage - gone
-            assert found.counts["slices_listed"] == 1
-            gone, earlier = garbage, server
-
-
 def test_rules_let_go_what_only_expired_commits_of_a_made_recording_hold() -> None:
     name = f"{MADE_PREFIX}merge-dangling"
     clock = MovingClock(datetime.now(UTC))
@@ -104,11 +81,6 @@ def test_rules_let_go_what_only_expired_commits_of_a_made_recording_hold() -> No
     expired = [each for each in truth_of(name)["objects"] if each["class"] == "committed_expired_only"]
     assert found.counts["candidates"] == sum(tagged.isdisjoint(each["commits"]) for each in expired) > 0
     assert len(expired) > found.counts["candidates"]
-
-
-def test_every_class_of_objects_is_there() -> None:
-    found = {each["class"] for name in MADE_BY_NAME for each in truth_of(MADE_PREFIX + name)["objects"]}
-    assert found == {*_DATA, "outside_namespace", "not_data"}
 
 
 def test_recordings_are_made_once(tmp_path: Path) -> None:

@@ -24,18 +24,18 @@ from lakefs_gc_assets_tests.runs.replayed_runs import AGED
 
 
 @pytest.fixture
-def much_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treats a few objects as many: runs first exclude those in live ranges of the same keys, then look up the rest."""
-    monkeypatch.setattr(checkpoint, "_MANY_ENTRIES", 0)
-    monkeypatch.setattr(current, "_ASKED_AT_ONCE", 3)
-    monkeypatch.setattr(current, "_ROUNDS", 1_000)
+def much_expires(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """If True, few objects count as many: runs exclude those in live ranges of the same keys, and look up the rest."""
+    if request.param:
+        monkeypatch.setattr(checkpoint, "_MANY_ENTRIES", 0)
+        monkeypatch.setattr(current, "_ASKED_AT_ONCE", 3)
+        monkeypatch.setattr(current, "_ROUNDS", 1_000)
+    return bool(request.param)
 
 
 SETS = [
     ("small", None),
-    ("merge-dangling", None),
     pytest.param("merge-dangling", 3, marks=needs_recordings),
-    pytest.param("random-dag/11", 2, marks=needs_recordings),
     # A real server dropped a commit in this recording that the definition keeps.
     pytest.param("random-dag/14", 3, marks=needs_recordings),
 ]
@@ -80,30 +80,18 @@ def replayed(
     variant: int | None,
     *,
     keep_tags: bool = False,
-    engine: Engine = plain_tables,
 ) -> dict[str, Any]:
     return collecting.replay(
-        folder_of(folder), flow, now, variant, lambda line: None, keep_tags=keep_tags, engine=engine
+        folder_of(folder), flow, now, variant, lambda line: None, keep_tags=keep_tags, engine=plain_tables
     )
 
 
 @pytest.mark.parametrize(("folder", "variant"), SETS)
 def test_what_only_expired_commits_hold_goes(folder: str, variant: int | None) -> None:
-    require_exact(folder, variant, plain_tables)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize(("folder", "variant"), SETS[-1:])
-def test_the_graph_lets_the_same_go(folder: str, variant: int | None) -> None:
-    require_exact(folder, variant, graph)
-
-
-def require_exact(folder: str, variant: int | None, engine: Engine) -> None:
     now = (ReplayServer(folder_of(folder)).recorded_at + AGED).replace(microsecond=0)
     expected = {each["address"] for each in expired_objects(folder, commits_kept(folder, variant, now))}
 
-    found = replayed(folder, Flow.COMMITTED, now, variant, engine=engine)
+    found = replayed(folder, Flow.COMMITTED, now, variant)
 
     assert set(found["candidates"]) == expected
     assert len(found["candidates"]) == len(expected)
@@ -128,41 +116,25 @@ def test_tags_keep_their_commits_unless_reported_otherwise() -> None:
 
 @pytest.mark.parametrize("folder", ["small", "merge-dangling"])
 def test_a_unified_run_takes_what_expired_and_what_nothing_references(folder: str) -> None:
-    require_expired_and_unreferenced(folder, plain_tables)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_a_unified_run_of_the_graph_takes_the_same() -> None:
-    require_expired_and_unreferenced("small", graph)
-
-
-def require_expired_and_unreferenced(folder: str, engine: Engine) -> None:
     now = (ReplayServer(folder_of(folder)).recorded_at + AGED).replace(microsecond=0)
     expired = {each["address"] for each in expired_objects(folder, commits_kept(folder, None, now)) if each["exists"]}
     unreferenced = {each["address"] for each in truth_of(folder)["objects"] if each["class"] == "unreferenced"}
 
-    found = replayed(folder, Flow.UNIFIED, now, None, engine=engine)
+    found = replayed(folder, Flow.UNIFIED, now, None)
 
     assert set(found["candidates"]) == (expired | unreferenced) - FOREIGN
     assert found["slices_listed"] > 0
 
 
-CHAINS = [
-    pytest.param("small", marks=pytest.mark.slow),
-    "merge-dangling",
-    pytest.param("random-dag/11", marks=[needs_recordings, pytest.mark.slow]),
-    pytest.param("random-dag/14", marks=[needs_recordings, pytest.mark.slow]),
-]
 _KEPT_DAYS = (30, 3, 400, 1)
 """Days for which a policy keeps commits, run by run: rules become shorter, longer, and shorter."""
 _KEPT_DAYS_OF_GRAPH = (30, 400, 3)
-"""Fewer runs, if each is a job of Dagster or looks entries up in parts."""
+"""Fewer runs, because each is a job of Dagster."""
 
 
-@pytest.mark.parametrize("folder", CHAINS)
-def test_a_run_that_builds_on_another_marks_what_one_does_that_lists_everything(folder: str, tmp_path: Path) -> None:
-    went = require_the_same(folder, tmp_path, plain_tables)
+@pytest.mark.parametrize("much_expires", [False, True], indirect=True)
+def test_an_incremental_run_marks_the_same_as_a_full_one(much_expires: bool, tmp_path: Path) -> None:
+    went = require_the_same("merge-dangling", tmp_path, plain_tables)
     assert len(went) == len(_KEPT_DAYS)
     # The first run examined everything, so later deletions come only from ranges that earlier runs kept.
     assert sum(map(len, went[1:])) > 0
@@ -170,18 +142,8 @@ def test_a_run_that_builds_on_another_marks_what_one_does_that_lists_everything(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_so_it_does_in_the_graph(tmp_path: Path) -> None:
-    assert sum(map(len, require_the_same("merge-dangling", tmp_path, graph, _KEPT_DAYS_OF_GRAPH)[1:])) > 0
-
-
-def test_so_it_does_where_much_expires(much_expires: None, tmp_path: Path) -> None:
-    went = require_the_same("merge-dangling", tmp_path, plain_tables, _KEPT_DAYS_OF_GRAPH)
-    assert sum(map(len, went[1:])) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_so_it_does_where_much_expires_in_the_graph(much_expires: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("much_expires", [True], indirect=True)
+def test_an_incremental_run_of_the_graph_marks_the_same(much_expires: bool, tmp_path: Path) -> None:
     assert sum(map(len, require_the_same("merge-dangling", tmp_path, graph, _KEPT_DAYS_OF_GRAPH)[1:])) > 0
 
 

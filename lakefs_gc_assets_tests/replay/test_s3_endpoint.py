@@ -1,9 +1,5 @@
-import hashlib
 import re
-import shutil
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import obstore
@@ -11,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 from obstore.exceptions import AlreadyExistsError
 
-from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
+from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets.storage.opening import open_store
@@ -26,7 +22,7 @@ def may_be_a_metarange(key: str) -> bool:
 
 
 class TestListing:
-    @pytest.mark.parametrize("name", recorded_and_made("small", "empty", "wide"))
+    @pytest.mark.parametrize("name", recorded_and_made("small"))
     def test_is_the_recorded_one_for_boto3(self, name: str) -> None:
         size = 7 if name.endswith("small") else 1000
         with ReplayServer(folder_of(name)) as server:
@@ -58,53 +54,8 @@ class TestListing:
         below = {item["path"] for batch in obstore.list(store, "_lakefs/retention") for item in batch}
         assert below == {row["key"] for row in listing("small") if row["key"].startswith("_lakefs/retention/")}
 
-    def test_by_level_is_the_same_for_boto3_and_obstore(self, small: ReplayServer) -> None:
-        bucket, root = place(small)
-        names = [row["key"] for row in listing("small")]
-        for folder in ("", "data/", "_lakefs/", "_lakefs/retention/gc/"):
-            rest = [name.removeprefix(folder) for name in names if name.startswith(folder)]
-            objects = sorted(folder + name for name in rest if "/" not in name)
-            prefixes = sorted({f"{folder}{name.partition('/')[0]}/" for name in rest if "/" in name})
-            paginator = boto3_client(small).get_paginator("list_objects_v2")
-            pages = list(
-                paginator.paginate(Bucket=bucket, Prefix=root + folder, Delimiter="/", PaginationConfig={"PageSize": 3})
-            )
-            assert [item["Key"] for page in pages for item in page.get("Contents", [])] == [
-                root + key for key in objects
-            ]
-            assert [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])] == [
-                root + prefix for prefix in prefixes
-            ]
-            level = obstore.list_with_delimiter(obstore_store(small), folder)
-            assert [item["path"] for item in level["objects"]] == objects
-            assert [prefix + "/" for prefix in level["common_prefixes"]] == prefixes
-
-    def test_starts_after_a_key_and_knows_the_bucket_above_the_namespace(self, small: ReplayServer) -> None:
-        bucket, root = place(small)
-        client = boto3_client(small)
-        names = sorted(row["key"] for row in listing("small"))
-        page = client.list_objects_v2(Bucket=bucket, Prefix=root, StartAfter=root + names[4], MaxKeys=2)
-        assert [item["Key"] for item in page["Contents"]] == [root + name for name in names[5:7]]
-        assert [item["Prefix"] for item in client.list_objects_v2(Bucket=bucket, Delimiter="/")["CommonPrefixes"]] == [
-            root
-        ]
-        assert client.list_objects_v2(Bucket=bucket, Prefix="another/")["KeyCount"] == 0
-        assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == len(names)
-        with pytest.raises(ClientError, match="NoSuchBucket"):
-            client.list_objects_v2(Bucket="another")
-
 
 class TestObjects:
-    @pytest.mark.parametrize("name", recorded_and_made("small", "wide"))
-    def test_are_those_of_the_folder(self, name: str) -> None:
-        with ReplayServer(folder_of(name)) as server:
-            store = obstore_store(server)
-            for row in listing(name)[::17]:
-                content = bytes(obstore.get(store, row["key"]).bytes())
-                assert len(content) == row["size"]
-                etag = row.get("etag", "")
-                assert "-" in etag or hashlib.md5(content).hexdigest() == (etag or hashlib.md5(content).hexdigest())
-
     def test_are_read_whole_in_part_or_not_at_all(self, small: ReplayServer) -> None:
         client, (bucket, root) = boto3_client(small), place(small)
         row = max(listing("small"), key=lambda row: row["size"])
@@ -167,19 +118,6 @@ class TestObjects:
             with pytest.raises(ClientError, match="NoSuchKey"):
                 client.copy_object(Bucket=bucket, Key=root + RUNS + "x", CopySource=f"other/{root}{RUNS}copy")
 
-    def test_written_at_once_if_absent_have_one_winner(self) -> None:
-        with ReplayServer(folder_of("empty")) as server, ThreadPoolExecutor(16) as pool:
-            store = open_store(server.configuration().store, Namespace.parse(server.storage_namespace))
-
-            def win(number: int) -> bool:
-                try:
-                    store.put_if_absent(RUNS + "lock", b"%d" % number)
-                except AlreadyExists:
-                    return False
-                return True
-
-            assert sum(pool.map(win, range(16))) == 1
-
     def test_what_is_not_offered_is_refused(self, small: ReplayServer) -> None:
         client, (bucket, root) = boto3_client(small), place(small)
         with pytest.raises(ClientError, match="NotImplemented"):
@@ -230,43 +168,3 @@ class TestDeletes:
             assert server.deleted == set()
             for key in victims:
                 client.head_object(Bucket=bucket, Key=root + key)
-
-    def test_happen_in_the_scratch_layer_where_wanted(self) -> None:
-        with ReplayServer(folder_of("chain/1"), deletes="overlay") as first:
-            client, (bucket, root) = boto3_client(first), place(first)
-            victims = [row["key"] for row in listing("chain/1") if row["key"].startswith("data/")][:3]
-            client.put_object(Bucket=bucket, Key=root + RUNS + "run/carry", Body=b"1")
-            answer = client.delete_objects(
-                Bucket=bucket, Delete={"Objects": [{"Key": root + key} for key in victims], "Quiet": True}
-            )
-            assert "Errors" not in answer
-            assert "Deleted" not in answer
-            assert first.deleted == set(victims)
-        with ReplayServer(folder_of("chain/2"), continues=first) as second:
-            client = boto3_client(second)
-            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=root)
-            found = {item["Key"].removeprefix(root) for page in pages for item in page["Contents"]}
-            expected = {row["key"] for row in listing("chain/2")} - set(victims) | {RUNS + "run/carry"}
-            assert found == expected
-            assert client.get_object(Bucket=bucket, Key=root + RUNS + "run/carry")["Body"].read() == b"1"
-
-    def test_and_writes_leave_the_folder_alone(self, tmp_path: Path) -> None:
-        folder = tmp_path / "recording"
-        shutil.copytree(folder_of("empty"), folder)
-
-        def state() -> dict[str, tuple[int, bytes]]:
-            return {
-                path.relative_to(folder).as_posix(): (path.stat().st_mtime_ns, path.read_bytes())
-                for path in folder.rglob("*")
-                if path.is_file()
-            }
-
-        before = state()
-        with ReplayServer(folder, deletes="overlay") as server:
-            client, (bucket, root) = boto3_client(server), place(server)
-            for row in listing("empty"):
-                client.put_object(Bucket=bucket, Key=root + row["key"], Body=b"changed")
-                client.delete_object(Bucket=bucket, Key=root + row["key"])
-            client.put_object(Bucket=bucket, Key=root + "data/new", Body=b"x")
-            assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 1
-        assert state() == before
