@@ -6,10 +6,12 @@ A comment right before a block of commands says why the block cannot be run here
 import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 import lakefs_gc_assets
+from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, REPOSITORIES, Loaded
 from lakefs_gc_assets.extensions.playground.demo import configuration
@@ -42,7 +46,13 @@ _WAITS = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
 _OF_THE_SERVER = ("repository", "lakefs", "store", "spark")
 """Sections of examples about servers and machines that do not exist here."""
 _PUT_INTO = re.compile(r"\b[Pp]ut\s(?:it|them)\sinto\s`([\w.]+)`")
+_OF_A_SHELL = re.compile(r"[|<>&;$]")
 _COMMAND = re.compile(r"(?:^|[ /])(?:lakefs-gc|make|dagster|dg) \S", re.MULTILINE)
+
+
+def _played(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that follows how-tos; commands that need Spark share the session of the tests."""
+    return pytest.mark.slow(pytest.mark.timeout(1800)(pytest.mark.usefixtures("spark")(test)))
 
 
 def blocks(page: Path) -> list[Block]:
@@ -170,10 +180,12 @@ class Reader:
         self.write(content)
 
     def _run(self, line: str) -> None:
-        """Runs a command, answers its prompts, and keeps its output. It must succeed."""
-        given = re.sub(r"\b(RUN|ADDRESS|DIGEST)\b", lambda word: self._word(word[0]), line)
-        environment = {name: value for name, value in os.environ.items() if name != CONFIGURATION_VARIABLE}
-        environment |= {
+        """Runs a command, answers its prompts, and keeps its output. It must succeed.
+
+        It runs in this process, whose Spark it uses, unless it needs a shell.
+        """
+        typed = re.sub(r"\b(RUN|ADDRESS|DIGEST)\b", lambda word: self._word(word[0]), line)
+        environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             _KEY: self.server.access_key_id,
@@ -181,19 +193,22 @@ class Reader:
             "SLACK_FAILURES": "http://127.0.0.1:1/failures",
             "SLACK_RUNS": "http://127.0.0.1:1/runs",
         }
-        environment.pop("DAGSTER_HOME", None)
-        ended = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", given],
-            cwd=self.folder,
-            env=environment,
-            input=self._answer(line),
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert ended.returncode == 0, f"{given}\n{ended.stdout}\n{ended.stderr}"
-        assert self.server.secret_access_key not in ended.stdout + ended.stderr
-        self.said[line] = ended.stdout
+        with pytest.MonkeyPatch.context() as patch, chdir(self.folder):
+            for variable in (CONFIGURATION_VARIABLE, "DAGSTER_HOME"):
+                patch.delenv(variable, raising=False)
+            for variable, value in environment.items():
+                patch.setenv(variable, value)
+            program, *words = shlex.split(typed)
+            if program == PROGRAM and not _OF_A_SHELL.search(typed):
+                ended = CliRunner().invoke(main, words, input=self._answer(line))
+                status, stdout, stderr = ended.exit_code, ended.stdout, ended.stderr
+            else:
+                shell = ["bash", "-euo", "pipefail", "-c", typed]
+                done = subprocess.run(shell, capture_output=True, text=True, check=False)
+                status, stdout, stderr = done.returncode, done.stdout, done.stderr
+        assert status == 0, f"{typed}\n{stdout}\n{stderr}"
+        assert self.server.secret_access_key not in stdout + stderr
+        self.said[line] = stdout
         if line == "lakefs-gc init":
             self.write(yaml.safe_load(self.file.read_text()))
 
@@ -230,8 +245,7 @@ def candidates_of(reader: Reader) -> int:
     return len(reader.newest_run.candidates)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_a_first_run(reader: Reader) -> None:
     reader.follow("first-run")
 
@@ -243,8 +257,7 @@ def test_a_first_run(reader: Reader) -> None:
     assert candidates_of(reader) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_a_sweep_into_quarantine(reader: Reader) -> None:
     # The days for which objects stay in quarantine have passed.
     reader.collection = {"quarantine_days": 0}
@@ -256,8 +269,7 @@ def test_a_sweep_into_quarantine(reader: Reader) -> None:
     assert candidates_of(reader) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_undoing_a_sweep(reader: Reader) -> None:
     reader.collect(sweep=True, sweep_mode="quarantine")
     gone = len(reader.newest_run.candidates)
@@ -267,8 +279,7 @@ def test_undoing_a_sweep(reader: Reader) -> None:
     assert candidates_of(reader) == gone > 0
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_the_tutorial(reader: Reader) -> None:
     reader.collection = {"sweep_mode": "quarantine"}
     reader.configure()
@@ -280,8 +291,7 @@ def test_the_tutorial(reader: Reader) -> None:
     assert (reader.folder / "run.html").read_text().startswith("<!")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_commands_for_other_schedulers(reader: Reader) -> None:
     reader.configure()
     reader.follow("airflow")
@@ -316,8 +326,7 @@ def test_the_workflow_of_github_calls_commands_of_its_page() -> None:
     assert workflow["jobs"]["approve"]["environment"] and workflow["jobs"]["approve"]["needs"] == "dry-run"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_retention_rules(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with EmbeddedServer(tmp_path / "lakefs", settings=ServerSettings()) as server:
@@ -350,8 +359,7 @@ def test_retention_rules(tmp_path: Path) -> None:
         assert "1 made again\n" in reader.said["lakefs-gc branches restore"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_many_repositories(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with EmbeddedServer(tmp_path / "lakefs") as server:
@@ -366,8 +374,7 @@ def test_many_repositories(tmp_path: Path) -> None:
         assert "measurements at local://measurements" in reader.said["lakefs-gc status --repository measurements"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@_played
 def test_watching_and_finding_out_what_went_wrong(reader: Reader) -> None:
     reader.collect()
     reader.configure()
