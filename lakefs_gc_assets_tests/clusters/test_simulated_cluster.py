@@ -1,6 +1,5 @@
 """The scheduler that `make bench SUITES=scaling` replays tasks with."""
 
-import random
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -77,17 +76,6 @@ def test_the_limits_of_the_store_are_never_exceeded(phase: Phase, store: Store, 
     assert not [moment for moment, _, _ in made.answered if storms[1] and moment % 10 >= 9]
 
 
-@_FAIR
-@given(_PHASES, st.integers(1, 10), st.floats(0, 0.2))
-def test_more_executors_are_hardly_ever_slower(phase: Phase, executors: int, latency: float) -> None:
-    few, many = (simulate([phase], Cluster(executors * factor), Store(latency)).seconds for factor in (1, 2))
-
-    tasks = [cost for stage in phase.stages for cost in stage.tasks]
-    longest = max(cost.cpu + sum(latency + seconds for _, seconds, _ in cost.calls) for cost in tasks)
-    # In another order, the longest task may come last.
-    assert many <= few + longest + 1e-6
-
-
 def test_calls_are_made_ahead_of_the_work_with_what_they_bring() -> None:
     calls = (("get", 0.0, 0),) * 8
     one = Phase("read", (), (Stage((Cost(calls, 1, 0.9),)),))
@@ -95,13 +83,6 @@ def test_calls_are_made_ahead_of_the_work_with_what_they_bring() -> None:
 
     assert simulate([one], Cluster(1), Store(0.5)).seconds == pytest.approx(8 * 0.5 + 0.9)
     assert simulate([four], Cluster(1), Store(0.5)).seconds < 8 * 0.5 / 4 + 0.9 + 0.1
-
-
-def test_other_work_of_the_machine_makes_all_work_longer() -> None:
-    phase = Phase("read", (Cost(cpu=2),), (Stage((Cost(cpu=1.0),) * 8),))
-
-    assert simulate([phase], Cluster(8), Store()).seconds == pytest.approx(3)
-    assert simulate([phase], Cluster(4, slow=2, slow_driver=2), Store()).seconds == pytest.approx(8)
 
 
 def test_a_sweep_takes_as_long_as_the_store_lets_it() -> None:
@@ -118,14 +99,6 @@ def test_a_store_that_refuses_everything_ends_the_run() -> None:
         simulate([Phase("list", (Cost((("list", 0, 1),)),))], Cluster(1), Store(resets=1))
     with pytest.raises(CallFailed):
         simulate([Phase("list", (), (Stage((Cost((("list", 0, 1),)),)),))], Cluster(1), Store(resets=1))
-
-
-def test_the_same_seed_gives_the_same_result() -> None:
-    random.seed(1)
-    phase = Phase("read", (), (Stage((Cost((("get", 0.1, 9),) * 9),) * 9),))
-    first, second = (simulate([phase], Cluster(4), Store(0.1, resets=0.1), seed=3) for _ in range(2))
-
-    assert first == second and first.lost
 
 
 def test_the_work_of_the_driver_grows_as_it_grew_and_tasks_with_the_size() -> None:

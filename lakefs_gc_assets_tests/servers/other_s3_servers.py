@@ -91,18 +91,6 @@ def _s3proxy_command(jar: Path, port: int) -> list[str]:
     return ["java", "-Xmx512m", *settings, "-jar", str(jar), "--properties", "/dev/null"]
 
 
-def _s3mock_command(jar: Path, port: int) -> list[str]:
-    return [
-        "java",
-        "-Xmx512m",
-        "-jar",
-        str(jar),
-        "--server.port=0",
-        f"--com.adobe.testing.s3mock.httpPort={port}",
-        "--spring.main.banner-mode=off",
-    ]
-
-
 def _versitygw_command(program: Path, port: int) -> list[str]:
     keys = ["--access", ACCESS_KEY, "--secret", SECRET_KEY]
     # Data is in the working folder, which is deleted after the program ends.
@@ -114,7 +102,6 @@ def _s3rver_command(program: Path, port: int) -> list[str]:
 
 
 MAKES = {
-    "s3mock": Make(lambda: _jar("com.adobe.testing:s3mock:4.7.0:jar:exec"), _s3mock_command),
     "s3proxy": Make(lambda: _jar("org.gaul:s3proxy:2.9.0:jar:jar-with-dependencies"), _s3proxy_command),
     "s3rver": Make(lambda: npm_program("s3rver", "3.7.1", "s3rver"), _s3rver_command, ("S3RVER", "S3RVER")),
     "versitygw": Make(lambda: go_program("github.com/versity/versitygw/cmd/versitygw", "v1.8.0"), _versitygw_command),

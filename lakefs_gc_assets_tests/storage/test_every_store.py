@@ -160,7 +160,7 @@ def test_odd_keys_stay_apart(store: ObjectStore) -> None:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(keys=st.sets(KEYS, min_size=1, max_size=4))
 def test_any_key_round_trips(store: ObjectStore, keys: set[str]) -> None:
@@ -231,7 +231,8 @@ def test_what_is_missing_is_missing(store: ObjectStore) -> None:
 
 
 def test_delete_answers_for_each_key_in_order_and_takes_so_many(store: ObjectStore) -> None:
-    keys = [f"data/s/{number}" for number in range(1000)]
+    # More than any service takes in one batch, except S3.
+    keys = [f"data/s/{number}" for number in range(300)]
     for key in keys[:20]:
         store.put(key, b"")
     store.put("data/s/kept", b"")
@@ -242,7 +243,7 @@ def test_delete_answers_for_each_key_in_order_and_takes_so_many(store: ObjectSto
     assert list(store.delete([])) == []
     assert store.delete_limit == 1000
     with pytest.raises(ValueError, match="at most 1000"):
-        store.delete([*keys, "one more"])
+        store.delete([str(number) for number in range(1001)])
 
 
 def test_a_put_if_absent_leaves_what_is_there(store: ObjectStore) -> None:
@@ -276,7 +277,7 @@ def test_of_many_writers_one_creates(store: ObjectStore) -> None:
         return True
 
     with ThreadPoolExecutor(4) as pool:
-        for attempt in range(10):
+        for attempt in range(5):
             won = list(pool.map(create, range(4)))
             assert won.count(True) == 1
             assert store.get(f"race-{attempt}") == str(won.index(True)).encode()
@@ -297,8 +298,8 @@ def test_a_counter_kept_by_compare_and_swap_loses_no_step(store: ObjectStore) ->
             steps -= 1
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(count, [15] * 3))
-    assert store.get("counter") == b"45"
+        list(pool.map(count, [8] * 3))
+    assert store.get("counter") == b"24"
 
 
 @pytest.mark.parametrize("key", ["", "\ud800"])

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 from threading import Barrier, Event, current_thread, main_thread
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
@@ -55,7 +55,6 @@ KEYS = [f"key{number}" for number in range(9)]
 
 
 @given(st.lists(st.sampled_from(KEYS)), st.lists(st.sampled_from(KEYS)), st.frozensets(st.sampled_from(KEYS)))
-@settings(max_examples=60, deadline=None)
 def test_whatever_is_asked_for_the_store_would_give(
     reported: list[str], asked: list[str], gone: frozenset[str]
 ) -> None:

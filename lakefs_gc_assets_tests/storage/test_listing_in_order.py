@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage import bucket_store
 from lakefs_gc_assets.storage.azure.store import AzureStore
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
@@ -18,7 +17,7 @@ from lakefs_gc_assets_tests.servers.s3_server import S3Server, listing_names
 from lakefs_gc_assets_tests.storage.test_every_store import KEYS, ODD_KEYS, SEGMENTS
 
 SOME = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 BOUNDS = st.lists(KEYS | SEGMENTS | st.sampled_from(["0", "1/", "2//x", "3/../y", "~", "\x01"]), max_size=4)
 
@@ -96,18 +95,21 @@ def test_many_pages_in_pieces(ordered: ListsInOrder, monkeypatch: pytest.MonkeyP
 # S3
 
 
-def test_a_piece_costs_no_more_calls_than_its_pages(s3_server: S3Server, bucket: str, s3_store: ObjectStore) -> None:
+def test_a_piece_costs_no_more_calls_than_its_pages(
+    s3_server: S3Server, bucket: str, s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert isinstance(s3_store, ListsInOrder)
-    s3_store.put("data/s/00000", b"")
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
+    s3_store.put("data/s/00", b"")
     (path,) = {request.path for request in s3_server.requests[-1:]}
-    root = path.removeprefix(f"/{bucket}/").removesuffix("data/s/00000")
-    s3_server.fill(bucket, (f"{root}data/s/{number:05}" for number in range(1, 5000)))
-    for after, until, calls in [("", None, 5), ("00999", "01999", 1), ("00999", "02999", 2), ("1", None, 1)]:
+    root = path.removeprefix(f"/{bucket}/").removesuffix("data/s/00")
+    s3_server.fill(bucket, (f"{root}data/s/{number:02}" for number in range(1, 50)))
+    for after, until, calls in [("", None, 5), ("09", "19", 1), ("09", "29", 2), ("5", None, 1)]:
         s3_server.requests.clear()
         found = between(s3_store, "data/s/", f"data/s/{after}" if after else "", until and f"data/s/{until}")
         # The page after the last one shows that nothing else belongs to the piece.
         assert calls <= len(s3_server.requests) <= calls + 1
-        assert len(found) == {5: 5000, 1: len(found), 2: 2000}[calls]
+        assert len(found) == {5: 50, 1: len(found), 2: 20}[calls]
 
 
 @pytest.mark.parametrize("odd", ["a//b", "a/./b", "a/control\x01character", "a/trailing/"])
@@ -118,14 +120,6 @@ def test_pieces_with_keys_beyond_obstore(s3_store: ObjectStore, odd: str) -> Non
         s3_store.put(name, b"")
     for bounds in ([], [odd], ["a/"], ["a/trailing"], names):
         assert in_pieces(s3_store, "", bounds) == names
-
-
-@pytest.mark.parametrize("only_directly", [False, True])
-def test_a_piece_out_of_order_is_not_believed(s3_server: S3Server, s3_store: ObjectStore, only_directly: bool) -> None:
-    assert isinstance(s3_store, ListsInOrder)
-    disordered = listing_names(lambda request: "cebd")
-    with s3_server.failing(disordered), pytest.raises(StorageError, match="not list in order"):
-        between(s3_store, "", "b", "d", only_directly=only_directly)
 
 
 def test_a_service_that_always_begins_with_the_first_key_is_listed_from_there(

@@ -61,7 +61,6 @@ def test_every_store_in_a_cloud_names_the_rights_that_a_run_needs() -> None:
     ("namespace", "extra"),
     [
         ("https://account.blob.core.windows.net/container/x", "azure"),
-        ("abfss://container@account.dfs.core.windows.net/x", "azure"),
         ("gs://bucket/x", "gcs"),
     ],
 )
@@ -92,13 +91,6 @@ def test_an_opener_opens_once_and_after_a_journey(s3_server: S3Server, bucket: s
 
 def _read(opener: StoreOpener) -> bytes:
     return opener.open().get("key")
-
-
-def test_another_process_opens_its_own(s3_server: S3Server, bucket: str) -> None:
-    opener = StoreOpener(s3_server.settings(), f"s3://{bucket}/processes")
-    opener.open().put("key", b"content")
-    with another_process() as pool:
-        assert pool.submit(_read, opener).result() == b"content"
 
 
 def test_an_opener_tells_no_secrets() -> None:

@@ -74,7 +74,7 @@ VERSIONS = st.builds(
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     versions=st.lists(VERSIONS, max_size=12, unique_by=lambda version: (version.key, version.latest)),

@@ -51,18 +51,6 @@ def test_a_listing_that_makes_no_sense_is_an_error(service: Service, content: st
     require_refused(service, f"<ListBucketResult>{LAST}{content}</ListBucketResult>", problem)
 
 
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        ("", "no element found"),
-        (f"<ListBucketResult>{OBJECT}</ListBucketResult>", "whether there is more"),
-        (f"<ListBucketResult>{OBJECT}{LAST.replace('false', 'true')}</ListBucketResult>", "not where to go on"),
-    ],
-)
-def test_a_listing_may_end_only_where_the_answer_says_so(service: Service, answer: str, problem: str) -> None:
-    require_refused(service, answer, problem)
-
-
 def test_a_service_that_passes_over_the_delimiter_is_not_believed(service: Service) -> None:
     deeper = OBJECT.replace("data/x", "data/a/x")
     service.answer = f"<ListBucketResult>{LAST}{deeper}</ListBucketResult>".encode()
