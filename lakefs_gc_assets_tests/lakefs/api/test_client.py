@@ -34,9 +34,7 @@ from lakefs_gc_assets_tests.lakefs.api.scripted_server import (
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import folder_of, needs_recordings, recorded_and_made
 
-RECORDED = recorded_and_made(
-    "small", "merge-dangling", "random-dag/11", "random-dag/14", "chain/1", "chain/4", "empty", "wide"
-)
+RECORDED = recorded_and_made("small", "random-dag/14", "empty")
 
 
 def client_of(server: ReplayServer) -> LakeFSClient:

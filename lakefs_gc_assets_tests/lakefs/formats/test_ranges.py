@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
@@ -43,7 +43,6 @@ _ENTRIES = st.fixed_dictionaries(
 
 
 @given(st.dictionaries(st.binary(max_size=20), _ENTRIES, max_size=25), st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
 def test_reads_the_entries_that_protobuf_wrote(stated: dict[bytes, dict[str, Any]], per_block: int) -> None:
     messages: dict[bytes, Any] = {key: Entry(**stated[key]) for key in sorted(stated)}
     records = [(key, framed(bytes(32), message.SerializeToString())) for key, message in messages.items()]
@@ -71,7 +70,6 @@ _FIELD = st.one_of(
 
 
 @given(st.lists(_FIELD, max_size=8).map(b"".join))
-@settings(max_examples=500, deadline=None)
 def test_whatever_it_accepts_protobuf_reads_alike(data: bytes) -> None:
     try:
         found = _read(data)
@@ -85,7 +83,6 @@ def test_whatever_it_accepts_protobuf_reads_alike(data: bytes) -> None:
 
 
 @given(st.lists(_FIELD, max_size=8).map(b"".join))
-@settings(max_examples=200, deadline=None)
 def test_whatever_protobuf_refuses_it_refuses(data: bytes) -> None:
     try:
         Entry.FromString(data)
@@ -201,7 +198,6 @@ def _stated(least: bytes, greatest: bytes, key: bytes | None = None, id_: str = 
 
 
 @given(st.lists(st.binary(min_size=1, max_size=12), min_size=2, max_size=60, unique=True), st.data())
-@settings(max_examples=150, deadline=None)
 def test_reads_the_ranges_of_a_metarange(keys: list[bytes], data: st.DataObject) -> None:
     keys = sorted(keys)[: len(keys) // 2 * 2]
     count, size = data.draw(_UNSIGNED), data.draw(_UNSIGNED)

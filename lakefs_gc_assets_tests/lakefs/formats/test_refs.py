@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
@@ -27,7 +27,6 @@ _BRANCHES = st.builds(
 
 
 @given(st.lists(_BRANCHES, max_size=20, unique_by=lambda branch: branch.id))
-@settings(max_examples=100, deadline=None)
 def test_reads_branches_and_passes_over_tokens_and_flags(branches: list[refs.BranchRecord]) -> None:
     messages = {
         branch.id: text(1, branch.id)
@@ -42,7 +41,6 @@ def test_reads_branches_and_passes_over_tokens_and_flags(branches: list[refs.Bra
 
 
 @given(st.dictionaries(_NAMES, _IDS, max_size=20))
-@settings(max_examples=100, deadline=None)
 def test_reads_tags(tags: dict[str, str]) -> None:
     messages = {name: text(1, name) + text(2, commit) for name, commit in tags.items()}
     found = refs.read_tags(_table("tag", messages), "tags")

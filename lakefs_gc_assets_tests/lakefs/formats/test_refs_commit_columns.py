@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
@@ -39,7 +39,6 @@ def message(commit: Commit, nanos: int = 0) -> bytes:
 
 
 @given(_LISTS)
-@settings(max_examples=150, deadline=None)
 def test_commits_are_read_in_order_of_their_ids(commits: list[Commit]) -> None:
     found = read_commits(table({commit.id: message(commit, 7) for commit in commits}), "commits")
     assert rows(found) == sorted(commits, key=lambda commit: commit.id)
@@ -50,7 +49,6 @@ def test_commits_are_read_in_order_of_their_ids(commits: list[Commit]) -> None:
 
 
 @given(st.lists(_LISTS, max_size=4))
-@settings(max_examples=50, deadline=None)
 def test_parts_are_joined_in_their_order(parts: list[list[Commit]]) -> None:
     joined = CommitColumns.joined([CommitColumns.from_commits(part) for part in parts])
     assert rows(joined) == [commit for part in parts for commit in part]
@@ -58,7 +56,6 @@ def test_parts_are_joined_in_their_order(parts: list[list[Commit]]) -> None:
 
 
 @given(_LISTS, st.lists(_IDS, max_size=40), st.integers(1, 5))
-@settings(max_examples=100, deadline=None)
 def test_commits_are_found_by_their_ids(commits: list[Commit], others: list[str], times: int) -> None:
     columns = CommitColumns.from_commits(commits)
     ids = [commit.id for commit in commits]

@@ -53,9 +53,7 @@ _ROWS = st.dictionaries(
 
 
 @given(rows=_ROWS, block_size=st.sampled_from([64, 512, 4096]), interval=st.integers(1, 20), two_level=st.booleans())
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_reads_what_rocksdb_wrote(rows: Rows, block_size: int, interval: int, two_level: bool, tmp_path: Path) -> None:
     data = _by_rocksdb(tmp_path / "written.sst", rows, block_size, interval, two_level)
     table = read_table(data, "written.sst")
@@ -86,7 +84,6 @@ def _noise(number: int) -> bytes:
     blocks_per_index=st.none() | st.integers(1, 4),
     compressed=st.sampled_from([0, 1, 2]),
 )
-@settings(max_examples=300, deadline=None)
 def test_reads_any_mixture_of_blocks(
     rows: Rows, records_per_block: int, interval: int, blocks_per_index: int | None, compressed: int
 ) -> None:
