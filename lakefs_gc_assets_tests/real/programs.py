@@ -1,4 +1,4 @@
-"""lakeFS, lakectl and versitygw, built once from their Go modules into the cache, with a clock that can be shifted.
+"""lakeFS and versitygw, built once from their Go modules into the cache, with a clock that can be shifted.
 
 `python -m lakefs_gc_assets_tests.real.programs` only builds them: some minutes on two cores. Without Go, or if the
 modules cannot be fetched, tests that need them are skipped and say so.
@@ -49,12 +49,6 @@ func readClockOffset() int64 {{
 def lakefs() -> Path:
     """The server; skips the test if it cannot be built."""
     return _built(LAKEFS, "lakefs")
-
-
-@cache
-def lakectl() -> Path:
-    """The command line client, of the same version as the server; skips the test if it cannot be built."""
-    return _built(LAKEFS, "lakectl")
 
 
 @cache
@@ -114,7 +108,7 @@ def _write_overlay(folder: Path) -> Path:
 
 
 def _build() -> None:
-    for build in (lakefs, lakectl, versitygw):
+    for build in (lakefs, versitygw):
         try:
             print(f"{build()} is there")
         except pytest.skip.Exception as reason:

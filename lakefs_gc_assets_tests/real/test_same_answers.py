@@ -49,13 +49,6 @@ def test_differences_are_as_stated(servers: tuple[Server, Server]) -> None:
     assert {call for call in real.answers if real.answers[call] != embedded.answers[call]} == set(DIFFERENCES)
 
 
-@pytest.mark.parametrize("table", ["branches_meta_range_id", "commits_meta_range_id", "tags_meta_range_id"])
-def test_refs_dumps_are_equal(servers: tuple[Server, Server], table: str) -> None:
-    real, embedded = (files.tables(server, "lake/repo", server.kept["refs"][table]) for server in servers)
-    assert real == embedded
-    assert len(real["records"]) > 1
-
-
 def test_dumped_branches_have_id_and_commit_alone(servers: tuple[Server, Server]) -> None:
     for server in servers:
         records = files.tables(server, "lake/repo", server.kept["refs"]["branches_meta_range_id"])["records"]
@@ -63,28 +56,21 @@ def test_dumped_branches_have_id_and_commit_alone(servers: tuple[Server, Server]
         assert "dev-hidden" in {record[0][1] for record in records}
 
 
-def test_committed_entries_are_equal(servers: tuple[Server, Server]) -> None:
-    real, embedded = (files.tables(server, "lake/repo", server.kept["metarange"]) for server in servers)
+def test_files_of_both_servers_are_equal(servers: tuple[Server, Server]) -> None:
+    real, embedded = (
+        {
+            **{name: files.tables(server, "lake/repo", id_) for name, id_ in server.kept["refs"].items()},
+            "entries": files.tables(server, "lake/repo", server.kept["metarange"]),
+            "uncommitted": files.uncommitted(server, server.kept["uncommitted"]),
+            "commits": files.prepared_commits(server, server.kept["commits"]),
+            "rules": server.files("lake")["repo/_lakefs/retention/gc/rules/config.json"].read_bytes(),
+        }
+        for server in servers
+    )
     assert real == embedded
-    assert len(real["records"]) > 4
-
-
-def test_uncommitted_data_are_equal(servers: tuple[Server, Server]) -> None:
-    real, embedded = (files.uncommitted(server, server.kept["uncommitted"]) for server in servers)
-    assert real == embedded
-    assert len(real["addresses"]) == 2
-
-
-def test_prepared_commits_are_equal(servers: tuple[Server, Server]) -> None:
-    real, embedded = (files.prepared_commits(server, server.kept["commits"]) for server in servers)
-    assert real == embedded
-    assert real["header"] == ["commit_id", "expired", "metarange_id"]
-
-
-def test_rules_are_equal(servers: tuple[Server, Server]) -> None:
-    key = "repo/_lakefs/retention/gc/rules/config.json"
-    real, embedded = (server.files("lake")[key].read_bytes() for server in servers)
-    assert real == embedded != b""
+    assert real["rules"] and real["commits"]["header"] == ["commit_id", "expired", "metarange_id"]
+    assert all(len(table["records"]) > 1 for table in real.values() if "records" in table)
+    assert len(real["uncommitted"]["addresses"]) == 2
 
 
 def test_files_lie_in_the_same_folders(servers: tuple[Server, Server]) -> None:
@@ -99,11 +85,6 @@ def _place(key: str) -> str:
     parts = key.split("/")
     made_up = [part if not part.isalnum() or len(part) not in (20, 64) else f"<{len(part)}>" for part in parts]
     return "/".join("run_id=<20>" if part.startswith("run_id=") else part for part in made_up)
-
-
-def test_a_wrong_answer_is_found(servers: tuple[Server, Server]) -> None:
-    real, embedded = servers
-    assert _shown({**embedded.answers, "get tag": [200, "application/json", {"id": "v1"}]}) != _shown(real.answers)
 
 
 def _played(real: Server, buckets: Path, misbehaviour: Misbehaviour | None = None) -> SimulatedServer:
