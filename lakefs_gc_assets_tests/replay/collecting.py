@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -17,14 +18,32 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine
-from lakefs_gc_assets_tests.replay.clock import SetClock, StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
 
 Collect = Callable[[Loaded, bool, LogLine, Clock, Flow], str]
 """Makes a run, sweeping if asked to; returns its id. Raises CollectionError if it fails."""
 Engine = Callable[[], AbstractContextManager[Collect]]
 _PACE = timedelta(days=2)
+
+
+@dataclass(frozen=True)
+class StoppedClock:
+    """A clock that always shows the same moment, so waiting takes no time."""
+
+    moment: datetime
+
+    def now(self) -> datetime:
+        """See Clock.now."""
+        return self.moment
+
+    def sleep(self, seconds: float) -> None:
+        """Returns at once."""
+
+    def monotonic(self) -> float:
+        """The moment, in seconds."""
+        return self.now().timestamp()
 
 
 @contextmanager
@@ -98,7 +117,7 @@ def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress:
     with ExitStack() as stack:
         collect = stack.enter_context(graph())
         for number, folder in enumerate(folders, start=1):
-            clock = SetClock(datetime.now(UTC))
+            clock = MovingClock(datetime.now(UTC))
             server = stack.enter_context(ReplayServer(folder, now=clock.now, deletes="overlay", continues=earlier))
             clock.moment = moments[number - 1] if moments else server.recorded_at + number * _PACE
             flow = Flow.CLEAN if number == 1 else Flow.OPTIMIZED

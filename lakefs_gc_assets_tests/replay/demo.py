@@ -22,7 +22,7 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.extensions.playground.demo import demonstrate
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets_tests.replay.clock import StoppedClock
+from lakefs_gc_assets_tests.replay.collecting import StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 _AGED = timedelta(days=2)

@@ -15,10 +15,10 @@ from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.replay import collecting
-from lakefs_gc_assets_tests.replay.clock import SetClock
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.replay.test_replay import FOREIGN
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
 from lakefs_gc_assets_tests.runs.recordings import REAL, folder_of, needs_recordings
 from lakefs_gc_assets_tests.runs.replayed_runs import AGED
 
@@ -151,7 +151,7 @@ def require_the_same(
     folder: str, scratch: Path, engine: Engine, kept_days: Sequence[int] = _KEPT_DAYS
 ) -> list[list[str]]:
     """Sweeps repeatedly, each time after a dry run that lists everything; returns the deleted addresses by sweep."""
-    clock, policy, went = SetClock(datetime.now(UTC)), scratch / "policy.yaml", []
+    clock, policy, went = MovingClock(datetime.now(UTC)), scratch / "policy.yaml", []
     with ReplayServer(folder_of(folder), now=clock.now, deletes="overlay") as server, engine() as collect:
         base_run = None
         for number, days in enumerate(kept_days):
