@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -39,7 +38,6 @@ from lakefs_gc_assets_tests.documentation.pages import (
     wrong_settings,
 )
 from lakefs_gc_assets_tests.documentation.reference import GENERATED
-from lakefs_gc_assets_tests.documentation.reference import main as write_reference
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=name_of)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -323,41 +321,6 @@ def test_messages_are_found_on_their_page() -> None:
 @pytest.mark.parametrize("page", GENERATED, ids=name_of)
 def test_generated_pages_are_up_to_date(page: Path) -> None:
     assert page.read_text() == GENERATED[page](), "write it by python -m lakefs_gc_assets_tests.documentation.reference"
-
-
-def test_generated_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "a.md"
-    monkeypatch.setattr("lakefs_gc_assets_tests.documentation.reference.GENERATED", {file: lambda: "a\n"})
-    write_reference()
-
-    assert file.read_text() == "a\n"
-
-
-def committed(folder: Path, path: str, hour: int) -> None:
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    (folder / path).write_text(str(hour))
-    names = {"AUTHOR": "a", "COMMITTER": "a"}
-    environment = {
-        **os.environ,
-        **{f"GIT_{who}_{what}": f"{name}@example.com" for who, name in names.items() for what in ("NAME", "EMAIL")},
-        **{f"GIT_{who}_DATE": f"2026-11-23T{hour:02}:00:00Z" for who in names},
-    }
-    for command in (["add", "."], ["commit", "--quiet", "--message", path]):
-        subprocess.run(["git", "-C", str(folder), *command], env=environment, check=True)
-
-
-def test_pictures_that_are_older_than_the_code_are_reported(tmp_path: Path) -> None:
-    assert screens.outdated(tmp_path / "nowhere") is None
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    committed(tmp_path, "README.md", 1)
-    assert "never committed" in (screens.outdated(tmp_path) or "")
-    committed(tmp_path, "docs/screens/runs.png", 2)
-    assert screens.outdated(tmp_path) is None
-    committed(tmp_path, "lakefs_gc_assets/defs/assets.py", 5)
-    assert "3.0 hours older" in (screens.outdated(tmp_path) or "")
-    committed(tmp_path, "docs/screens/runs.png", 6)
-    assert screens.outdated(tmp_path) is None
-    assert all((ROOT / path).exists() for path in (screens.PICTURES, *screens.DRAWN_BY))
 
 
 def test_diagrams_are_pictures() -> None:
