@@ -1,9 +1,11 @@
 """Errors raised in workers, and failures of Spark, arrive in the driver as our own errors."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pyarrow as pa
@@ -38,15 +40,15 @@ def test_an_executor_without_a_credential_says_which_variable_it_lacks(
 
 
 _SESSION = """
-import os, signal, sys, threading, time
+import os, signal, threading, time
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session
 from lakefs_gc_assets.spark.faults import from_spark
 
 spark = session.session(SparkSettings(master="local[2]", driver_memory="512m"))
-java, fault = spark.sparkContext._gateway.proc.pid, sys.argv[1]
+java = spark.sparkContext._gateway.proc.pid
 
-def work(batches):
+def work(fault, batches):
     if fault == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "disk":
@@ -56,36 +58,44 @@ def work(batches):
     time.sleep(20)
     yield from batches
 
-if fault in ("SIGKILL", "SIGSEGV"):
-    threading.Timer(3, os.kill, [java, getattr(signal, fault)]).start()
+for fault in ("worker", "disk", "bug", "java"):
+    if fault == "java":
+        threading.Timer(3, os.kill, [java, signal.SIGKILL]).start()
+    try:
+        spark.range(4).mapInArrow(lambda batches: work(fault, batches), "id long").distinct().collect()
+    except Exception as error:
+        print(from_spark(error))
 try:
-    spark.range(4).mapInArrow(work, "id long").distinct().collect()
+    spark.range(4).count()
 except Exception as error:
     print(from_spark(error))
-    if fault.startswith("SIG"):
-        try:
-            spark.range(4).count()
-        except Exception as after:
-            assert str(from_spark(after)) == str(from_spark(error))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "line"),
-    [
-        ("worker", "a job of Spark failed: a Python worker of Spark was killed, most often by the system for lack of"),
-        ("disk", "a job of Spark failed: the folder for Spark's temporary files is full. Free space on that disk"),
-        ("bug", "None"),
-        ("SIGKILL", "Spark's Java was killed in the middle of the work, most often by the system for lack of memory."),
-        ("SIGSEGV", "Spark's Java ended by SIGABRT in the middle of the work. A file hs_err_pid….log"),
-    ],
-)
-def test_what_the_system_does_to_spark_is_reported_with_a_remedy(fault: str, line: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _SESSION, fault], capture_output=True, text=True, cwd=tmp_path, timeout=200
-    )
-    assert done.stdout.splitlines()[-1].startswith(line), done.stdout + done.stderr
+def test_what_the_system_does_to_spark_is_reported_with_a_remedy(tmp_path: Path) -> None:
+    """One session for all faults, since each start takes seconds."""
+    done = subprocess.run([sys.executable, "-c", _SESSION], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+
+    java = "Spark's Java was killed in the middle of the work, most often by the system for lack of memory."
+    expected = [
+        "a job of Spark failed: a Python worker of Spark was killed, most often by the system for lack of",
+        "a job of Spark failed: the folder for Spark's temporary files is full. Free space on that disk",
+        "None",
+        java,
+        java,
+    ]
+    printed = done.stdout.splitlines()
+    assert len(printed) == len(expected), done.stdout + done.stderr
+    for line, beginning in zip(printed, expected, strict=True):
+        assert line.startswith(beginning)
+
+
+def test_a_java_that_broke_down_is_reported_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = SimpleNamespace(wait=lambda seconds: -signal.SIGABRT)
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=ended))
+    line = "Spark's Java ended by SIGABRT in the middle of the work. A file hs_err_pid….log"
+    assert str(from_spark(ConnectionResetError())).startswith(line)
 
 
 class OfJava(Py4JJavaError):  # type: ignore[misc]

@@ -316,24 +316,6 @@ def test_properties_reach_spark_and_no_command_line(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("session.properties"))
 
 
-@pytest.mark.slow
-def test_java_says_nothing_of_a_session_that_cannot_be_made() -> None:
-    """The caller that asked for the session reports the error.
-
-    An unneeded session that fails while its process ends stays silent.
-    """
-    code = (
-        "from lakefs_gc_assets.settings import SparkSettings; from lakefs_gc_assets.spark import session as s\n"
-        "try: s.session(SparkSettings(config={'spark.serializer': 'gone.Serializer'}))\n"
-        "except Exception as error: print(error)\n"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert "gone.Serializer" in done.stdout
-    assert done.stderr == ""
-
-
 def test_the_file_of_properties_is_for_this_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with spark_session._properties_file({"spark.x": "y"}, b"spark.x z") as file:
         assert file.stat().st_mode & 0o777 == 0o600
