@@ -10,10 +10,21 @@ from typing import Any
 
 import dagster as dg
 
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.defs import history, jobs, launching, maintenance
-from lakefs_gc_assets.defs.history import BEGINS_OTHER, MODE_TAG, SWEEPS, SWEPT_IN_TIME, judge_sweeps, report_check
+from lakefs_gc_assets.defs.history import (
+    BEGINS_OTHER,
+    HISTORY,
+    MODE_TAG,
+    SWEEPS,
+    SWEPT_IN_TIME,
+    Historian,
+    judge_sweeps,
+    report_check,
+)
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import (
@@ -25,6 +36,8 @@ from lakefs_gc_assets.defs.partitions import (
     UNFINISHED,
     Names,
     for_each_ended_run,
+    run_id_in,
+    run_key_of,
 )
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import counted
@@ -89,6 +102,32 @@ def launch_opened_runs(names: Names, collecting: Any, last: dg.AssetsDefinition)
         f"run that the job {approving} has approved. It opens no runs itself. While it is turned off, opened runs are "
         "not launched.",
     )
+
+
+def note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
+    """Records failed runs, also those whose process was killed: they report nothing themselves."""
+
+    def react(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> dg.SkipReason | None:
+        if not is_collection(names, run):
+            return None
+        historian = Historian(context.instance, names, run, context.log.warning)
+        key = run_key_of(run)
+        historian.failed(None, key and (run_id_in(key) or key), clock.now(), message or "failed")
+        return dg.SkipReason(f"Dagster run {run.run_id} is recorded")
+
+    return dg.SensorDefinition(
+        name=names.qualified("note_failures"),
+        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_FAILURE, react),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Records each failed run of {names.repository} in {HISTORY}, also if its process was killed. It "
+        "starts no runs.",
+    )
+
+
+def is_collection(names: Names, run: dg.DagsterRun) -> bool:
+    """True if a Dagster run collects this repository: as its job, or as some of its assets."""
+    ours = {names.asset(step) for step in STEPS}
+    return run.job_name == names.qualified("collect") or bool(ours & set(run.asset_selection or ()))
 
 
 def follow_deleted_report(

@@ -1,6 +1,6 @@
 """The Dagster definitions of repositories: assets, checks, jobs, schedules, sensors and resources."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ import dagster as dg
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import assets, automation, checks, history, jobs, maintenance, notifying, resources
+from lakefs_gc_assets.defs import assets, automation, checks, history, jobs, maintenance, resources
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.errors import ConfigurationError
@@ -27,12 +27,17 @@ _TAG_LENGTH = 63
 
 @dataclass(frozen=True)
 class Additions:
-    """Definitions that an extension adds to a repository."""
+    """Definitions that an extension adds to a repository.
+
+    Attributes:
+        sensors: returns the sensors; called with the names of all of the repository's jobs.
+    """
 
     assets: Sequence[dg.AssetSpec] = ()
     checks: Sequence[dg.AssetChecksDefinition] = ()
     jobs: Sequence[dg.JobDefinition] = ()
     schedules: Sequence[dg.ScheduleDefinition] = ()
+    sensors: Callable[[Clock, Collection[str]], Sequence[dg.SensorDefinition]] = lambda clock, jobs: ()
 
 
 Extension = Callable[[Names, Loaded], Additions]
@@ -92,6 +97,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
     ]
     if loaded.configuration.emr_serverless.application_id:
         of_one_op.append(emr.collect_job(names, loaded))
+    job_names = [collecting.name, *(job.name for job in of_one_op)]
     return dg.Definitions(
         assets=dg.map_asset_specs(
             # For searches in a catalog of many assets.
@@ -121,7 +127,8 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
             automation.launch_opened_runs(names, collecting, deleted_report),
             automation.follow_deleted_report(names, settings, deleted_report, collecting),
             *([automation.watch_sweeps(names, sweep_within)] if sweep_within else []),
-            *notifying.define(names, loaded, clock, {collecting.name, *(job.name for job in of_one_op)}),
+            automation.note_failures(names, clock),
+            *(sensor for each in added for sensor in each.sensors(clock, job_names)),
         ],
         resources={
             **resources.define(names, loaded, clock),

@@ -8,6 +8,7 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.definitions import EXTENSIONS
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, key_of
@@ -164,7 +165,7 @@ def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
     instance = automated.instance
     ended(automated.repository, began(automated.repository, DAY))
     webhooks = {("notifications", name): "SET_IN_NO_TEST" for name in ("failure_webhook", "ended_webhook")}
-    definitions = build(replace(automated.loaded, secret_variables=webhooks), automated.clock)
+    definitions = build(replace(automated.loaded, secret_variables=webhooks), automated.clock, EXTENSIONS)
     repository = definitions.get_repository_def()
 
     @dg.job
@@ -213,7 +214,7 @@ def test_a_useless_cursor_is_not_kept_while_nothing_is_followed(automated: Autom
 def test_a_project_of_ones_own_can_add_attributes_to_each_sensor(automated: Automated) -> None:
     """Components do that; a sensor that launches nothing has no job to copy."""
     webhooks = {("notifications", name): "SET_IN_NO_TEST" for name in ("failure_webhook", "ended_webhook")}
-    definitions = build(replace(automated.loaded, secret_variables=webhooks), automated.clock)
+    definitions = build(replace(automated.loaded, secret_variables=webhooks), automated.clock, EXTENSIONS)
 
     for sensor in definitions.get_repository_def().sensor_defs:
         copied = sensor.with_attributes(metadata={"owner": "data"})

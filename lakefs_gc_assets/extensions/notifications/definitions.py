@@ -1,4 +1,4 @@
-"""Sensors that record ended runs and report them to a webhook, if one is configured.
+"""Sensors that report ended runs to a webhook, if one is configured.
 
 The posted body is `{"text": …}`, which Slack and compatible services accept. Tags of a launch can have any text, so
 messages about the end of a run come from its stored report.
@@ -15,7 +15,6 @@ import urllib3
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 from urllib3.exceptions import HTTPError, ProxyError, SSLError
 
-from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import size
@@ -25,10 +24,11 @@ from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded, environment_value
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.history import HISTORY, Historian
+from lakefs_gc_assets.defs.automation import is_collection
 from lakefs_gc_assets.defs.jobs import ApprovableGarbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, end_of
+from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, counted
 
 if TYPE_CHECKING:
@@ -57,19 +57,15 @@ class _WebhookRefused(CollectionError):
     """The webhook rejected the message."""
 
 
-def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> list[dg.SensorDefinition]:
-    """The sensors of a repository.
-
-    Args:
-        jobs: names of its jobs, whose failures are reported; failed collections without a job are reported too.
-    """
+def define(names: Names, loaded: Loaded) -> Additions:
+    """The sensors of the webhooks that the configuration sets."""
     configured = {name for section, name in loaded.secret_variables if section == _SECTION}
-    defined = [_note_failures(names, clock)]
-    if _FAILURES in configured:
-        defined.append(_tell_of_failures(names, loaded, clock, jobs))
-    if _ENDS in configured:
-        defined.append(_tell_of_runs(names, loaded, clock))
-    return defined
+
+    def sensors(clock: Clock, jobs: Collection[str]) -> list[dg.SensorDefinition]:
+        failures = [_tell_of_failures(names, loaded, clock, jobs)] if _FAILURES in configured else []
+        return failures + ([_tell_of_runs(names, loaded, clock)] if _ENDS in configured else [])
+
+    return Additions(sensors=sensors)
 
 
 def post(url: str, text: str, sleep: Callable[[float], None], ca_bundle: str = "") -> None:
@@ -129,24 +125,6 @@ def _post_once(pool: urllib3.PoolManager, url: str, body: bytes) -> None:
         raise _WebhookRefused(f"the webhook answered {answer.status}")
 
 
-def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
-    def react(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> dg.SkipReason | None:
-        if not _collects(names, run):
-            return None
-        historian = Historian(context.instance, names, run, context.log.warning)
-        key = run_key_of(run)
-        historian.failed(None, key and (run_id_in(key) or key), clock.now(), message or "failed")
-        return dg.SkipReason(f"Dagster run {run.run_id} is recorded")
-
-    return dg.SensorDefinition(
-        name=names.qualified("note_failures"),
-        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_FAILURE, react),
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Records each failed run of {names.repository} in {HISTORY}, also if its process was killed. It "
-        "starts no runs.",
-    )
-
-
 def _tell_of_failures(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> dg.SensorDefinition:
     def tell(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> str | None:
         return _failed(context.instance, names, run, message) if is_about(names, run, jobs) else None
@@ -165,7 +143,7 @@ def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefini
     @names.bound
     def evaluate(context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]) -> dg.SensorResult:
         def tell(context: dg.SensorEvaluationContext, run: dg.DagsterRun, _: str) -> str | None:
-            return _ended(context, collector, names, run) if _collects(names, run) else None
+            return _ended(context, collector, names, run) if is_collection(names, run) else None
 
         react = _teller(tell, names, loaded, _ENDS, clock)
         return for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, react)(context)
@@ -223,12 +201,7 @@ def _teller(
 
 def is_about(names: Names, run: dg.DagsterRun, jobs: Collection[str]) -> bool:
     """True if a Dagster run is one of the repository's jobs, or makes some of its assets."""
-    return run.job_name in jobs or _collects(names, run)
-
-
-def _collects(names: Names, run: dg.DagsterRun) -> bool:
-    ours = {names.asset(step) for step in STEPS}
-    return run.job_name == names.qualified("collect") or bool(ours & set(run.asset_selection or ()))
+    return run.job_name in jobs or is_collection(names, run)
 
 
 def _failed(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, message: str) -> str:

@@ -12,12 +12,13 @@ from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import notifying, pages
+from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
-from lakefs_gc_assets.defs.notifying import MessageNotSent
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LakeFSError
+from lakefs_gc_assets.extensions.notifications import definitions as notifications
+from lakefs_gc_assets.extensions.notifications.definitions import MessageNotSent
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, empty_repository, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
@@ -97,7 +98,7 @@ def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> dg
 @pytest.fixture
 def tick(instance: dg.DagsterInstance, clock: HandClock, collector: StoreAlone) -> Callable[..., str]:
     """Ticks of the sensors, each from a given cursor; returns the next cursor."""
-    repository = build(BOTH, clock).get_repository_def()
+    repository = build(BOTH, clock, [notifications.define]).get_repository_def()
 
     def tick(name: str, cursor: str | None) -> str:
         given = {"collector": collector}
@@ -118,7 +119,8 @@ def history(instance: dg.DagsterInstance) -> list[dict[str, object]]:
 def test_without_a_webhook_failures_are_noted_all_the_same(clock: HandClock) -> None:
     def names(variables: dict[tuple[str, str], str]) -> list[str]:
         loaded = Loaded(Configuration(repository="sample"), variables)
-        return [sensor.name for sensor in notifying.define(NAMES, loaded, clock, {"collect"})]
+        sensors = build(loaded, clock, [notifications.define]).get_repository_def().sensor_defs
+        return sorted(sensor.name for sensor in sensors if sensor.name.startswith(("note", "tell")))
 
     assert names({}) == ["note_failures"]
     assert names(VARIABLES) == ["note_failures", "tell_of_failures", "tell_of_runs"]
@@ -328,18 +330,18 @@ def test_a_webhook_that_refuses_everything_is_tried_again(
 
 
 def test_a_message_is_text_and_a_url_is_not_reported(receiver: Receiver, clock: HandClock) -> None:
-    notifying.post(receiver.url, "<!channel> & <https://evil|more>", clock.sleep)
-    notifying.post(receiver.url, "x" * 100_000, clock.sleep)
+    notifications.post(receiver.url, "<!channel> & <https://evil|more>", clock.sleep)
+    notifications.post(receiver.url, "x" * 100_000, clock.sleep)
 
     first, second = (message["text"] for message in receiver.posted)
     assert first == "&lt;!channel&gt; &amp; &lt;https://evil|more&gt;"
     assert len(second) < 4000
     receiver.status = 404
     with pytest.raises(CollectionError, match="answered 404"):
-        notifying.post(receiver.url, "text", clock.sleep)
+        notifications.post(receiver.url, "text", clock.sleep)
     assert clock.slept == [], "a webhook that refuses is not asked again"
     with pytest.raises(CollectionError) as raised:
-        notifying.post("http://127.0.0.1:9/secret", "text", clock.sleep)
+        notifications.post("http://127.0.0.1:9/secret", "text", clock.sleep)
     assert "secret" not in str(raised.value)
 
 
@@ -349,17 +351,17 @@ def test_messages_go_through_the_proxy_unless_no_proxy_excepts_the_host(
     for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", receiver.url.removesuffix("/hook"))
-    notifying.post("http://hooks.chat.invalid/services/x", "through", clock.sleep)
+    notifications.post("http://hooks.chat.invalid/services/x", "through", clock.sleep)
     assert receiver.posted == [{"text": "through"}]
 
     monkeypatch.setenv("no_proxy", "chat.invalid")
     with pytest.raises(CollectionError, match="cannot be reached"):
-        notifying.post("http://hooks.chat.invalid/services/x", "around", clock.sleep)
+        notifications.post("http://hooks.chat.invalid/services/x", "around", clock.sleep)
     assert len(receiver.posted) == 1
 
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     with pytest.raises(CollectionError, match="through the proxy: check HTTP_PROXY or HTTPS_PROXY"):
-        notifying.post("https://hooks.elsewhere.invalid/services/x", "text", clock.sleep)
+        notifications.post("https://hooks.elsewhere.invalid/services/x", "text", clock.sleep)
 
 
 @pytest.mark.parametrize("named_by", ["setting", "environment"])
@@ -370,23 +372,23 @@ def test_messages_trust_a_private_authority(
     bundle, context = private_authority.make(tmp_path)
     receiver.encrypt(context)
     with pytest.raises(CollectionError, match=r"certificate is not trusted: set notifications\.ca_bundle"):
-        notifying.post(receiver.url, "text", clock.sleep)
+        notifications.post(receiver.url, "text", clock.sleep)
     if named_by == "environment":
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
-    notifying.post(receiver.url, "trusted", clock.sleep, str(bundle) if named_by == "setting" else "")
+    notifications.post(receiver.url, "trusted", clock.sleep, str(bundle) if named_by == "setting" else "")
     assert receiver.posted == [{"text": "trusted"}]
     with pytest.raises(ConfigurationError, match=r"notifications\.ca_bundle .*, which is no file"):
-        notifying.post(receiver.url, "text", clock.sleep, str(tmp_path / "gone.pem"))
+        notifications.post(receiver.url, "text", clock.sleep, str(tmp_path / "gone.pem"))
 
 
 def test_a_url_is_read_without_the_line_break_at_its_end(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_FAILED_URL", f"{receiver.url}\r\n")
-    assert notifying._url(BOTH, "failure_webhook") == receiver.url
+    assert notifications._url(BOTH, "failure_webhook") == receiver.url
 
 
 def test_runs_of_another_repository_are_not_reported(instance: dg.DagsterInstance) -> None:
     run = made(instance, "collect", True)
     other = replace(NAMES, repository="other", apart=True)
 
-    assert notifying.is_about(NAMES, run, {"collect"})
-    assert not notifying.is_about(other, run, {"collect_other"})
+    assert notifications.is_about(NAMES, run, {"collect"})
+    assert not notifications.is_about(other, run, {"collect_other"})

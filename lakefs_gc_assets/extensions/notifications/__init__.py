@@ -1,0 +1,1 @@
+"""Posts ended and failed runs to webhooks."""
