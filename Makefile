@@ -110,7 +110,7 @@ costs: $(INSTALLED) ## Measures what each test costs, anew: an hour, on a machin
 	@$(PYTEST) --costs=lakefs_gc_assets_tests/harness/costs.json
 
 soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, then finds every seeded bug (HISTORIES=n SEED=n)
-	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.faults_soak
+	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --faults all
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
 
 model: $(INSTALLED) ## Visits every state of a formal model of the protocol (TLA+, docs/evidence/model.md), and takes out each of its rules

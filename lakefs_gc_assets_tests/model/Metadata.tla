@@ -3,7 +3,7 @@
 
    There are two files, a range and the metarange that names it, which nothing needs in the beginning. One commit may
    need both: it writes them again, or somebody commits the metarange by its id. Scopes and the rules that are taken
-   out one by one (`Off`) are in metadata_scopes.py. *)
+   out one by one (`Off`) are in scopes.py. *)
 EXTENDS Naturals, TLC
 
 CONSTANTS

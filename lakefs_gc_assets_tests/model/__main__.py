@@ -4,8 +4,7 @@ import sys
 import time
 
 from lakefs_gc_assets_tests.model.checking import check
-from lakefs_gc_assets_tests.model.metadata_scopes import METADATA
-from lakefs_gc_assets_tests.model.scopes import COLLECTION, Model, some
+from lakefs_gc_assets_tests.model.scopes import COLLECTION, METADATA, Model, some
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets_tests.documentation.test_pages import names_of_tests
 from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata
 from lakefs_gc_assets_tests.model.checking import check, install, read, text
-from lakefs_gc_assets_tests.model.metadata_scopes import METADATA
-from lakefs_gc_assets_tests.model.scopes import COLLECTION, Model, some
+from lakefs_gc_assets_tests.model.scopes import COLLECTION, METADATA, Model, some
 from lakefs_gc_assets_tests.simulation.bugs import seeded
 
 TEXT = text(COLLECTION)

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine import purge, restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate
-from lakefs_gc_assets.collector.records import across_runs, report
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
@@ -36,7 +36,6 @@ from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import all_accepted
-from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault
 
 
@@ -159,9 +158,6 @@ _UNCHECKED = replaced((passes, "find_live_again", _unchecked_once_begun))
 _REPORTED_FIRST = replaced((run, "sweep_candidates", _report_first))
 _FORGETFUL = replaced((passes, "resume", _forget_earlier_tries), (passes, "require_all_decided", ignored))
 FAULT_BUGS = {
-    "receipts written before a delete that fails": FaultBug(
-        "clean", "delete ", Fault.FAILS, CLEAN_BUGS["receipts written before the delete"]
-    ),
     "a range that cannot be read is skipped": FaultBug(
         "clean", _METADATA, Fault.TRUNCATED, replaced((LiveFiles, "range", _swallowing(LiveFiles.range)))
     ),
@@ -172,7 +168,6 @@ FAULT_BUGS = {
         "clean", "list_level .*/uncommitted/$", Fault.FAILS, replaced(*_AS_FAR_AS_IT_WENT)
     ),
     "report and checkpoint before the deletes": FaultBug("clean", "delete ", Fault.DIES, _REPORTED_FIRST),
-    "checkpoint of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, _REPORTED_FIRST),
     "lock kept on failure": FaultBug("dry", "grace_period", Fault.FAILS, replaced((Lock, "release", _kept_on_failure))),
     "lock kept on failure between steps": FaultBug(
         "dry", "get .*plan.json", Fault.FAILS, replaced((make_step, "end_between_steps", ignored))
@@ -195,9 +190,6 @@ FAULT_BUGS = {
     "a restoration removes copies": FaultBug(
         "restore", "copy_if_absent", Fault.FAILS, replaced((restore, "from_quarantine", _removed_first))
     ),
-    "a purge removes the copy before the object is back": FaultBug(
-        "purge", "copy_if_absent", Fault.FAILS, replaced((restore, "from_quarantine", _removed_first))
-    ),
     "a purge takes every copy of what is live for back": FaultBug(
         "purge", "delete .*/data/", Fault.DIES, replaced((restore, "find_back", _all_back))
     ),
@@ -209,9 +201,6 @@ FAULT_BUGS = {
     ),
     "what a purge that was killed had deleted is not told": FaultBug(
         "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purge, "_settle", ignored))
-    ),
-    "the run after a purge does not know what came back": FaultBug(
-        "purge", "put .*/restored.json", Fault.FAILS, replaced((across_runs, "write_restoration", ignored))
     ),
 }
 """Seeded bugs by name."""

@@ -73,11 +73,10 @@ from lakefs_gc_assets_tests.simulation.bug import (
     without_call,
     without_unnamed,
 )
+from lakefs_gc_assets_tests.simulation.chain_bugs import TESTED_CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.final_runs import Kind
-from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS
-from lakefs_gc_assets_tests.simulation.inner_bugs import INNER_BUGS
+from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS, INNER_BUGS
 from lakefs_gc_assets_tests.simulation.retention_bugs import TESTED_RETENTION_BUGS
-from lakefs_gc_assets_tests.simulation.rules_chain_bugs import TESTED_CHAIN_BUGS
 from lakefs_gc_assets_tests.storage.test_signing import (
     test_a_file_that_was_signed_for_another_run_or_repository_is_refused,
     test_a_file_without_a_signature_is_refused,
@@ -504,12 +503,6 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "run by retention rules built on": TestedBug(
         replaced((planning, "_require_alike", ignored)),
         _FOLLOWING.test_a_run_that_keeps_all_commits_builds_on_none_by_rules,
-    ),
-    "run that kept all commits built on by rules": TestedBug(
-        replaced((planning, "_require_alike", ignored)), _FOLLOWING.test_a_run_that_kept_all_commits_is_no_base
-    ),
-    "by rules: run before with a later cutoff": _guarding(
-        planning, "require_earlier_cutoff", planning._build_on_base_run, _FOLLOWING.test_its_cutoff_was_not_later
     ),
     "by rules: everything listed long ago": TestedBug(
         replaced((planning, "require_recent_full_listing", ignored)),

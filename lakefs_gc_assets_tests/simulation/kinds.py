@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lakefs_gc_assets_tests.simulation import chains, histories, retention_histories, rules_chains
+from lakefs_gc_assets_tests.simulation import histories
+from lakefs_gc_assets_tests.simulation import retention_histories as by_rules
 from lakefs_gc_assets_tests.simulation.bug import Bug
-from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
+from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS, COMMITTED_CHAIN_BUGS, RULES_CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.guard_bugs import HISTORY_BUGS
 from lakefs_gc_assets_tests.simulation.hidden_bugs import AROUND_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
-from lakefs_gc_assets_tests.simulation.rules_chain_bugs import COMMITTED_CHAIN_BUGS, RULES_CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.surroundings import surrounded
 
 
@@ -30,17 +30,19 @@ KINDS: dict[Kind, Histories] = {
         CLEAN_BUGS | HISTORY_BUGS["clean"] | AROUND_BUGS,
     ),
     "optimized": Histories(
-        lambda seed: surrounded(chains.generate(seed), chains.ChainMaker), CHAIN_BUGS | HISTORY_BUGS["optimized"]
+        lambda seed: surrounded(histories.generate_chain(seed), histories.ChainMaker),
+        CHAIN_BUGS | HISTORY_BUGS["optimized"],
     ),
     "retention": Histories(
-        lambda seed: surrounded(retention_histories.generate(seed), retention_histories.RetentionMaker),
+        lambda seed: surrounded(by_rules.generate(seed), by_rules.RetentionMaker),
         RETENTION_BUGS | HISTORY_BUGS["retention"],
     ),
     "unified": Histories(
-        lambda seed: surrounded(rules_chains.generate(seed), rules_chains.RulesChainMaker), RULES_CHAIN_BUGS
+        lambda seed: surrounded(by_rules.generate_chain(seed), by_rules.RulesChainMaker),
+        RULES_CHAIN_BUGS,
     ),
     "committed": Histories(
-        lambda seed: surrounded(rules_chains.generate_committed(seed), rules_chains.CommittedChainMaker),
+        lambda seed: surrounded(by_rules.generate_committed_chain(seed), by_rules.CommittedChainMaker),
         COMMITTED_CHAIN_BUGS,
     ),
 }

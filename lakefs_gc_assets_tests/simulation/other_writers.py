@@ -6,11 +6,11 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.bucket import in_quarantine, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.operations import Operation, branch_at, path_at, registering
 from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository
 from lakefs_gc_assets_tests.simulation.repository import Refused, applied
 from lakefs_gc_assets_tests.simulation.versioning import spelled
 from lakefs_gc_assets_tests.simulation.world import CONTENTS, Job, World
+from lakefs_gc_assets_tests.simulation.writers import Operation, branch_at, path_at, registering
 
 OPERATIONS: dict[str, Operation] = {}
 operation = registering(OPERATIONS)

@@ -102,6 +102,11 @@ class Result:
     too_late: int
     log: list[str] = field(repr=False)
 
+    def totals(self) -> dict[str, int]:
+        """All numbers by name, with those of the collectors' figures."""
+        both = vars(self) | vars(self.figures)
+        return {name: number for name, number in both.items() if isinstance(number, int)}
+
 
 def play(history: History, *, quiet: bool = True) -> Result:
     """Plays a history to its end, then a few more runs in quiet times.

@@ -22,9 +22,8 @@ from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorCloc
 from lakefs_gc_assets_tests.simulation.collecting import Killed, Reached, Run, Watch
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation, refuse_change
-from lakefs_gc_assets_tests.simulation.purging import purge
+from lakefs_gc_assets_tests.simulation.quarantine import purge, put_back
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
-from lakefs_gc_assets_tests.simulation.restoring import put_back
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED, LOCK_EXPIRY, MARK_VALID, Asked

@@ -17,8 +17,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.retention_by_count import Span, keeps_tag, kept_as_told
-from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of
+from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, Span, keeps_tag, kept_as_told, window_of
 from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 
 

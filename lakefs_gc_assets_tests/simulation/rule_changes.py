@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
-from lakefs_gc_assets_tests.simulation.operations import Operation, registering
 from lakefs_gc_assets_tests.simulation.repository import Refused
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, TAGS, Job, World
+from lakefs_gc_assets_tests.simulation.writers import Operation, registering
 
 DAYS = (0, 1, 1, 2, 2, 3, 5)
 

@@ -6,8 +6,8 @@ from functools import cache
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
-from lakefs_gc_assets_tests.simulation.retention_by_count import policy_file
-from lakefs_gc_assets_tests.simulation.setup_options import ALONE, Around
+from lakefs_gc_assets_tests.simulation.other_repository import ALONE, Around
+from lakefs_gc_assets_tests.simulation.retention_oracle import policy_file
 
 LOCK_EXPIRY = 1 * HOUR
 MARK_VALID = 30 * HOUR

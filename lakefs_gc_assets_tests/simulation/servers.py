@@ -31,10 +31,9 @@ from lakefs_gc_assets.lakefs.api.models import (
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.listed_commits import ListedCommits
 from lakefs_gc_assets_tests.simulation.repository import DEFAULT_BRANCH, Repository
 from lakefs_gc_assets_tests.simulation.repository import Branch as BranchState
-from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
+from lakefs_gc_assets_tests.simulation.server_answers import ListedCommits, ServerAnswers
 
 LINK_SECONDS = DAY
 """Seconds during which an issued address may be linked."""

@@ -5,6 +5,9 @@ ones that build on each other and mostly list, and ones that mostly do not list.
 histories of all kinds in turn are played once more, and unneeded metadata is moved and purged after each, while others
 write (`metadata`). Histories of consecutive seeds are spread over all cores. A failing history ends the soak and is
 printed with its seed and, except for `metadata`, with its shortened steps.
+
+With `--faults`, it plays every fault of every call of every kind of run with every recovery instead, and every damage
+of every file that earlier runs left. Another run follows each play days later.
 """
 
 import argparse
@@ -13,12 +16,16 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from multiprocessing.pool import Pool
 
 from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata
+from lakefs_gc_assets_tests.simulation import damaged_files, faults
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
+from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS as RUNS
 from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
@@ -28,43 +35,15 @@ from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shor
 BOUND = 2000
 """Maximum histories played to find a seeded bug."""
 _METADATA = "metadata"
-_BATCH = 50
+_BATCH, _BATCH_OF_FAULTS = 50, 200
 _TOLD_EVERY_SECONDS = 30.0
-Item = TypeVar("Item")
-
-
-@dataclass
-class Sums:
-    """Totals of many histories."""
-
-    histories: int = 0
-    steps: int = 0
-    runs: int = 0
-    kills: int = 0
-    calls: int = 0
-    deleted: int = 0
-    losses: int = 0
-    live: int = 0
-    optimized: int = 0
-    instead: int = 0
-    compared: int = 0
-    late: int = 0
-    by_rules: int = 0
-    defined: int = 0
-    expired: int = 0
-    too_late: int = 0
-    unneeded: int = 0
-
-    def add(self, other: "Sums") -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 @dataclass(frozen=True)
 class Batch:
     """Result of a few histories: totals, the seed of the first one that failed, and its failure."""
 
-    sums: Sums
+    totals: Counter[str]
     failed: int | None = None
     how: str = ""
 
@@ -72,47 +51,27 @@ class Batch:
 def played(kind: Kind, seeds: range) -> Batch:
     """Plays histories until one fails."""
     logging.disable(logging.WARNING)
-    sums = Sums()
+    totals: Counter[str] = Counter()
     for seed in seeds:
         try:
-            result = play(KINDS[kind].generate(seed))
+            totals.update(play(KINDS[kind].generate(seed)).totals())
         except Violation as violation:
-            return Batch(sums, seed, str(violation))
-        figures = result.figures
-        sums.add(
-            Sums(
-                histories=1,
-                steps=result.steps,
-                runs=figures.runs,
-                kills=figures.kills,
-                calls=figures.calls,
-                deleted=result.deleted,
-                losses=result.losses,
-                live=result.live,
-                optimized=figures.optimized,
-                instead=figures.instead,
-                compared=result.compared,
-                late=result.late,
-                by_rules=figures.by_rules,
-                defined=result.defined,
-                expired=result.expired,
-                too_late=result.too_late,
-            )
-        )
-    return Batch(sums)
+            return Batch(totals, seed, str(violation))
+        totals["histories"] += 1
+    return Batch(totals)
 
 
 def moved(seeds: range) -> Batch:
     """Plays histories of each kind in turn, then moves and purges their unneeded metadata, until one fails."""
     logging.disable(logging.WARNING)
-    sums, kinds = Sums(), tuple(KINDS)
+    totals, kinds = Counter[str](), tuple(KINDS)
     for seed in seeds:
         try:
             unneeded = test_unneeded_metadata.play(kinds[seed % len(kinds)], seed)
         except AssertionError as error:
-            return Batch(sums, seed, str(error))
-        sums.add(Sums(histories=1, unneeded=unneeded))
-    return Batch(sums)
+            return Batch(totals, seed, str(error))
+        totals.update(histories=1, unneeded=unneeded)
+    return Batch(totals)
 
 
 def found(kind: Kind, name: str, seeds: Iterable[int]) -> int | None:
@@ -129,6 +88,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--kind", choices=(*KINDS, _METADATA, "all"), default="all")
+    parser.add_argument("--faults", choices=(*RUNS, "all"), help="break every call of a kind of run instead")
     parser.add_argument("--no-bugs", action="store_true", help="play histories only")
     asked = parser.parse_args()
     kinds = tuple(kind for kind in KINDS if asked.kind in (kind, "all"))
@@ -137,6 +97,8 @@ def main() -> int:
         for start in range(asked.seed, asked.seed + asked.histories, _BATCH)
     ]
     with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
+        if asked.faults:
+            return _break(pool, RUNS if asked.faults == "all" else (asked.faults,))
         for kind in kinds:
             if not _soaked(kind, pool.imap_unordered(partial(played, kind), batches)):
                 return 1
@@ -150,47 +112,78 @@ def main() -> int:
         return 0 if _bugs(zip(names, pool.starmap(found, wanted, 1), strict=True)) else 1
 
 
+def broken(chosen: tuple[faults.Play | damaged_files.Damaged, ...]) -> list[str]:
+    """Messages of the plays of runs that fail."""
+    logging.disable(logging.WARNING)
+    found = []
+    with remembering():
+        for each in chosen:
+            try:
+                if isinstance(each, faults.Play):
+                    faults.play(each)
+                else:
+                    damaged_files.play(each)
+            except Violation as violation:
+                found.append(f"{each}: {violation}")
+    return found
+
+
+def _break(pool: Pool, kinds: Iterable[str]) -> int:
+    for kind in kinds:
+        began = time.monotonic()
+        chosen = [*faults.plays(kind), *damaged_files.damages(kind)]
+        parts = [tuple(chosen[start : start + _BATCH_OF_FAULTS]) for start in range(0, len(chosen), _BATCH_OF_FAULTS)]
+        for found in pool.imap_unordered(broken, parts):
+            if found:
+                print("\n".join(found), flush=True)
+                return 1
+        seconds = time.monotonic() - began
+        print(f"{kind}: {len(faults.whole(kind).calls)} calls, {len(chosen):,} faults in {seconds:,.0f} s", flush=True)
+    return 0
+
+
 def _soaked(kind: Kind, batches: Iterator[Batch]) -> bool:
-    sums, began = Sums(), time.monotonic()
+    totals, began = Counter[str](), time.monotonic()
     reported_at = began
     for batch in batches:
-        sums.add(batch.sums)
+        totals.update(batch.totals)
         if batch.failed is not None:
             print(f"{kind} history {batch.failed} failed: {batch.how}; shortening it", flush=True)
             print(reported(shortened(KINDS[kind].generate(batch.failed))), flush=True)
             return False
         if time.monotonic() - reported_at >= _TOLD_EVERY_SECONDS:
             reported_at = time.monotonic()
-            print(f"{kind}: so far {_line(sums, reported_at - began)}", flush=True)
-    print(f"{kind}: {_line(sums, time.monotonic() - began)}", flush=True)
+            print(f"{kind}: so far {_line(totals, reported_at - began)}", flush=True)
+    print(f"{kind}: {_line(totals, time.monotonic() - began)}", flush=True)
     return True
 
 
 def _moved(batches: Iterator[Batch]) -> bool:
-    sums, began = Sums(), time.monotonic()
+    totals, began = Counter[str](), time.monotonic()
     for batch in batches:
-        sums.add(batch.sums)
+        totals.update(batch.totals)
         if batch.failed is not None:
             print(f"{_METADATA} history {batch.failed} failed: {batch.how}", flush=True)
             return False
+    seconds = time.monotonic() - began
     print(
-        f"{_METADATA}: {sums.histories:,} histories in {time.monotonic() - began:,.0f} s, {sums.unneeded:,} unneeded "
-        "files of metadata moved, put back or purged; no needed one was lost",
+        f"{_METADATA}: {totals['histories']:,} histories in {seconds:,.0f} s, {totals['unneeded']:,} unneeded files of "
+        "metadata moved, put back or purged; no needed one was lost",
         flush=True,
     )
     return True
 
 
-def _line(sums: Sums, seconds: float) -> str:
-    return (
-        f"{sums.histories:,} histories with {sums.steps:,} steps in {seconds:,.0f} s "
-        f"({sums.histories / seconds:.1f} a second): {sums.runs:,} runs, {sums.kills:,} killed, {sums.calls:,} calls, "
-        f"{sums.optimized:,} optimized to their end and {sums.instead:,} clean instead, {sums.compared:,} marks as a "
-        f"clean run's but for late arrivals, {sums.late:,} of which clean runs found, {sums.by_rules:,} by retention "
-        f"rules to their end, {sums.defined:,} marks by rules as defined, {sums.deleted:,} objects deleted, "
-        f"{sums.expired:,} of which commits had held, {sums.live:,} live at the end; lost: {sums.losses:,} staged "
-        f"again and {sums.too_late:,} expired ones brought back into use after the last recheck, no others"
+def _line(totals: Counter[str], seconds: float) -> str:
+    words = (
+        "{histories:,} histories with {steps:,} steps in {seconds:,.0f} s ({rate:.1f} a second): {runs:,} runs, "
+        "{kills:,} killed, {calls:,} calls, {optimized:,} optimized to their end and {instead:,} clean instead, "
+        "{compared:,} marks as a clean run's but for late arrivals, {late:,} of which clean runs found, {by_rules:,} "
+        "by retention rules to their end, {defined:,} marks by rules as defined, {deleted:,} objects deleted, "
+        "{expired:,} of which commits had held, {live:,} live at the end; lost: {losses:,} staged again and "
+        "{too_late:,} expired ones brought back into use after the last recheck, no others"
     )
+    return words.format(**totals, seconds=seconds, rate=totals["histories"] / seconds)
 
 
 def _bugs(seeds: Iterable[tuple[str, int | None]]) -> bool:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import Maker
+from lakefs_gc_assets_tests.simulation.other_repository import Around, Repositories
 from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MOVE, History, Step
-from lakefs_gc_assets_tests.simulation.retention_by_count import POLICIES
-from lakefs_gc_assets_tests.simulation.setup_options import Around, Repositories
+from lakefs_gc_assets_tests.simulation.retention_oracle import POLICIES
 
 SHARE = 0.4
 """Share of histories with surroundings."""

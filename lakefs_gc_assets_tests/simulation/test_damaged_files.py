@@ -1,6 +1,6 @@
 """One file of earlier runs is damaged before a run: nothing is lost, and the work is done in the end.
 
-`make test` damages some files of each kind of run, others every time. `make test-slow` damages each kind of file once,
+`make test` damages a file of each kind of run, another one every time. `make test-slow` damages each kind of file once,
 with alternating damage, and some files within histories. `make soak` plays every damage of every file.
 """
 
@@ -23,8 +23,6 @@ EVERY = {"approved": 2, "dry": 3, "optimized": 2, "purge": 3, "quarantine": 3}
 """Step of the sample by kind of run; for other kinds every kind of file is damaged."""
 PLAYED = 2
 """Number of histories played of each kind."""
-SOME = 2
-"""Number of plays of each kind of run in a quick test."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,7 +53,7 @@ def each_class_once(kind: str) -> list[Damaged]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_files_are_damaged(kind: str) -> None:
-    require_all_pass(random.Random(draw_seed()).sample([*damages(kind)], SOME))
+    require_all_pass([random.Random(draw_seed()).choice([*damages(kind)])])
 
 
 @pytest.mark.slow

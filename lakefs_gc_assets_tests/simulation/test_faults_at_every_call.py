@@ -1,20 +1,20 @@
 """One call of a whole run goes wrong, each call in turn.
 
-`make test` breaks some calls of each kind of run, others every time. `make test-slow` breaks each twelfth or
-twenty-fourth call, others every time, and alternates faults and recoveries. `make soak` plays every fault of every
-call, with every recovery.
+`make test` breaks some calls of each kind of run, others every time; another run follows days later. `make test-slow`
+breaks each twelfth or twenty-fourth call, others every time, and alternates faults and recoveries. `make soak` plays
+every fault of every call, with every recovery.
 """
 
 import logging
 import random
 import re
 from collections.abc import Iterator, Sequence
-from itertools import cycle, takewhile
+from itertools import takewhile
 
 import pytest
 
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
-from lakefs_gc_assets_tests.simulation.failing_calls import Fault, distinct
+from lakefs_gc_assets_tests.simulation.failing_calls import distinct
 from lakefs_gc_assets_tests.simulation.fault_bugs import FAULT_BUGS
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
 from lakefs_gc_assets_tests.simulation.faults import Play, Recovery, play, plays, whole
@@ -55,18 +55,18 @@ def each_call_once(kind: str) -> list[Play]:
     return chosen
 
 
-def require_all_pass(chosen: Sequence[Play]) -> None:
+def require_all_pass(chosen: Sequence[Play], *, follow: bool = False) -> None:
     for each in chosen:
         try:
-            play(each, follow=False)
+            play(each, follow=follow)
         except Violation as violation:
             pytest.fail(f"{each}: {violation}; play it again with {SEED_VARIABLE}={draw_seed()}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_some_calls_go_wrong(kind: str) -> None:
+def test_some_calls_go_wrong_and_another_run_days_later_finds_nothing_amiss(kind: str) -> None:
     drawn = random.Random(draw_seed())
-    require_all_pass(drawn.sample([*plays(kind)], SOME))
+    require_all_pass(drawn.sample([*plays(kind)], SOME), follow=True)
 
 
 @pytest.mark.slow
@@ -99,13 +99,6 @@ def test_a_purge_brings_back_some_and_deletes_others() -> None:
     calls = whole("purge").calls
     for reported in ("copy_if_absent ", "put .*/receipts/restored-", "put .*/receipts/purged-", "put .*/restored.json"):
         assert sum(re.match(reported, call) is not None for call in calls) > 1, reported
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_run_days_later_finds_nothing_amiss(kind: str) -> None:
-    faults = cycle((Fault.DIES, Fault.FAILS))
-    for number in range(1, len(whole(kind).calls), len(whole(kind).calls) // 3):
-        play(Play(kind, next(faults), number, Recovery.RESUMED))
 
 
 @pytest.mark.parametrize("name", FAULT_BUGS)

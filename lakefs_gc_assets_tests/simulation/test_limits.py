@@ -18,12 +18,12 @@ from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
+from lakefs_gc_assets_tests.simulation.other_repository import Around
 from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, deterministic, play
 from lakefs_gc_assets_tests.simulation.repository import Repository
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED
 from lakefs_gc_assets_tests.simulation.scenes import OPERATIONS, Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi, Server, Servers
-from lakefs_gc_assets_tests.simulation.setup_options import Around
 from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import Setup, World
 

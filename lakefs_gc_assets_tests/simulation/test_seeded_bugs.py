@@ -1,4 +1,5 @@
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -8,7 +9,7 @@ from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.guard_bugs import TESTED_BUGS
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.playing import Result, play
 
 FOUND_BY: dict[Kind, dict[str, int]] = {
     "clean": {
@@ -155,10 +156,37 @@ def test_the_bug_is_noticed(kind: Kind, name: str, seed: int) -> None:
     assert type(caught.value) is Violation, "a crash, or garbage that stays, is not what is wrong"
 
 
+@cache
+def played(kind: Kind, seed: int) -> Result:
+    """Plays a history without a bug."""
+    return play(KINDS[kind].generate(seed))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "seed"), sorted({(kind, seed) for kind, _, seed in FOUND}))
 def test_without_a_bug_the_same_history_passes(kind: Kind, seed: int) -> None:
-    play(KINDS[kind].generate(seed))
+    played(kind, seed)
+
+
+MINIMUMS: dict[Kind, dict[str, int]] = {
+    "clean": {"deleted": 120, "live": 220, "kills": 1, "sweeps": 70},
+    "optimized": {"deleted": 75, "live": 170, "compared": 24, "instead": 9, "optimized": 26, "long chains": 3},
+    "retention": {"deleted": 70, "live": 100, "defined": 78, "expired": 33, "by_rules": 45, "kills": 1},
+    "unified": {"deleted": 53, "compared": 13, "went": 16, "expired": 30, "instead": 12, "long chains": 1},
+    "committed": {"deleted": 19, "defined": 24, "expired": 7, "by_rules": 13, "long chains": 0},
+}
+"""Totals that the histories of a kind must exceed: without them the histories would show nothing."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MINIMUMS)
+def test_much_happens_in_these_histories(kind: Kind) -> None:
+    totals: Counter[str] = Counter()
+    for seed in {*FOUND_BY[kind].values()}:
+        result = played(kind, seed)
+        totals.update(result.totals())
+        totals["long chains"] += result.figures.longest_chain >= 3
+    assert not {name: totals[name] for name, minimum in MINIMUMS[kind].items() if totals[name] <= minimum}
 
 
 @pytest.fixture(scope="module")

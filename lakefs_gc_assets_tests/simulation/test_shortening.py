@@ -7,17 +7,14 @@ from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shor
 NAME = "receipts written before the delete"
 
 
-def test_few_steps_are_left_and_fail_alike() -> None:
+def test_few_steps_are_left_and_fail_alike_which_the_report_names() -> None:
     bug = CLEAN_BUGS[NAME]
     history = generate(0)
     fewer = shortened(history, bug)
     assert len(fewer.steps) < len(history.steps) / 4
     assert "which was not deleted" in str(failure(fewer, bug))
     assert [step for step in history.steps if step in fewer.steps][: len(fewer.steps)] == list(fewer.steps)
-
-
-def test_what_is_reported_names_seed_steps_and_end() -> None:
-    text = reported(shortened(generate(0), CLEAN_BUGS[NAME]), CLEAN_BUGS[NAME])
+    text = reported(fewer, bug)
     assert text.startswith("seed 0, ")
     assert "=> run " in text
 

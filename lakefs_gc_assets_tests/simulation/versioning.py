@@ -9,10 +9,10 @@ from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.operations import Operation, branch_at, commit_id_at, registering
 from lakefs_gc_assets_tests.simulation.oracle import Committing
 from lakefs_gc_assets_tests.simulation.repository import Branch, Refused, applied, merged
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, TAGS, Job, World
+from lakefs_gc_assets_tests.simulation.writers import Operation, branch_at, commit_id_at, registering
 
 COMMIT_SECONDS = 9 * MINUTE
 """A commit without hooks ends, well or badly, within this time after sealing."""

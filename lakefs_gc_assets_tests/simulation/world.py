@@ -12,7 +12,7 @@ from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle
-from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository, listed
+from lakefs_gc_assets_tests.simulation.other_repository import ALONE, Around, OtherRepository, listed
 from lakefs_gc_assets_tests.simulation.repository import Refused, Repository
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import (
@@ -23,7 +23,6 @@ from lakefs_gc_assets_tests.simulation.servers import (
     Servers,
     action_file,
 )
-from lakefs_gc_assets_tests.simulation.setup_options import ALONE, Around
 
 Rules = Literal["oss", "seed"]
 """Copies are full ("oss"), or by reference and remembered within one staging area ("seed")."""

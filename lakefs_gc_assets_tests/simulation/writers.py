@@ -1,4 +1,7 @@
-"""Operations of users and their clients on objects, each a job of one or more steps."""
+"""Operations of users and their clients on objects, each a job of one or more steps.
+
+All operations of a history choose their targets as these do.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,16 +10,48 @@ from dataclasses import replace
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.operations import (
-    Operation,
-    branch_at,
-    path_at,
-    registering,
-    server_at,
-    some_path,
-)
 from lakefs_gc_assets_tests.simulation.repository import Branch, Refused
+from lakefs_gc_assets_tests.simulation.servers import Server
 from lakefs_gc_assets_tests.simulation.world import CONTENTS, PATHS, Job, World
+
+Operation = Callable[..., Job]
+
+
+def registering(operations: dict[str, Operation]) -> Callable[[Operation], Operation]:
+    """Returns a decorator that registers operations under the names of their functions."""
+
+    def register(function: Operation) -> Operation:
+        operations[function.__name__] = function
+        return function
+
+    return register
+
+
+def branch_at(world: World, number: int) -> Branch:
+    names = sorted(name for name in world.repository.branches)
+    return world.repository.branches[names[number % len(names)]]
+
+
+def path_at(number: int) -> str:
+    return PATHS[number % len(PATHS)]
+
+
+def server_at(world: World, number: int) -> Server:
+    return world.servers.servers[number % len(world.servers.servers)]
+
+
+def commit_id_at(world: World, number: int) -> str:
+    return sorted(world.repository.commits)[number % len(world.repository.commits)]
+
+
+def some_path(world: World, branch: Branch, number: int) -> tuple[str, Entry]:
+    """A path that the branch shows, with its entry."""
+    visible = world.repository.visible(branch)
+    if not visible:
+        raise Refused("nothing there")
+    path = sorted(visible)[number % len(visible)]
+    return path, visible[path]
+
 
 STAGING_SECONDS = 55 * MINUTE
 """An object that was uploaded through a server is staged within this time."""
