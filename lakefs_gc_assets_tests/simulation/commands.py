@@ -7,7 +7,6 @@ from typing import cast
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeFate, purge_by
-from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock
@@ -16,16 +15,15 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.simulation.bucket import BucketView, address_of, is_back
-from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.bucket import address_of, is_back
+from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Killed, Run, Watch, WatchedRepository, open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.quarantine import Command
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
-from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
-_CALL_SECONDS = 0.05
 _LOOK_SECONDS = 20 * MINUTE
 """Duration of a purge's first look, longer than its result stays valid."""
 
@@ -110,21 +108,13 @@ class _PausedCheck(LiveCheck[ArrowRows]):
         super().look_again(copies)
 
 
-class _Command:
-    """A process that holds the lock for a command other than collection."""
+class _Command(Command):
+    """A process of a command, whose calls can go wrong."""
 
     def __init__(self, scene: Scene, faults: Faults, removed: Callable[[str, bool], None]) -> None:
-        """Prepares the process in a scene.
-
-        Args:
-            removed: receives each key that is about to be deleted.
-        """
-        self.scene, self.faults, self.world = scene, faults, scene.world
-        self.recheck = Recheck(self.world.time)
-        self.machine = MachineClock(self.world.time, 0.0)
+        super().__init__(scene.world, 1, removed, page=8)
+        self.scene, self.faults = scene, faults
         self.world.background.clear()
-        self.view = BucketView(self.world.bucket, self._point, removed, self._written, page=8, delete_limit=2)
-        self.api = CollectorsApi(self.world.servers, self._point, self.recheck.begins, self.machine, 1)
 
     def ended(self, options: CollectionSettings, work: Callable[[WatchedRepository], bool]) -> Ended:
         """Runs `work`, which returns True if all went well."""
@@ -140,19 +130,10 @@ class _Command:
 
     def run(self, plan: Plan, options: CollectionSettings) -> Run:
         """The run whose settings define liveness, for the watchers."""
-        oracle, clock = self.world.oracle, CollectorClock(self.machine, self.world.pass_time)
+        oracle = self.world.oracle
         watch = Watch(oracle.listing, oracle.marked, self.recheck.opens, self.recheck.ends, self.scene.exactness)
-        return Run(
-            self.api_of_command(),
-            self.world.bucket.opened(self.view),
-            options,
-            clock,
-            plan.run_id,
-            plan.owner,
-            watch,
-            self.world.log.append,
-            [],
-        )
+        noted = watch, self.world.log.append
+        return Run(self.api_of_command(), self.store, options, self.clock, plan.run_id, plan.owner, *noted, [])
 
     def api_of_command(self) -> LakeFSApi:
         """The server, as the command sees it."""
@@ -160,16 +141,4 @@ class _Command:
 
     def _opened(self, options: CollectionSettings) -> WatchedRepository:
         store = self.world.bucket.opened(FailingStore(self.view, self.faults, self.scene.denied.add))
-        clock = CollectorClock(self.machine, self.world.pass_time)
-        return open_repository(self.api_of_command(), store, options, clock)
-
-    def _point(self, call: str) -> bool:
-        self.world.tick(_CALL_SECONDS)
-        self.recheck.asked_at = self.world.time.now
-        return False
-
-    def _written(self, key: str, data: bytes) -> None:
-        for run_id in self.world.oracle.runs:
-            if key.startswith(run_folder.receipts(run_id)):
-                self.world.oracle.receipts(run_id, data)
-                return
+        return open_repository(self.api_of_command(), store, options, self.clock)

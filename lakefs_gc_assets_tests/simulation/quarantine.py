@@ -25,19 +25,23 @@ _CALL_SECONDS = 0.05
 _QUARANTINE_DAYS = 1.0
 
 
-class _Command:
-    """The process of a command."""
+class Command:
+    """The process of a command other than collection."""
 
-    def __init__(self, world: World, seen_servers: int, removed: Callable[[str, bool], None]) -> None:
-        self.world, self.machine, self.recheck = (
-            world,
-            MachineClock(world.time, world.collector_skew),
-            Recheck(world.time),
-        )
+    def __init__(
+        self, world: World, seen_servers: int, removed: Callable[[str, bool], None], *, page: int = 1000
+    ) -> None:
+        """Prepares the process.
+
+        Args:
+            removed: receives each key that is about to be deleted.
+        """
+        self.world, self.recheck = world, Recheck(world.time)
+        self.machine = MachineClock(world.time, world.collector_skew)
         self.clock = CollectorClock(self.machine, world.pass_time)
         limit = world.setup.delete_limit
-        view = BucketView(world.bucket, self.point, removed, self._written, page=1000, delete_limit=limit)
-        self.store = world.bucket.opened(view)
+        self.view = BucketView(world.bucket, self.point, removed, self._written, page=page, delete_limit=limit)
+        self.store = world.bucket.opened(self.view)
         self.api = CollectorsApi(world.servers, self.point, self.recheck.begins, self.machine, seen_servers)
 
     def point(self, call: str) -> bool:
@@ -49,6 +53,7 @@ class _Command:
         for run_id in self.world.oracle.runs:
             if key.startswith(run_folder.receipts(run_id)):
                 self.world.oracle.receipts(run_id, data)
+                return
 
 
 def put_back(world: World, run_id: str, options: CollectionSettings) -> int:
@@ -58,7 +63,7 @@ def put_back(world: World, run_id: str, options: CollectionSettings) -> int:
         if address_of(key) is not None:
             raise Violation(f"{key} is removed by a restoration, and a deletion may yet be done")
 
-    command = _Command(world, 1, removed)
+    command = Command(world, 1, removed)
     repository = open_repository(command.api, command.store, options, command.clock)
     came_back, there = 0, {address for moved_by, address in in_quarantine(world.bucket) if moved_by == run_id}
     try:
@@ -81,7 +86,7 @@ def purge(
         if moved is not None and not is_back(world.bucket, key):
             world.oracle.deletion(*moved, command.recheck)
 
-    command = _Command(world, world.setup.seen_servers, removed)
+    command = Command(world, world.setup.seen_servers, removed)
     api, store, clock, recheck = command.api, command.store, command.clock, command.recheck
     others: list[Reached] = []
     if world.other is not None and world.other.around.also_live:
