@@ -566,7 +566,7 @@ _OF_METADATA = "test_each_rule_is_missed_when_it_is_taken_out"
 _METADATA_MUTANTS: Mapping[str, Mutant] = {
     "age": Mutant("moves", "CommitsAreWhole", "", "test_age_is_a_week_or_the_minimum_age_if_that_is_longer"),
     "second survey": Mutant("moves", "WhatWasCommittedStays", "no second survey", _OF_METADATA),
-    "copy": Mutant("moves", "NoneIsGoneForGood", "", "test_histories_notice_what_is_missing"),
+    "copy": Mutant("moves", "NoneIsGoneForGood", "", "test_files_are_moved_with_receipts_and_all_put_back"),
     "look": Mutant("moves", "CommitsAreWhole", "no look before the deletion", _OF_METADATA),
     "wait": Mutant("moves", "CommitsAreWhole", "no waits", _OF_METADATA),
     "third survey": Mutant("moves", "CommitsAreWhole", "no third survey", _OF_METADATA),

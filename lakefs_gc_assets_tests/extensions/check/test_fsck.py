@@ -239,12 +239,7 @@ def _range(made: RetainedRepository, commit: str) -> str:
     return ranges.read_metarange(store_of(made).get(key), key)[0].id
 
 
-BROKEN = {
-    "missing": None,
-    "truncated": lambda content: content[:-9],
-    "garbled": lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:],
-    "empty": lambda content: b"",
-}
+BROKEN = {"missing": None, "garbled": lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:]}
 
 
 class TestMetadata:

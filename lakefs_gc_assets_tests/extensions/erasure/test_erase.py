@@ -1,11 +1,14 @@
 """Erasing the objects at paths, from listing to certificate, against the truth of the embedded server."""
 
 import json
+import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -15,32 +18,174 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.quarantine.purge import Purged, PurgeFate
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.collector.survey import HolderKind
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LakeFSError
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.running import AskedRun, decided_here
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LakeFSError
 from lakefs_gc_assets.extensions.erasure import certificate
 from lakefs_gc_assets.extensions.erasure import erase_command as command
 from lakefs_gc_assets.extensions.erasure import find as finding
 from lakefs_gc_assets.extensions.erasure.find import Selection
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import keys_below
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
-from lakefs_gc_assets_tests.extensions.erasure.made import Erasing, erasing, made
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
-
-__all__ = ["made"]
+from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, RetainedRepository
 
 PATH = "lakefs://repo/person/a"
+
+
+def write_key(folder: Path, name: str) -> Path:
+    """Writes a new key and, beside it, its public key with the suffix `.pub`."""
+    file = folder / f"{name}.pem"
+    for each, data in zip((file, file.with_suffix(".pub")), certificate.new_key(), strict=True):
+        each.write_bytes(data)
+    return file
+
+
+@dataclass
+class Erasing(RetainedRepository):
+    """The repository `repo`. Objects put into it are 50 days old, so that no run keeps them for their age."""
+
+    before_run: list[Any] = field(default_factory=list)
+
+    @property
+    def store(self) -> LocalStore:
+        return LocalStore(self.server.objects_folder / "repo")
+
+    @property
+    def data(self) -> set[str]:
+        """The truth: addresses of all existing objects, except one that always stays."""
+        return {*keys_below(self.store, "data/")} - {self.addresses["anchor"]}
+
+    def put(self, version: str, path: str = "file", branch: str = "main") -> None:
+        with self.server.clock.at(datetime.now(UTC) - timedelta(days=50)):
+            super().put(version, path, branch)
+
+    def remove(self, path: str, branch: str = "main") -> None:
+        clients.sdk(self.server).objects_api.delete_object("repo", branch, path)
+
+    def link(self, version: str, path: str, name: str = "repo") -> None:
+        """Stages an existing address at another path."""
+        address = f"{self.server.core.blockstore.scheme}repo/{self.addresses[version]}"
+        body = clients.models.ObjectStageCreation(
+            physical_address=address, checksum="0", size_bytes=len(version), mtime=1
+        )
+        clients.sdk(self.server).internal_api.stage_object(name, "main", path, body)
+
+    def collect(self, **settings: Any) -> str:
+        """Makes a deleting run of the flow unified with all permissions; returns its id."""
+        loaded = loaded_configuration(self.folder / "lakefs-gc.yaml", None)
+        return self._run(decided_here(loaded, sweep=True, **settings))
+
+    def _run(self, loaded: Loaded) -> str:
+        return ArrowRuns(loaded).collect(Flow.UNIFIED).run_id
+
+    def _execute(
+        self, loaded: Loaded, asked: AskedRun, note: Any, clock: Clock, home: Any
+    ) -> tuple[str, CollectionError | None]:
+        assert asked == AskedRun(True, Flow.UNIFIED)
+        for change in self.before_run:
+            change()
+        try:
+            return self._run(decided_here(loaded, sweep=True)), None
+        except CollectionError as error:
+            return "", error
+
+    def call_command(self, *arguments: str, file: str = "lakefs-gc.yaml") -> Result:
+        """Calls a command in this process; the run of an erasure works on plain tables."""
+        with ExitStack() as stack:
+            for target, name, new in (
+                (command, "execute", self._execute),
+                (command, "instance", lambda: nullcontext(None)),
+                (Collector, "engine", lambda collector, settings: LocalEngine()),
+            ):
+                stack.enter_context(mock.patch.object(target, name, new))
+            stack.enter_context(mock.patch("lakefs_gc_assets.cli.common.start_as_configured"))
+            name, *others = arguments
+            return CliRunner().invoke(main, [name, "--config", str(self.folder / file), *others])
+
+    def shown(self, *paths: str, status: Status = Status.WELL) -> dict[str, Any]:
+        """The command's listing, as JSON."""
+        result = self.call_command("erase", "--quiet", "--json", *paths)
+        assert result.exit_code == status, result.output
+        answer: dict[str, Any] = json.loads(result.stdout)
+        return answer
+
+    def erase(self, *paths: str, digest: str = "") -> Result:
+        """Approves the listed objects, or a digest, and erases them."""
+        approved = digest or self.shown(*paths)["digest"]
+        options = ("--approve", approved, "--key", str(self.folder / "own.pem"))
+        return self.call_command("erase", "--quiet", *options, "--certificate", str(self.certificate), *paths)
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "certificate.json"
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The certificate's content."""
+        content: dict[str, Any] = json.loads(self.certificate.read_bytes())["content"]
+        return content
+
+    def verify(self, key: str = "own.pub") -> Result:
+        return self.call_command("verify", "--key", str(self.folder / key), str(self.certificate))
+
+    def holders_in(self, shown: dict[str, Any]) -> dict[str, set[str]]:
+        """Holders of each listed address, by the name of its version."""
+        names = {address: version for version, address in self.addresses.items()}
+        return {
+            names[each["address"]]: {
+                f"{holder['by']} {holder['name']} {holder['path']}".replace("  ", " ")
+                for holder in each["holders"]
+                if holder["by"] != "commit"
+            }
+            | ({"commits"} if any(holder["by"] == "commit" for holder in each["holders"]) else set())
+            for each in shown["addresses"]
+        }
+
+
+@contextmanager
+def erasing(folder: Path, **collection: Any) -> Iterator[Erasing]:
+    """A repository whose commits expire after a week on every branch, with one object that its head holds; two keys."""
+    with EmbeddedServer(folder / "server", routes=ROUTES) as server:
+        made = Erasing(server, folder)
+        with server.clock.at(datetime.now(UTC) - timedelta(days=61)):
+            clients.repository(server)
+        made.put("anchor", "anchor")
+        made.commit("zeroth", 45)
+        made.rules(7)
+        settings = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0, **collection}
+        made.configuration(**settings)
+        for name in ("own", "other"):
+            write_key(folder, name)
+        with mock.patch.dict(os.environ, {SECRET_VARIABLE: server.secret_access_key}):
+            yield made
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Erasing]:
+    with erasing(tmp_path) as repository:
+        yield repository
 
 
 def is_range_with(data: bytes, key: str, address: str) -> bool:
@@ -148,23 +293,20 @@ class TestHeld:
             (left,) = (each for each in made.content["addresses"] if not each["is_gone"])
             assert (left["address"], left["how"]) == (made.addresses[version], "it is held, and was not touched")
 
-    def test_by_another_path(self, erasable: Erasing) -> None:
+    def test_by_branch_tag_staged_entry_and_range_that_no_commit_names(self, erasable: Erasing) -> None:
+        (name,) = (
+            key
+            for key in keys_below(erasable.store, METADATA_PREFIX)
+            if is_range_with(erasable.store.get(key), key, erasable.addresses["old"])
+        )
+        erasable.store.put(f"{METADATA_PREFIX}{'f' * 64}", erasable.store.get(name))
         erasable.link("old", "person/b")
         erasable.commit("linked", 2)
-        self.stays(erasable, "branch main person/b")
-
-    def test_by_a_tag(self, erasable: Erasing) -> None:
         erasable.call("POST", "/tags", {"id": "v1", "ref": erasable.commits["first"]})
-        self.stays(erasable, "tag v1 person/a")
-        assert any("lakectl tag delete" in remedy for remedy in erasable.shown(PATH)["remedies"])
-
-    def test_by_another_branch(self, erasable: Erasing) -> None:
-        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
-        self.stays(erasable, "branch dev person/a", version="new")
-
-    def test_by_a_staged_entry_at_another_path(self, erasable: Erasing) -> None:
         erasable.link("old", "elsewhere")
-        self.stays(erasable, "staged on branch main elsewhere")
+        range_ = f"range {'f' * 64} person/a"
+        self.stays(erasable, "branch main person/b", "tag v1 person/a", "staged on branch main elsewhere", range_)
+        assert any("lakectl tag delete" in remedy for remedy in erasable.shown(PATH)["remedies"])
 
     def test_by_what_is_staged_at_the_path_alone(self, made: Erasing) -> None:
         made.put("old", "person/a")
@@ -208,15 +350,6 @@ class TestHeld:
             made.configuration(wait_before_dump_seconds=0, wait_before_recheck_seconds=0)
             assert made.erase(PATH).exit_code == Status.WELL
             assert made.addresses["old"] not in made.data
-
-    def test_by_a_range_that_no_commit_names(self, erasable: Erasing) -> None:
-        (name,) = (
-            key
-            for key in keys_below(erasable.store, METADATA_PREFIX)
-            if is_range_with(erasable.store.get(key), key, erasable.addresses["old"])
-        )
-        erasable.store.put(f"{METADATA_PREFIX}{'f' * 64}", erasable.store.get(name))
-        self.stays(erasable, f"range {'f' * 64} person/a")
 
     def test_by_uncommitted_data_that_no_branch_shows(self, erasable: Erasing) -> None:
         erasable.link("old", "elsewhere")
@@ -515,20 +648,16 @@ def test_a_whole_list_by_globs(erasable: Erasing) -> None:
     assert found == {"old", "new", "older garbage", "bystander"}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_list_in_unicode_is_read(made: Erasing, encoding: str) -> None:
+def test_list_is_read_in_unicode_and_refused_in_another_encoding(made: Erasing) -> None:
     file = made.folder / "list"
-    file.write_bytes("lakefs://repo/ä\r\n".encode(encoding))
-    result = made.call_command("erase", "--quiet", "--json", "--from", str(file))
-    assert json.loads(result.stdout)["asked"] == ["lakefs://repo/ä"]
-
-
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le"])
-def test_list_in_another_encoding_is_refused(made: Erasing, encoding: str) -> None:
-    file = made.folder / "list"
-    file.write_bytes("lakefs://repo/äöü".encode(encoding))
-    result = made.call_command("erase", "--quiet", "--from", str(file))
-    assert result.exit_code == Status.CONFIGURATION and "store it in UTF-8" in result.stderr
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        file.write_bytes("lakefs://repo/ä\r\n".encode(encoding))
+        result = made.call_command("erase", "--quiet", "--json", "--from", str(file))
+        assert json.loads(result.stdout)["asked"] == ["lakefs://repo/ä"], encoding
+    for encoding in ("latin-1", "utf-16-le"):
+        file.write_bytes("lakefs://repo/äöü".encode(encoding))
+        result = made.call_command("erase", "--quiet", "--from", str(file))
+        assert result.exit_code == Status.CONFIGURATION and "store it in UTF-8" in result.stderr, encoding
 
 
 @pytest.mark.parametrize(
@@ -659,11 +788,7 @@ class TestSameContent:
             "hint: 2 further entries with such a checksum and size"
         ]
 
-    def test_staged_copy(self, erasable: Erasing) -> None:
-        address = self.copied(erasable, "staged")
-        assert self.hints(erasable) == [("repo", "staged", address)]
-
-    def test_copy_of_what_is_staged_at_the_path(self, made: Erasing) -> None:
+    def test_staged_copy_of_what_is_staged_at_the_path(self, made: Erasing) -> None:
         made.put("old", "person/a")
         address = self.copied(made, "copy")
         assert self.hints(made) == [("repo", "copy", address)]
@@ -723,26 +848,26 @@ class TestCertificate:
         result = certified.verify("other.pub")
         assert result.exit_code == Status.FAILED and "not signed by this key" in result.stderr
 
-    @pytest.mark.parametrize("name", ["addresses", "limits", "merkle_root", "issued_at"])
-    def test_altered(self, certified: Erasing, name: str) -> None:
+    @staticmethod
+    def verify_changed(certified: Erasing, content: bytes) -> Result:
+        """Verifies another content of the certificate, which stays as it is."""
         sound = certified.certificate.read_bytes()
-        signed = json.loads(sound)
-        value = signed["content"][name]
-        signed["content"][name] = value[1:]
-        certified.certificate.write_text(json.dumps(signed))
+        assert content != sound
+        certified.certificate.write_bytes(content)
         try:
-            assert "was altered" in certified.verify().stderr
+            return certified.verify()
         finally:
             certified.certificate.write_bytes(sound)
 
+    @pytest.mark.parametrize("name", ["addresses", "limits", "merkle_root", "issued_at"])
+    def test_altered(self, certified: Erasing, name: str) -> None:
+        signed = json.loads(certified.certificate.read_bytes())
+        signed["content"][name] = signed["content"][name][1:]
+        assert "was altered" in self.verify_changed(certified, json.dumps(signed).encode()).stderr
+
     @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"content": {}, "signature": "!"}', b"[" * 200_000])
     def test_that_is_none(self, certified: Erasing, content: bytes) -> None:
-        sound = certified.certificate.read_bytes()
-        certified.certificate.write_bytes(content)
-        try:
-            assert "it is no certificate" in certified.verify().stderr
-        finally:
-            certified.certificate.write_bytes(sound)
+        assert "it is no certificate" in self.verify_changed(certified, content).stderr
 
     def test_an_object_that_came_back(self, certified: Erasing) -> None:
         address = certified.addresses["content 1"]
@@ -775,14 +900,8 @@ class TestCertificate:
     def test_with_members_that_nobody_signed(
         self, certified: Erasing, before: bytes, after: bytes, message: str
     ) -> None:
-        sound = certified.certificate.read_bytes()
-        assert before in sound
-        certified.certificate.write_bytes(sound.replace(before, after))
-        try:
-            result = certified.verify()
-            assert result.exit_code == Status.FAILED and message in result.stderr
-        finally:
-            certified.certificate.write_bytes(sound)
+        result = self.verify_changed(certified, certified.certificate.read_bytes().replace(before, after))
+        assert result.exit_code == Status.FAILED and message in result.stderr
 
     def test_of_a_store_that_never_had_the_objects(self, certified: Erasing) -> None:
         run_id = certified.content["run"]["run_id"]

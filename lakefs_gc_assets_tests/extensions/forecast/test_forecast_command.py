@@ -6,16 +6,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.forecast.forecast import (
     ByFolder,
     FolderHolding,
@@ -68,8 +70,11 @@ def policy(folder: Path, name: str, text: str) -> Path:
 
 
 @pytest.fixture
-def forecast(made: RetainedRepository, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Invoke:
+def forecast(made: RetainedRepository, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Calls the command, which works on plain tables."""
     monkeypatch.setenv(SECRET_VARIABLE, made.server.secret_access_key)
+    monkeypatch.setattr(Collector, "engine", lambda collector, *settings: LocalEngine())
+    monkeypatch.setattr("lakefs_gc_assets.cli.common.start_as_configured", mock.Mock())
     file = str(made.folder / "lakefs-gc.yaml")
     return lambda *arguments: CliRunner().invoke(main, ["forecast", "--config", file, *arguments])
 

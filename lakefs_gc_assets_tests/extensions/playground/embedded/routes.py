@@ -1,20 +1,17 @@
 """Routes of an embedded server that only tests use, and other test-only actions on a server.
 
 `EmbeddedServer(folder, routes=ROUTES)` adds them to its own routes: deleting repositories and retention rules, branch
-protection, pull requests (create, list and close), multipart uploads, staging of objects by their addresses, hard
-resets, recorded commits, files of metadata, and the older spelling of the retention rules' paths. They replace some of
-its own routes: shallow copies, and dumps with compacted bases, which only Enterprise has
-(https://docs.lakefs.io/admin/compaction/).
+protection, pull requests (create, list and close), staging of objects by their addresses, hard resets, recorded
+commits, locations of metadata, and the older spelling of the retention rules' paths. They replace dumps by dumps with
+compacted bases, which only Enterprise has (https://docs.lakefs.io/admin/compaction/).
 """
 
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.extensions.playground.embedded import (
     branches,
     collection,
@@ -44,14 +41,12 @@ from lakefs_gc_assets.extensions.playground.embedded.http import (
     json_response,
     page,
 )
-from lakefs_gc_assets.extensions.playground.embedded.objects import ObjectPlace
 from lakefs_gc_assets.extensions.playground.embedded.repositories import ServedRepository
 from lakefs_gc_assets.extensions.playground.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets_tests.extensions.playground.embedded import uploads
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
@@ -311,31 +306,8 @@ def _stage_address(
     return entry
 
 
-def _copy(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
-    destination = request.required("dest_path")
-    body = request.json_object("src_path")
-    source = ObjectPlace(repository, str(body.get("src_ref") or branch), str(body["src_path"]))
-    if body.get("shallow"):
-        if core.settings.rules == "oss":
-            raise ApiFailure(501, "Not Implemented")
-        if not objects.find(core, repository, source.reference, source.path).staged or source.reference != branch:
-            raise bad_request("a shallow copy needs a staged source on the same branch")
-    entry = objects.copy(core, source, ObjectPlace(repository, branch, destination))
-    return json_response(201, objects.stats(repository, destination, entry))
-
-
-def _storage_config(core: Core) -> dict[str, Any]:
-    """Adds uploads in parts to presigned links, which only tests make."""
-    return {**reads.storage_config(core), "pre_sign_multipart_upload": True}
-
-
-def _everything(core: Core, request: Request) -> Response:
-    answer = json.loads(_SERVED["GET", "/config"].handler(core, request).body)
-    return json_response(200, {**answer, "storage_config": _storage_config(core)})
-
-
 def _storage(core: Core, request: Request) -> Response:
-    return json_response(200, _storage_config(core))
+    return json_response(200, reads.storage_config(core))
 
 
 def _repository_metadata(core: Core, request: Request, repository: ServedRepository) -> Response:
@@ -349,18 +321,6 @@ def _rules_allowed(core: Core, request: Request, repository: ServedRepository) -
 def _metadata_location(core: Core, request: Request, repository: ServedRepository, id: str) -> Response:
     location = METADATA_PREFIX + id
     return json_response(200, {"location": location}, {"Location": location})
-
-
-def _metadata_object(core: Core, request: Request, repository: ServedRepository, kind: str, id: str) -> Response:
-    key = METADATA_PREFIX + id
-    if request.flag("presign"):
-        return Response(302, headers={"Location": repositories.presigned_url(core, repository, key, "GET")})
-    try:
-        content = repositories.store_of(core, repository).get(key)
-    except ObjectNotFound:
-        raise not_found(kind) from None
-    headers = {"Content-Security-Policy": "default-src 'none'", "X-Frame-Options": "SAMEORIGIN"}
-    return Response(200, content, "application/octet-stream", headers)
 
 
 def _spelled_as_before() -> tuple[Route, ...]:
@@ -391,13 +351,10 @@ ROUTES = (
     Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository, changes=False),
     _DELETE_RULES,
     Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
-    *uploads.ROUTES,
     Route("POST", _REPOSITORY + "/pulls", "pr:WritePullRequest", _create_pull),
     Route("GET", _REPOSITORY + "/pulls", "pr:ListPullRequests", _list_pulls),
     Route("PATCH", _REPOSITORY + "/pulls/{pull}", "pr:WritePullRequest", _update_pull),
     Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
-    replace(_SERVED["POST", _BRANCH + "/objects/copy"], handler=_copy),
-    Route("GET", "/config", "", _everything),
     Route("GET", "/config/storage", "", _storage),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
     Route("POST", _REPOSITORY + "/commits", "fs:CreateCommit", _create_commit_record),
@@ -406,5 +363,4 @@ ROUTES = (
     Route("GET", _REPOSITORY + "/gc/rules/set_allowed", "retention:SetGarbageCollectionRules", _rules_allowed),
     Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
-    Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),
 )

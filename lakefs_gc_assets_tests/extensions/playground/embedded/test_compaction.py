@@ -50,16 +50,6 @@ def shown(server: EmbeddedServer) -> dict[str, str]:
     return {each["path"]: each["physical_address"].partition("repo/")[2] for each in results}
 
 
-def changes(server: EmbeddedServer) -> dict[str, str]:
-    results = clients.call(server, "GET", "/repositories/repo/branches/main/diff")[1]["results"]
-    return {each["path"]: each["type"] for each in results}
-
-
-def reset(server: EmbeddedServer, kind: str, path: str = "") -> None:
-    body = {"type": kind, "path": path} if path else {"type": kind}
-    assert clients.call(server, "PUT", "/repositories/repo/branches/main", body)[0] == 204
-
-
 def collected(
     server: EmbeddedServer,
     settings: Mapping[str, bool],
@@ -74,41 +64,6 @@ def collected(
         return ArrowRuns(loaded, between=between).collect(flow)
 
 
-class TestTheServer:
-    def test_shows_the_same_before_and_after(self, server: EmbeddedServer) -> None:
-        clients.upload(server, "a", b"one")
-        clients.upload(server, "b", b"two")
-        delete(server, "lasting")
-        before = shown(server), changes(server)
-        assert before[1] == {"a": "added", "b": "added", "lasting": "removed"}
-        first = compact(server)
-        assert (shown(server), changes(server)) == before
-        delete(server, "a")
-        clients.upload(server, "lasting", b"again")
-        assert shown(server).keys() == {"b", "lasting"}
-        assert changes(server) == {"b": "added", "lasting": "changed"}
-        assert compact(server) != first
-        assert changes(server) == {"b": "added", "lasting": "changed"}
-        staged = shown(server)
-        clients.commit(server, "second")
-        assert (shown(server), changes(server)) == (staged, {})
-
-    def test_takes_back_what_was_compacted(self, server: EmbeddedServer) -> None:
-        committed = shown(server)
-        clients.upload(server, "d/a", b"one")
-        clients.upload(server, "d/b", b"two")
-        clients.upload(server, "lasting", b"changed")
-        compact(server)
-        reset(server, "object", "lasting")
-        assert changes(server) == {"d/a": "added", "d/b": "added"}
-        reset(server, "common_prefix", "d/")
-        assert (shown(server), changes(server)) == (committed, {})
-        clients.upload(server, "c", b"three")
-        compact(server)
-        reset(server, "reset")
-        assert (shown(server), changes(server)) == (committed, {})
-
-
 def hidden_in_base(server: EmbeddedServer) -> str:
     """An object that only the compacted base holds: another one is staged at its path. Returns its address."""
     address = clients.upload(server, "tmp", b"compacted")
@@ -117,13 +72,15 @@ def hidden_in_base(server: EmbeddedServer) -> str:
     return address
 
 
-SLOW_UNIFIED = pytest.param(Flow.UNIFIED, marks=pytest.mark.slow)
 NAMED_ALONE = {"keep_unnamed_ranges": False}
 YOUNG = {"keep_old_unnamed_ranges": False}
 
 
-@pytest.mark.parametrize("settings", [{}, NAMED_ALONE, YOUNG], ids=["all", "named alone", "young"])
-@pytest.mark.parametrize("flow", [Flow.CLEAN, SLOW_UNIFIED])
+@pytest.mark.parametrize(
+    ("flow", "settings"),
+    [(Flow.CLEAN, {}), (Flow.CLEAN, NAMED_ALONE), pytest.param(Flow.UNIFIED, YOUNG, marks=pytest.mark.slow)],
+    ids=["all", "named alone", "young"],
+)
 def test_what_a_compacted_base_holds_is_live_though_the_server_does_not_list_it(
     server: EmbeddedServer, flow: Flow, settings: dict[str, bool]
 ) -> None:
@@ -136,16 +93,15 @@ def test_what_a_compacted_base_holds_is_live_though_the_server_does_not_list_it(
     assert (server.objects_folder / "repo" / address).is_file()
 
 
-@pytest.mark.parametrize("flow", [Flow.OPTIMIZED, pytest.param(Flow.CLEAN, marks=pytest.mark.slow), SLOW_UNIFIED])
+@pytest.mark.parametrize("flow", [Flow.OPTIMIZED, pytest.param(Flow.UNIFIED, marks=pytest.mark.slow)])
 def test_what_a_superseded_base_holds_goes_where_only_young_ranges_count(server: EmbeddedServer, flow: Flow) -> None:
     address = hidden_in_base(server)
     clients.call(server, "PUT", "/repositories/repo/settings/gc_rules", RULES)
-    if flow is not Flow.CLEAN:
-        # The facts of a base are not permanent: the next run reads them again.
-        assert collected(server, YOUNG, Flow.CLEAN if flow is Flow.OPTIMIZED else flow).checkpoint is not None
+    # The facts of a base are not permanent: the next run reads them again.
+    assert collected(server, YOUNG, Flow.CLEAN if flow is Flow.OPTIMIZED else flow).checkpoint is not None
     compact(server)
     found = collected(server, YOUNG, flow)
-    assert (found.flow, found.base_run is None) == (flow.value, flow is Flow.CLEAN)
+    assert found.flow == flow.value and found.base_run is not None
     assert (found.counts["candidates"], found.counts["deleted"], found.counts["unnamed_ranges"]) == (1, 1, 0)
     assert not (server.objects_folder / "repo" / address).is_file()
     assert [clients.call(server, "GET", "/repositories/repo/refs/main/objects", path=p)[0] for p in shown(server)] == [

@@ -11,7 +11,7 @@ def _work(server: EmbeddedServer, worker: int) -> dict[str, bytes]:
     """Uploads, renames, deletes and commits on the worker's own paths; returns the expected contents."""
     source, own = random.Random(worker), {}
     base = "/repositories/repo/branches/main"
-    for step in range(60):
+    for step in range(30):
         path, action = f"{worker}/{source.randrange(12)}", source.random()
         if action < 0.5 or path not in own:
             own[path] = b"%d %d" % (worker, step)
@@ -34,8 +34,8 @@ def _work(server: EmbeddedServer, worker: int) -> dict[str, bytes]:
 
 
 def test_workers_do_not_disturb_each_other(server: EmbeddedServer) -> None:
-    with ThreadPoolExecutor(6) as pool:
-        results = list(pool.map(lambda worker: _work(server, worker), range(6)))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda worker: _work(server, worker), range(4)))
     for own in results:
         for path, content in own.items():
             assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path=path) == (200, content)

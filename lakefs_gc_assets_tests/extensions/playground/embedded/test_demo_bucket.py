@@ -6,7 +6,6 @@ import pytest
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet
 from lakefs_gc_assets.extensions.playground.embedded.sample import (
     link_pending,
     make_sample_repository,
@@ -42,12 +41,11 @@ def environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> StoreSe
     return demo.store_from_environment("s3://bucket")
 
 
-@pytest.mark.parametrize("rules", ["oss", "seed"])
 def test_the_sample_lies_in_the_bucket_and_reads_back(
-    environment: StoreSettings, s3_server: S3Server, bucket: str, tmp_path: Path, rules: RuleSet
+    environment: StoreSettings, s3_server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
-    url = f"s3://{bucket}/demo/{rules}"
-    with demo.open_server(tmp_path, rules, url, environment) as server:
+    url = f"s3://{bucket}/demo"
+    with demo.open_server(tmp_path, "seed", url, environment) as server:
         sample = make_sample_repository(server, objects=100)
         link_pending(server, sample)
         rename(server, sample, sample.to_rename[0])

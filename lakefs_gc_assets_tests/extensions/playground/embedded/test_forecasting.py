@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -81,11 +80,11 @@ class History:
         rows = StoredFrame.from_run(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table()
         return {self.names[address] for address in rows.column("address").to_pylist()}, report
 
-    def said(self, engine: Engine[R], policies: dict[str, str] | None = None) -> dict[tuple[ScenarioKind, str], Names]:
+    def said(self, policies: dict[str, str] | None = None) -> dict[tuple[ScenarioKind, str], Names]:
         """Objects in a forecast, by scenario."""
         parsed = {name: retention_rules.parse_policy(text, name) for name, text in (policies or {}).items()}
-        with forecast.ask(self.runs().open(), engine, print, policies=parsed) as asked:
-            rows = engine.collect(asked.marked.candidates).to_pylist()
+        with forecast.ask(self.runs().open(), LocalEngine(), print, policies=parsed) as asked:
+            rows = LocalEngine().collect(asked.marked.candidates).to_pylist()
             return {
                 (scenario.kind, scenario.name): {
                     self.names[row["address"]]
@@ -95,8 +94,8 @@ class History:
                 for number, scenario in enumerate(asked.questions.scenarios)
             }
 
-    def made(self, engine: Engine[R], depth: int = 0) -> Forecast:
-        return forecast.make(self.runs().open(), engine, print, depth=depth)
+    def made(self, depth: int = 0) -> Forecast:
+        return forecast.make(self.runs().open(), LocalEngine(), print, depth=depth)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +167,7 @@ def test_every_column_is_what_a_run_with_that_policy_marks(history: History) -> 
         "two": "{branches: {main: 25d}}",
         "three": "{default: 0d, replace: true, keep_tags: false}",
     }
-    said = history.said(LocalEngine(), policies)
+    said = history.said(policies)
     for name, policy in policies.items():
         assert said[ScenarioKind.POLICY, name] == history.marked(policy)[0], name
     for days in (0, 1, 7, 14, 30, 60):
@@ -205,13 +204,13 @@ def test_share_of_candidates_is_that_of_the_run_by_these_rules(history: History)
 
 def test_without_a_branch_or_a_tag(changed: History) -> None:
     """Objects that only the deletion of a branch makes garbage are not requested; none is staged here."""
-    said = changed.said(LocalEngine())
+    said = changed.said()
     assert {kind for kind, _ in said} == set(ScenarioKind) - {ScenarioKind.POLICY}
     assert (ScenarioKind.BRANCH, "main") not in said
     assert said[ScenarioKind.TAG, "v1"] == {"of dev 1", "path 1", "tagged"}
     assert said[ScenarioKind.BRANCH, "dev"] == {"of dev 1", "of dev 2", "path 2", "hidden 2"}
 
-    found = changed.made(LocalEngine())
+    found = changed.made()
     holdings = {holding.holder.name: holding for holding in found.holdings}
     dev, tag = holdings["dev"], holdings["v1"]
     assert (dev.in_all.objects, dev.alone.objects, dev.shared.objects) == (4, 3, 1)
@@ -235,11 +234,11 @@ def test_without_a_branch_or_a_tag(changed: History) -> None:
 
 def test_what_a_range_has_that_no_commit_names_stays(changed: History) -> None:
     expiring, everything = (ScenarioKind.AGE, "0 days"), {"of dev 1", "path 3", "path 4"}
-    assert changed.said(LocalEngine())[expiring] == everything
+    assert changed.said()[expiring] == everything
     (address,) = (address for address, version in changed.names.items() if version == "path 3")
     put_range(changed.runs().open().store, {"elsewhere": Staged(address)})
     policy = "{default: 0d, replace: true}"
-    assert changed.said(LocalEngine())[expiring] == changed.marked(policy)[0] == everything - {"path 3"}
+    assert changed.said()[expiring] == changed.marked(policy)[0] == everything - {"path 3"}
 
 
 def test_a_range_of_an_expired_commit_stays_where_a_metarange_that_no_commit_has_names_it(changed: History) -> None:
@@ -250,7 +249,7 @@ def test_a_range_of_an_expired_commit_stays_where_a_metarange_that_no_commit_has
     named = [RangeRecord(**row) for row in files.metarange(repository.api.commit(expired).metarange_id).to_pylist()]
     more = put_range(repository.store, {"~": Staged("data/elsewhere/else")})
     put_metarange(repository.store, [*named, more])
-    said = changed.said(LocalEngine())[ScenarioKind.AGE, "0 days"]
+    said = changed.said()[ScenarioKind.AGE, "0 days"]
     assert "of dev 1" not in said and said == changed.marked("{default: 0d, replace: true}")[0]
 
 
@@ -261,7 +260,7 @@ def test_what_a_run_deleted_is_not_freed_again(changed: History) -> None:
         runs.loaded, configuration=runs.loaded.configuration.model_copy(update={"collection": collection})
     )
     assert ArrowRuns(sweeping).collect(Flow.COMMITTED).counts["deleted"] == 3
-    assert changed.said(LocalEngine())[ScenarioKind.AGE, "0 days"] == set()
+    assert changed.said()[ScenarioKind.AGE, "0 days"] == set()
 
 
 def _lend(history: History) -> None:
@@ -288,10 +287,10 @@ def test_what_another_repository_references_stays(changed: History) -> None:
     """If `also_live` names the repository, objects of its commits and its staged objects stay."""
     policy, expiring = "{default: 0d, replace: true}", (ScenarioKind.AGE, "0 days")
     _lend(changed)
-    assert changed.said(LocalEngine())[expiring] == {"of dev 1", "path 3", "path 4"}
+    assert changed.said()[expiring] == {"of dev 1", "path 3", "path 4"}
     changed.also_live = ("other",)
-    assert changed.said(LocalEngine())[expiring] == changed.marked(policy)[0] == {"of dev 1"}
-    found = changed.made(LocalEngine())
+    assert changed.said()[expiring] == changed.marked(policy)[0] == {"of dev 1"}
+    found = changed.made()
     (all_gone,) = (each for each in found.rules if each.scenario.days == 0)
     assert all_gone.amount == Amount(1, len("of dev 1"))
 
@@ -323,8 +322,8 @@ def _by_folder(found: Forecast) -> dict[str | None, tuple[Amount, dict[str, Port
 
 def test_what_folders_hold(changed: History) -> None:
     _fill_folders(changed)
-    without = changed.made(LocalEngine())
-    found = changed.made(LocalEngine(), depth=1)
+    without = changed.made()
+    found = changed.made(depth=1)
     reported = _by_folder(found)
     three, one, of_dev = Amount(3, len("old one" + "two" + "one")), Amount(1, len("one")), Amount(1, len("in a folder"))
     top = reported.pop("")
@@ -347,7 +346,7 @@ def test_what_folders_hold(changed: History) -> None:
         forecast.FOLDERS, store.get(stored_forecasts.folders_key(found.forecast_id)), "folders", "folders"
     )
     assert rows.equals(forecast.folders_table(found)) and rows.num_rows == 4 + 3 + 3
-    assert _by_folder(changed.made(LocalEngine(), depth=2)).keys() == {"", "a/", "a/b/", "c/", "d/"}
+    assert _by_folder(changed.made(depth=2)).keys() == {"", "a/", "a/b/", "c/", "d/"}
 
 
 @pytest.mark.slow
@@ -355,7 +354,8 @@ def test_forecast_on_spark_is_the_same(changed: History, spark: SparkSession) ->
     _fill_folders(changed)
     _lend(changed)
     changed.also_live = ("other",)
-    local, distributed = changed.made(LocalEngine(), depth=1), changed.made(SparkEngine(spark, 2), depth=1)
+    local = changed.made(depth=1)
+    distributed = forecast.make(changed.runs().open(), SparkEngine(spark, 2), print, depth=1)
     assert (distributed.stored, distributed.rules, distributed.holdings) == (local.stored, local.rules, local.holdings)
     assert distributed.by_folder == local.by_folder
 
@@ -366,7 +366,7 @@ def test_without_a_refs_dump_nothing_is_said(history: History, monkeypatch: pyte
 
     monkeypatch.setattr(LakeFSClient, "start_refs_dump", refuse)
     with pytest.raises(LakeFSError, match=r"needs the graph of all commits.*403 not allowed"):
-        history.made(LocalEngine())
+        history.made()
 
 
 @pytest.mark.parametrize("days", [-1, 36_501])

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.quarantine.purge import PurgeFate
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -76,23 +74,11 @@ def require_whole(server: EmbeddedServer) -> None:
     assert clients.call(server, "GET", path, path="db/t/metadata.json") == (200, b"second")
 
 
-@pytest.mark.parametrize(
-    ("flow", "mode"),
-    [
-        (Flow.CLEAN, "delete"),
-        (Flow.COMMITTED, "quarantine"),
-        pytest.param(Flow.CLEAN, "quarantine", marks=pytest.mark.slow),
-        pytest.param(Flow.COMMITTED, "delete", marks=pytest.mark.slow),
-        pytest.param(Flow.UNIFIED, "delete", marks=pytest.mark.slow),
-        pytest.param(Flow.UNIFIED, "quarantine", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("flow", "mode"), [(Flow.CLEAN, "delete"), (Flow.COMMITTED, "quarantine")])
 def test_the_files_of_a_table_survive_every_flow(server: EmbeddedServer, flow: Flow, mode: str) -> None:
     made = runs(server, sweep_mode=mode, quarantine_days=0)
-    found: list[Report] = [made.collect(flow)]
-    if flow is not Flow.COMMITTED:
-        # One run that builds on it, and one that lists everything again.
-        found += [made.collect(Flow.OPTIMIZED if flow is Flow.CLEAN else flow), made.collect(flow)]
+    # One run, and after the first flow one that builds on it, and one that lists everything again.
+    found = [made.collect(each) for each in ((flow, Flow.OPTIMIZED, flow) if flow is Flow.CLEAN else (flow,))]
     assert sum(each.counts["deleted"] + each.counts["quarantined"] for each in found) > 0
     assert all(each.success for each in found)
     require_whole(server)
@@ -109,13 +95,3 @@ def test_they_are_reported_as_names_that_lakefs_never_makes(server: EmbeddedServ
     report = runs(server).collect(Flow.CLEAN)
     # Files in separate folders are not listed.
     assert report.kept == {Kept.UNRECOGNISED.value: sum(name.startswith("data/") or "/" not in name for name in FILES)}
-
-
-def test_expiring_of_runs_takes_nothing_of_a_table(server: EmbeddedServer) -> None:
-    made = runs(server, sweep=False)
-    for _ in range(2):
-        assert made.collect(Flow.CLEAN).success
-    store = made.open().store
-    (expired,) = expiring.decide(store, keep=1).expired
-    assert expiring.remove_frames(store, expired) > 0
-    require_whole(server)

@@ -4,45 +4,38 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.live import other_repositories
-from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
-from lakefs_gc_assets.collector.quarantine import purge
-from lakefs_gc_assets.collector.records import across_runs, plan, report
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
-from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.maintenance import purging_config
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets_tests.cli.test_json import require_documented
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
@@ -82,7 +75,7 @@ class Quarantined:
         }
 
     def command(self, *arguments: str, answer: str | None = "--yes", **changes: float) -> Result:
-        """Purges; `answer` is a user's typed answer, or --yes."""
+        """Purges on plain tables; `answer` is a user's typed answer, or --yes."""
         server = self.server
         collection = {"wait_before_dump_seconds": 0, "quarantine_days": 0, **changes}
         content = {
@@ -98,7 +91,11 @@ class Quarantined:
         file = self.folder / "lakefs-gc.yaml"
         file.write_text(yaml.safe_dump(content))
         given = ["purge", "--config", str(file), *(["--yes"] if answer == "--yes" else []), *arguments]
-        return CliRunner().invoke(main, given, input=answer, env={"TEST_LAKEFS_SECRET": server.secret_access_key})
+        with (
+            mock.patch.object(Collector, "engine", lambda collector, *settings: LocalEngine()),
+            mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),
+        ):
+            return CliRunner().invoke(main, given, input=answer, env={"TEST_LAKEFS_SECRET": server.secret_access_key})
 
     def job(self, config: dict[str, Any] | None = None, **changes: Any) -> dg.ExecuteInProcessResult:
         job = build(self.loaded(**changes), SystemClock()).resolve_job_def("purge")
@@ -123,7 +120,7 @@ class Quarantined:
 
 
 @pytest.fixture
-def quarantined(spark: SparkSession, tmp_path: Path) -> Iterator[Quarantined]:
+def quarantined(tmp_path: Path) -> Iterator[Quarantined]:
     with EmbeddedServer(tmp_path / "server", settings=ServerSettings()) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
@@ -220,6 +217,7 @@ def test_nothing_goes_before_its_time(quarantined: Quarantined) -> None:
     assert len(quarantined.moved()) == 4
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_job_shows_first_and_purges_when_it_is_confirmed(quarantined: Quarantined) -> None:
     def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
         assert result.success
@@ -238,96 +236,8 @@ def test_the_job_shows_first_and_purges_when_it_is_confirmed(quarantined: Quaran
     assert quarantined.moved() == set()
 
 
-class TestWhereItCannotBeKnown:
-    """Nothing is purged."""
-
-    def test_what_commits_hold(self, quarantined: Quarantined) -> None:
-        quarantined.opened.store.delete([METADATA_PREFIX + quarantined.new_metarange])
-        result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (Status.FAILED, 4), result.output
-        assert "the file is missing from the object store" in result.stderr
-
-    def test_rules_name_a_branch_that_there_is_not(self, quarantined: Quarantined) -> None:
-        rules = {"default_retention_days": 12, "branches": [{"branch_id": "mian", "retention_days": 30}]}
-        path = f"/repositories/{quarantined.repository}/settings/gc_rules"
-        assert clients.call(quarantined.server, "PUT", path, rules)[0] == 204
-        result = quarantined.command("--run-id", quarantined.expired)
-        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
-        assert "collection.allow_rules_of_unknown_branches" in result.stderr
-
-    @pytest.mark.parametrize(
-        ("module", "rule"), [(other_repositories, "require_own_addresses"), (guards, "require_committed")]
-    )
-    def test_a_rule_of_sweeps_that_holds_here_as_well(
-        self, quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch, module: ModuleType, rule: str
-    ) -> None:
-        def refuse(*_: object) -> None:
-            raise GuardTripped(rule, "refused", "wait")
-
-        monkeypatch.setattr(module, rule, refuse)
-        result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
-
-    def test_the_server_seems_to_have_lost_its_branches(self, quarantined: Quarantined) -> None:
-        repository = quarantined.opened
-        for run_id in (quarantined.expired, quarantined.dropped):
-            ended = report.failed(plan.read(repository.store, run_id), NOW, "")
-            report.write(repository.store, replace(ended, counts={"branches": 10}))
-        result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
-        assert "number of branches" in result.stderr
-
-
-def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
-    quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[None] = []
-
-    def meanwhile(step: Step[Rows], **named: Any) -> Uncommitted[Rows]:
-        looks.append(None)
-        if len(looks) == 2:
-            branch_on(quarantined, quarantined.old)
-        return prepare_uncommitted(step, **named)
-
-    monkeypatch.setattr(purge, "prepare_uncommitted", meanwhile)
-    result = quarantined.command("--run-id", quarantined.expired)
-
-    assert result.exit_code == 0, result.output
-    assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
-
-
-def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
-    quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def and_then_the_branch_goes(step: Step[Rows], **named: Any) -> Uncommitted[Rows]:
-        prepared = prepare_uncommitted(step, **named)
-        path = f"/repositories/{quarantined.repository}/branches/back"
-        clients.call(quarantined.server, "DELETE", path)
-        return prepared
-
-    branch_on(quarantined, quarantined.old)
-    monkeypatch.setattr(purge, "prepare_uncommitted", and_then_the_branch_goes)
-    result = quarantined.command("--run-id", quarantined.expired)
-
-    assert result.exit_code == 0, result.output
-    assert [status_of(quarantined.server, quarantined.old, name) for name in OLD] == [200] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [100, 0])
-def test_what_is_staged_where_the_server_does_not_list_it_stays(quarantined: Quarantined, limit: int) -> None:
-    name = OLD[0]
-    hidden = clients.upload(quarantined.server, name, f"new {name}".encode())
-    quarantined.addresses["hidden"] = hidden
-    quarantined.sweep(Flow.CLEAN, "hidden")
-    assert status_of(quarantined.server, "main", name) == 410
-
-    result = quarantined.command(hidden_suspect_limit=limit)
-
-    if limit:
-        assert (result.exit_code, status_of(quarantined.server, "main", name)) == (0, 200)
-        assert quarantined.moved() == {hidden}
-        assert quarantined.command().stdout.splitlines()[-1] == f"1 purged, {len(f'new {name}')} B freed"
-    else:
-        assert (result.exit_code, quarantined.moved()) == (Status.INCOMPLETE, {hidden})
-        assert "kept: it may be staged" in result.stdout
+def test_nothing_is_purged_if_a_file_of_a_commit_is_missing(quarantined: Quarantined) -> None:
+    quarantined.opened.store.delete([METADATA_PREFIX + quarantined.new_metarange])
+    result = quarantined.command()
+    assert (result.exit_code, len(quarantined.moved())) == (Status.FAILED, 4), result.output
+    assert "the file is missing from the object store" in result.stderr

@@ -82,17 +82,12 @@ def test_it_has_every_kind_and_says_so_truly(made: tuple[EmbeddedServer, Sample]
     assert {live.address for live in sample.live if "://" not in live.address} <= stored & referenced
     assert unreadable(server, sample) == []
     assert 150 <= len(stored) <= 260
-
-
-def test_garbage_is_old_and_the_clock_is_back(made: tuple[EmbeddedServer, Sample]) -> None:
-    server, sample = made
-    folder = server.objects_folder / "sample"
-    limit = time.time() - timedelta(days=2).total_seconds()
-    assert all((folder / garbage.address).stat().st_mtime < limit for garbage in sample.garbage)
+    folder, old = server.objects_folder / "sample", time.time() - timedelta(days=2).total_seconds()
+    assert all((folder / garbage.address).stat().st_mtime < old for garbage in sample.garbage)
     before, reported, after = datetime.now(UTC), server.clock.now(), datetime.now(UTC)
     assert before - timedelta(seconds=1) < reported < after + timedelta(seconds=1)
     young = [live for live in sample.live if live.kind == "just uploaded"]
-    assert all((folder / live.address).stat().st_mtime > limit for live in young)
+    assert all((folder / live.address).stat().st_mtime > old for live in young)
 
 
 def test_renaming_and_linking_keep_everything_readable(made: tuple[EmbeddedServer, Sample]) -> None:
@@ -103,15 +98,9 @@ def test_renaming_and_linking_keep_everything_readable(made: tuple[EmbeddedServe
     link_pending(server, sample)
     assert sample.pending == []
     assert unreadable(server, sample) == []
-    for garbage in sample.garbage:
-        (server.objects_folder / "sample" / garbage.address).unlink()
-    assert unreadable(server, sample) == []
-
-
-def test_a_lost_object_is_noticed(made: tuple[EmbeddedServer, Sample]) -> None:
-    server, sample = made
     lost = next(live for live in sample.live if live.kind == "only in an old commit")
-    (server.objects_folder / "sample" / lost.address).unlink()
+    for address in (lost.address, *(garbage.address for garbage in sample.garbage)):
+        (server.objects_folder / "sample" / address).unlink()
     assert unreadable(server, sample) == [lost]
 
 
@@ -133,30 +122,18 @@ def found(served: Loaded) -> Forecast:
     return forecast.make(repository, LocalEngine(), print, depth=1)
 
 
-def test_shorter_periods_free_more(found: Forecast) -> None:
+def test_forecast_shows_periods_a_forgotten_branch_and_folders(found: Forecast) -> None:
     freed = [each.amount.bytes for each in found.rules if each.scenario.days is not None]
     assert freed == sorted(freed, reverse=True)
     assert len(set(freed)) > 6 and freed[0] > found.stored.bytes // 3
-
-
-def test_a_branch_that_was_forgotten_holds_much_alone(found: Forecast) -> None:
     stale = next(each for each in found.holdings if each.holder.name == STALE_BRANCH)
     assert stale.holder.stale and sum(each.holder.stale for each in found.holdings) == 2
     assert stale.alone.bytes >= 1024 * 1024
     more = found.more_if_deleted(stale)
     assert more is not None and more.bytes >= stale.alone.bytes
-
-
-def test_folders_are_those_of_the_team(found: Forecast) -> None:
     assert found.by_folder is not None
-    assert {each.folder for each in found.by_folder.largest} == {
-        "events/",
-        "features/",
-        "models/",
-        "prices/",
-        "reference/",
-        "sales/",
-    }
+    folders = {each.folder for each in found.by_folder.largest}
+    assert folders == {"events/", "features/", "models/", "prices/", "reference/", "sales/"}
 
 
 def test_a_dry_run_marks_what_was_said(served: Loaded, found: Forecast) -> None:

@@ -97,9 +97,6 @@ def test_a_copy_within_the_staging_area_is_shallow_and_any_other_is_full(
     clients.call(seed_server, "POST", "/repositories/repo/branches", {"name": "side", "source": "main"})
     assert _copy(seed_server, "staged", "copy")[0] == 201
     assert _stat(seed_server, "copy") == _stat(seed_server, "staged")
-    assert _copy(seed_server, "staged", "shallow", shallow=True)[0] == 201
-    assert _stat(seed_server, "shallow") == _stat(seed_server, "staged")
-    assert _copy(seed_server, "committed", "shallow", shallow=True)[0] == 400
     assert _copy(seed_server, "committed", "copy of committed")[0] == 201
     assert _stat(seed_server, "copy of committed") != _stat(seed_server, "committed")
     body = {"src_path": "staged", "src_ref": "main"}

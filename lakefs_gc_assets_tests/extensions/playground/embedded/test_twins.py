@@ -91,8 +91,7 @@ def twins(tmp_path: Path) -> Iterator[Twins]:
         yield made
 
 
-@pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.UNIFIED])
-def test_what_only_another_server_has_committed_stays(twins: Twins, flow: Flow) -> None:
+def test_what_only_another_server_has_committed_stays(twins: Twins) -> None:
     committed = twins.upload(twins.other, *NAMES)
     clients.commit(twins.other, "its own", name="repo")
     twins.upload(twins.server, "dropped")
@@ -100,14 +99,14 @@ def test_what_only_another_server_has_committed_stays(twins: Twins, flow: Flow) 
     assert clients.call(twins.server, "DELETE", path, path="dropped")[0] == 204
     assert clients.call(twins.server, "PUT", "/repositories/repo/settings/gc_rules", RULES)[0] == 204
 
-    found = twins.swept(flow=flow)
+    found = twins.swept(flow=Flow.UNIFIED)
 
     assert twins.stored(committed) == committed
     assert [status(twins.other, name) for name in NAMES] == [200, 200, 200]
     assert (found.ending, found.counts["deleted"]) == (Ending.DELETED, 1)
     assert found.counts["unnamed_ranges"] > 0
 
-    mine = twins.swept(twins.other, flow)
+    mine = twins.swept(twins.other, Flow.UNIFIED)
 
     assert [status(twins.server, name) for name in ("lasting", "mine")] == [200, 200]
     assert (mine.counts["deleted"], mine.counts["unnamed_ranges"] > 0) == (0, True)
@@ -122,8 +121,7 @@ def test_where_such_ranges_are_known_to_be_orphans_they_keep_nothing(twins: Twin
     assert (twins.stored(committed), found.counts["deleted"], found.counts["unnamed_ranges"]) == (set(), 3, 0)
 
 
-@pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.UNIFIED])
-def test_what_another_server_commits_between_mark_and_sweep_stays(twins: Twins, flow: Flow) -> None:
+def test_what_another_server_commits_between_mark_and_sweep_stays(twins: Twins) -> None:
     """At the mark it is staged, which only its own server can see."""
     committed = twins.upload(twins.other, *NAMES)
     assert clients.call(twins.server, "PUT", "/repositories/repo/settings/gc_rules", RULES)[0] == 204
@@ -132,7 +130,7 @@ def test_what_another_server_commits_between_mark_and_sweep_stays(twins: Twins, 
         if name == "candidates":
             clients.commit(twins.other, "its own")
 
-    found = twins.swept(flow=flow, between=between)
+    found = twins.swept(between=between)
 
     assert twins.stored(committed) == committed
     assert (found.counts["candidates"], found.counts["kept_live"], found.counts["deleted"]) == (3, 3, 0)
