@@ -28,10 +28,13 @@ from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Made, Opened
 REASON = "one cron job on one machine"
 
 
-@pytest.fixture(params=["refuses", "ignores"], autouse=True)
+@pytest.fixture(autouse=True)
 def without_conditions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that refuses conditional writes, or ignores their conditions."""
+    how = getattr(request, "param", "refuses")
+
     def refused(store: LocalStore, key: str, data: bytes, etag: str = "") -> str:
-        if request.param == "refuses":
+        if how == "refuses":
             raise NotOffered("the service does not offer conditional writes")
         return store.put(key, data)
 
@@ -78,6 +81,7 @@ def test_a_dry_run_needs_no_lock_and_says_that_it_has_none(server: EmbeddedServe
     assert not (server.objects_folder / "repo" / earlier_runs.KEY).exists()
 
 
+@pytest.mark.parametrize("without_conditions", ["refuses", "ignores"], indirect=True)
 def test_a_sweep_is_refused_until_it_is_said_why_it_needs_none(server: EmbeddedServer) -> None:
     with pytest.raises(NotOffered, match=r"set collection\.no_lock_reason"):
         runs(server).collect()
