@@ -15,6 +15,7 @@ from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded import repositories
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
+from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Between
 
 DAYS = timedelta(days=1)
@@ -57,11 +58,8 @@ def collected(
     between: Between = lambda name: None,
 ) -> Report:
     """One sweep now, with some settings of the section `collection`."""
-    given = demo.configuration(server, "repo")
-    changed = {"sweep": True, "max_candidate_share": 1.0, **settings}
-    loaded = Loaded(given.model_copy(update={"collection": given.collection.model_copy(update=changed)}), {})
     with server.clock.at(datetime.now(UTC)):
-        return ArrowRuns(loaded, between=between).collect(flow)
+        return ArrowRuns(Loaded(configuration(server, **settings), {}), between=between).collect(flow)
 
 
 def hidden_in_base(server: EmbeddedServer) -> str:

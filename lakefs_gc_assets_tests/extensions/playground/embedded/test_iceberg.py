@@ -17,10 +17,10 @@ from lakefs_gc_assets.collector.quarantine.purge import PurgeFate
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 DAYS = timedelta(days=1)
@@ -62,9 +62,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 def runs(server: EmbeddedServer, **collection: Any) -> ArrowRuns:
-    given = demo.configuration(server, "repo")
-    changes = {"sweep": True, "max_candidate_share": 1.0, **collection}
-    return ArrowRuns(Loaded(given.model_copy(update={"collection": given.collection.model_copy(update=changes)}), {}))
+    return ArrowRuns(Loaded(configuration(server, **collection), {}))
 
 
 def require_whole(server: EmbeddedServer) -> None:

@@ -10,11 +10,11 @@ import pytest
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 SUFFIXES = (".multipart", ".part_00001", ".part_00033_1", ".part_01025_1_2")
@@ -53,10 +53,7 @@ def stored(server: EmbeddedServer) -> set[str]:
 
 
 def sweeping(server: EmbeddedServer) -> ArrowRuns:
-    configuration = demo.configuration(server, "repo")
-    changes = {"sweep": True, "max_candidate_share": 1.0}
-    collection = configuration.collection.model_copy(update=changes)
-    return ArrowRuns(Loaded(configuration.model_copy(update={"collection": collection}), {}))
+    return ArrowRuns(Loaded(configuration(server), {}))
 
 
 def test_helper_objects_of_an_upload_given_up_are_deleted_and_those_of_younger_ones_stay(
