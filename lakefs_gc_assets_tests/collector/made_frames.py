@@ -1,6 +1,7 @@
 """Hand-made frames: some with rows, and some that are never read, because their manifests suffice."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -29,13 +30,19 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import OpensStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
+
+
+def opener_in(folder: Path, name: str = "repo") -> StoreOpener:
+    """The opener of a new repository in a folder."""
+    (folder / name).mkdir(exist_ok=True)
+    return StoreOpener(StoreSettings(local_root=str(folder)), f"local://{name}")
 
 
 def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:

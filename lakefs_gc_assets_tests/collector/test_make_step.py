@@ -36,11 +36,10 @@ from lakefs_gc_assets.errors import (
     StorageError,
 )
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import made_frames
-from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -246,8 +245,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def process(tmp_path: Path) -> OneProcess:
     """A process that collects an empty repository; store and clock have the real time."""
-    (tmp_path / "repository").mkdir()
-    opened = opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository"))
+    opened = opened_by(opener_in(tmp_path, "repository"))
     return OneProcess(replace(opened, clock=HandClock(datetime.now(UTC))))
 
 

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.reporting import (
     foresee_archived,
     mark_of,
 )
-from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings, StoreSettings
+from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import made_frames
 from lakefs_gc_assets_tests.collector.made_frames import (
@@ -34,6 +34,7 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     UNCOMMITTED_FIGURES,
     frame_of_rows,
     made_frame,
+    opener_in,
 )
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
@@ -156,8 +157,7 @@ CUTOFF = datetime(2026, 11, 20, tzinfo=UTC)
 
 @pytest.fixture
 def opener(tmp_path: Path) -> StoreOpener:
-    (tmp_path / "repository").mkdir()
-    return StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    return opener_in(tmp_path, "repository")
 
 
 def test_candidates_that_are_live_are_reported(opener: StoreOpener) -> None:

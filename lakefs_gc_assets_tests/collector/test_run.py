@@ -61,13 +61,18 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RepositoryFacts
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, keys_below
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.incremental import test_checkpoint
-from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import (
+    LISTED_FIGURES,
+    UNCOMMITTED_FIGURES,
+    made_step,
+    opened_by,
+    opener_in,
+)
 from lakefs_gc_assets_tests.collector.past_runs import opened
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
@@ -454,8 +459,7 @@ class Folder:
     """A repository in a folder, and single steps of its run."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "repository").mkdir()
-        self.opened = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repository"))
+        self.opened = opened_by(opener_in(folder, "repository"))
         self.store = self.opened.store
         self.api = cast(ScriptedApi, self.opened.api)
         self.clock = cast(HandClock, self.opened.clock)

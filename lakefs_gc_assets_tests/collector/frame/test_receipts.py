@@ -14,9 +14,9 @@ from lakefs_gc_assets.collector.frame.frames import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_frames import opener_in
 from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.servers.stores import local_store as store
 
@@ -59,8 +59,7 @@ def test_an_outcome_for_each_candidate() -> None:
 
 @pytest.fixture
 def opener(tmp_path: Path) -> StoreOpener:
-    (tmp_path / "repo").mkdir()
-    return StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo")
+    return opener_in(tmp_path)
 
 
 class TestStored:

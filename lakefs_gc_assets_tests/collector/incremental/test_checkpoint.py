@@ -36,7 +36,7 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import found_live, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import found_live, made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, SEALED, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import IDS as RUN_IDS
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
@@ -148,8 +148,7 @@ class TestFrames:
     @pytest.fixture
     def stored(self, tmp_path: Path) -> OpenRepository:
         """A repository whose frames are read from a folder."""
-        (tmp_path / "repo").mkdir()
-        return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo"))
+        return opened_by(opener_in(tmp_path))
 
     def put(self, repository: OpenRepository, plan: Plan, frame: Frame[NoFigures], row: dict[str, Any]) -> str:
         """Stores a frame with this row; returns the digest of its manifest."""

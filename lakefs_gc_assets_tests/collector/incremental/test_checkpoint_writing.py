@@ -49,14 +49,13 @@ from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import (
     CANDIDATE_FIGURES,
     COMMITTED_FIGURES,
     LISTED_FIGURES,
     made_step,
     opened_by,
+    opener_in,
 )
 from lakefs_gc_assets_tests.collector.past_runs import DAY, SEALED, began, ended
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
@@ -169,8 +168,7 @@ WAITING = sorted([f"data/{OLD}/failed", f"data/{OLD}/{IDS.ascending(PLAN.cutoff 
 @pytest.fixture
 def repository(tmp_path: Path) -> OpenRepository:
     """A repository in a folder."""
-    (tmp_path / "repo").mkdir()
-    return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo"))
+    return opened_by(opener_in(tmp_path))
 
 
 def put(step: Step[ArrowRows], frame: Frame[F], rows: pa.Table, figures: F) -> StoredFrame[F]:

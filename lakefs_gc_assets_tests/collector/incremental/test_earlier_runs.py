@@ -49,14 +49,13 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, PreconditionFailed, StorageError
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage import local
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 from lakefs_gc_assets_tests.collector.universe.test_subtraction import place_old
@@ -587,8 +586,7 @@ def test_runs_of_another_repository_on_the_namespace_do_not_count(opened: OpenRe
 
 @pytest.fixture
 def stored_repository(tmp_path: Path) -> OpenRepository:
-    (tmp_path / "repo").mkdir()
-    return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo"))
+    return opened_by(opener_in(tmp_path))
 
 
 def deleted(stored_repository: OpenRepository, since: timedelta | None = None) -> list[str]:
@@ -873,11 +871,8 @@ class Repository:
     """A repository with runs that left sightings, and a step of a run that reads them."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "repository").mkdir()
         self.engine = LocalEngine()
-        self.opened: OpenRepository = opened_by(
-            StoreOpener(StoreSettings(local_root=str(folder)), "local://repository")
-        )
+        self.opened: OpenRepository = opened_by(opener_in(folder, "repository"))
         self.reported: list[str] = []
 
     def step(self, ago: timedelta, flow: Flow = Flow.CLEAN) -> Step[ArrowRows]:

@@ -30,9 +30,7 @@ from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import (
     COMMITTED_FIGURES,
     LISTED_FIGURES,
@@ -40,6 +38,7 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     frame_of_rows,
     made_step,
     opened_by,
+    opener_in,
 )
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
@@ -82,8 +81,7 @@ class World:
     """A run that has listed one slice, before its mark."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "repository").mkdir()
-        self.opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repository")
+        self.opener = opener_in(folder, "repository")
         self.repository = opened_by(self.opener)
         self.store = self.repository.store
         self.engine = Noting()

@@ -19,11 +19,9 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.breaking import flipped
-from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
 
@@ -37,8 +35,7 @@ class Repository:
     """Ranges a to f, heads that name some ranges, a run that reads the heads, and a run that builds on it."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "repo").mkdir()
-        self.repository = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/"))
+        self.repository = opened_by(opener_in(folder))
         self.store = self.repository.store
         self.parts: dict[str, RangeRecord] = {
             name: put_range(self.store, {f"{name}{place}": Staged(f"data/{name}{place}") for place in range(number)})

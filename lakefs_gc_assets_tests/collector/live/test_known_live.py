@@ -27,11 +27,9 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import found_live, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import found_live, made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
@@ -45,8 +43,7 @@ class Repository:
     """A folder of ranges, a run that records facts about them, and a run that builds on it."""
 
     def __init__(self, folder: Path, engine: Any = None) -> None:
-        (folder / "repo").mkdir()
-        repository = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/"))
+        repository = opened_by(opener_in(folder))
         self.lines: list[str] = []
         before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
         plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)

@@ -16,10 +16,8 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.breaking import flipped
-from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
 
@@ -45,8 +43,7 @@ class Repository:
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (folder / "repo").mkdir()
-        self.repository = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/"))
+        self.repository = opened_by(opener_in(folder))
         self.store = self.repository.store
         before = began(self.repository, 3 * DAY, flow=Flow.UNIFIED)
         self.lines: list[str] = []
@@ -178,8 +175,7 @@ def test_by_other_flows_nothing_is_noted(repository: Repository) -> None:
 
 
 def test_of_other_repositories_nothing_is_noted_anywhere(tmp_path: Path, repository: Repository) -> None:
-    (tmp_path / "other").mkdir()
-    other = opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://other/"))
+    other = opened_by(opener_in(tmp_path, "other"))
     part = put_range(other.store, {"a": Staged("data/a")})
     metarange = put_metarange(other.store, [part])
     step = repository.earlier

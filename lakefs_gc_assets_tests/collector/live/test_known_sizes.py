@@ -18,12 +18,10 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import IDS, NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import Staged, put_range
@@ -34,8 +32,7 @@ class Repository:
     """A folder of ranges, and a step of a run that reads them."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "repo").mkdir()
-        opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/")
+        opener = opener_in(folder)
         self.lines: list[str] = []
         self.step: Step[ArrowRows] = made_step(LocalEngine(), opened_by(opener), note=self.lines.append)
         self.store = self.step.repository.store

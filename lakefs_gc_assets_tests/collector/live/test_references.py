@@ -13,9 +13,9 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.retention.test_commits import LINE
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -27,8 +27,7 @@ NOTHING = Unnamed((), range_records([]))
 
 @pytest.fixture
 def repository(tmp_path: Path) -> OpenRepository:
-    (tmp_path / "repository").mkdir()
-    return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository"))
+    return opened_by(opener_in(tmp_path, "repository"))
 
 
 def found(repository: OpenRepository, read: set[str], expired: tuple[str, ...] = ()) -> Unnamed:

@@ -24,11 +24,11 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, DiffEntry, ObjectStats, UncommittedPage
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener, open_store
-from lakefs_gc_assets_tests.collector.made_frames import opened_by
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.made_frames import opened_by, opener_in
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, opened, page
 from lakefs_gc_assets_tests.collector.written import put_uncommitted
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -498,8 +498,7 @@ class Sending(LocalEngine):
 class TestMissingSamples:
     @pytest.fixture
     def repository(self, tmp_path: Path) -> OpenRepository:
-        (tmp_path / "repo").mkdir()
-        return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo"))
+        return opened_by(opener_in(tmp_path))
 
     def test_those_that_no_file_holds(self, repository: OpenRepository) -> None:
         put_uncommitted(repository.store, "f", ["data/x", OLD])

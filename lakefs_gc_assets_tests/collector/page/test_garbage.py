@@ -55,10 +55,14 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import CollectionSettings, ReportSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import delete_all, keys_below
-from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, UNCOMMITTED_FIGURES, frame_of_rows
+from lakefs_gc_assets_tests.collector.made_frames import (
+    CANDIDATE_FIGURES,
+    UNCOMMITTED_FIGURES,
+    frame_of_rows,
+    opener_in,
+)
 from lakefs_gc_assets_tests.collector.page.test_page import text
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import line_of, recorded_graph
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
@@ -97,8 +101,7 @@ def candidates(folder: Path, rows: int, window: str = "2026-11") -> StoredFrame[
         }
         for place in range(rows)
     ]
-    (folder / "repo").mkdir(exist_ok=True)
-    opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/")
+    opener = opener_in(folder)
     return frame_of_rows(opener, CANDIDATES_DF, objects, CANDIDATE_FIGURES)
 
 
@@ -604,8 +607,7 @@ def test_runs_whose_frames_are_gone_or_damaged_say_nothing(staged: tuple[ArrowRu
 
 
 def test_tasks_count_what_many_candidates_and_many_runs_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "repo").mkdir()
-    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo/")
+    opener = opener_in(tmp_path)
 
     def rows(numbers: range, **more: Any) -> list[dict[str, Any]]:
         return [{"address": f"data/{each:04}", "slice_window": f"2026-{each % 3 + 1:02}", **more} for each in numbers]

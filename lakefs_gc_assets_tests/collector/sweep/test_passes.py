@@ -43,12 +43,12 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine, Sweep, give, require_dry_run
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost, StorageError
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings, SweepMode
+from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as RUN_NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
@@ -161,8 +161,7 @@ KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number}{end}" for number in (0, 1) for end i
 @pytest.fixture
 def opener(tmp_path: Path) -> StoreOpener:
     """A folder with four objects."""
-    (tmp_path / "repo").mkdir()
-    made = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo")
+    made = opener_in(tmp_path)
     for key in KEYS:
         made.open().put(key, b"0123456789")
     return made

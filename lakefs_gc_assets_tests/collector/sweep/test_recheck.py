@@ -30,12 +30,16 @@ from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.collector.sweep.recheck import Validity, require_not_overtaken
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, UNCOMMITTED_FIGURES, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import (
+    COMMITTED_FIGURES,
+    UNCOMMITTED_FIGURES,
+    made_step,
+    opened_by,
+    opener_in,
+)
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as RUN_NOW
 from lakefs_gc_assets_tests.collector.scripted import NOW
@@ -48,8 +52,7 @@ __all__ = ["opened", "store"]
 @pytest.fixture
 def repository(tmp_path: Path) -> OpenRepository:
     """A repository in a folder, for which no uncommitted object may be lost."""
-    (tmp_path / "repo").mkdir()
-    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo")
+    opener = opener_in(tmp_path)
     return opened_by(opener, max_uncommitted_loss_share=0)
 
 

@@ -22,12 +22,11 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ListsInOrder
 from lakefs_gc_assets.storage.local import store as local_store
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.s3.inventory import Inventory
-from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
@@ -65,8 +64,7 @@ def slice_of(count: int, created: datetime) -> list[str]:
 
 @pytest.fixture
 def opener(tmp_path: Path) -> StoreOpener:
-    (tmp_path / "repository").mkdir()
-    return StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    return opener_in(tmp_path, "repository")
 
 
 def stored(opener: StoreOpener, large: int) -> StoredFrame[StoredFigures]:
@@ -287,8 +285,7 @@ class TestTheCutoff:
     @staticmethod
     def planned(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: plans.Plan, created: datetime) -> plans.Plan:
         """The plan with a report made at this moment, which is trusted for objects 30 hours older."""
-        (folder / "repository").mkdir(exist_ok=True)
-        opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repository/")
+        opener = opener_in(folder, "repository")
         found = Inventory(opener, "s3://reports/manifest.json", created, "", True, (), ())
         monkeypatch.setattr(planning, "open_inventory", lambda *arguments: found)
         opened = opened_by(opener, inventory="s3://reports/", inventory_margin_hours=30)

@@ -21,8 +21,6 @@ from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.universe.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import (
     COMMITTED_FIGURES,
     LISTED_FIGURES,
@@ -30,6 +28,7 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     frame_of_rows,
     made_step,
     opened_by,
+    opener_in,
 )
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
@@ -113,8 +112,7 @@ class Noting(LocalEngine):
 
 
 def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_stays(tmp_path: Path) -> None:
-    (tmp_path / "repository").mkdir()
-    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    opener = opener_in(tmp_path, "repository")
     engine, plan = Noting(), replace(PLAN, attempt="attempt", cutoff=NOW - timedelta(days=1), windows=("2026-11",))
     rows: dict[str, dict[str, Any]] = {
         "staged": {},
@@ -172,8 +170,7 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
 
 
 def test_where_nothing_is_committed_the_files_of_the_listing_are_what_no_commit_holds(tmp_path: Path) -> None:
-    (tmp_path / "repository").mkdir()
-    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    opener = opener_in(tmp_path, "repository")
     engine = Noting()
     stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
     committed = frame_of_rows(opener, COMMITTED_DF, [], COMMITTED_FIGURES)
@@ -186,8 +183,7 @@ def test_where_nothing_is_committed_the_files_of_the_listing_are_what_no_commit_
 
 
 def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
-    (tmp_path / "repository").mkdir()
-    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    opener = opener_in(tmp_path, "repository")
     engine = LocalEngine()
     stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
     staged = frame_of_rows(opener, UNCOMMITTED_DF, [live("a")], UNCOMMITTED_FIGURES)
@@ -201,8 +197,7 @@ def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
 
 
 def test_what_is_live_and_not_committed_for_good_is_subtracted_and_stays_pending(tmp_path: Path) -> None:
-    (tmp_path / "repository").mkdir()
-    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    opener = opener_in(tmp_path, "repository")
     engine = LocalEngine()
     stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
     staged = frame_of_rows(opener, UNCOMMITTED_DF, [], UNCOMMITTED_FIGURES)
