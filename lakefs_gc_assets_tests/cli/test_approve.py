@@ -1,6 +1,7 @@
 """`lakefs-gc approve` on runs of a recorded repository."""
 
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -82,7 +83,9 @@ def test_a_mark_that_is_too_old_is_refused(runs: PlainRuns, invoke: Invoke, dry:
 def test_a_sweep_that_failed_goes_on(runs: PlainRuns, invoke: Invoke, dry: str) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     runs.server.undeletable = {min(garbage)}
-    assert invoke("approve", "--yes", dry).exit_code == Status.INCOMPLETE
+    incomplete = invoke("approve", "--yes", dry)
+    assert incomplete.exit_code == Status.INCOMPLETE
+    assert "some deletions failed" in incomplete.stdout and "failed                 1 object" in incomplete.stdout
     runs.server.undeletable = set()
 
     result = invoke("approve", "--yes", "--quiet", "--json", dry)
@@ -99,13 +102,20 @@ def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
 
     with monkeypatch.context() as wrong:
         wrong.setattr(checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
-        assert invoke("run").exit_code == Status.FAILED
+        ended = invoke("run")
+    assert (ended.exit_code, ended.stdout) == (Status.FAILED, "")
+    last = ended.stderr.splitlines()[-1]
+    assert re.match(r"lakefs-gc: run \w{20} failed: check of candidates: older than the cutoff: one is not$", last)
+    assert "Traceback" not in ended.output
     (failed,) = run_folder.newest_runs(runs.repository.store)
     assert_one_line(invoke("approve", "--yes", failed), "did not finish")
 
     runs.clock.moment += timedelta(hours=1)
     write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
-    assert invoke("run", "--sweep").exit_code == Status.REFUSED
+    refused = invoke("run", "--sweep")
+    assert refused.exit_code == Status.REFUSED
+    _, refusal = refused.output.splitlines()
+    assert "failed in deleted_report: guard number of candidates" in refusal and refusal.count("guard") == 1
     swept = next(run_folder.newest_runs(runs.repository.store))
     assert swept != failed
     assert_one_line(invoke("approve", "--yes", swept), "was not a dry run")

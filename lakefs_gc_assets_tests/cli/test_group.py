@@ -142,13 +142,6 @@ def test_an_answer_that_a_page_is_said_to_describe_is_described_there(name: str)
         assert f"`{name} --json`" in (Path(__file__).parents[2] / page).read_text()
 
 
-def test_a_command_that_is_unknown() -> None:
-    result = CliRunner().invoke(main, ["collct"])
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "No such command 'collct'" in result.stderr
-
-
 @click.command()
 def _late() -> None:
     events.append("command")

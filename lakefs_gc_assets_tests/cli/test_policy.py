@@ -214,27 +214,14 @@ class TestSet:
             ("default: 3d", "rules.json: Invalid JSON: expected value at line 1 column 1. The server's rules are JSON"),
             ('{\n"default_retention_days": 3,\n}', "rules.json: Invalid JSON: trailing comma at line 3"),
             ("[]", "an object with default_retention_days and branches"),
-            ("{}", "default_retention_days: Field required"),
             ('{"default_retention_days": 3, "branch": []}', "branch: Extra inputs are not permitted"),
-            ('{"default_retention_days": "3d"}', "default_retention_days: Input should be a valid integer"),
-            ('{"default_retention_days": true}', "default_retention_days: Input should be a valid integer"),
             ('{"default_retention_days": 1.5}', "default_retention_days: Input should be a valid integer"),
             ('{"default_retention_days": -3}', "default_retention_days is negative"),
             ('{"default_retention_days": 0}', "lakeFS treats zero days for everything as no rules"),
-            ('{"default_retention_days": 1e9}', "default_retention_days: Input should be a valid integer"),
             ('{"default_retention_days": 1000000}', "more than the maximum of 36,500"),
-            ('{"default_retention_days": 3, "branches": {"main": 3}}', "branches: Input should be a valid array"),
-            (
-                '{"default_retention_days": 3, "branches": [{"branch_id": "main"}]}',
-                "branches.0.retention_days: Field required",
-            ),
             (
                 '{"default_retention_days": 3, "branches": [{"branch_id": "main", "retention_days": -1}]}',
                 "the rule of branch main is negative",
-            ),
-            (
-                '{"default_retention_days": 3, "branches": [{"branch_id": "", "retention_days": 1}]}',
-                "branches.0.branch_id: String should have at least 1 character",
             ),
             (
                 '{"default_retention_days": 3, "branches": [{"branch_id": "main", "retention_days": 1}, '

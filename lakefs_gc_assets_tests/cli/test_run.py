@@ -15,9 +15,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.reporting import Violation
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,
@@ -147,25 +145,6 @@ def test_windows_that_cannot_be_meant(runs: PlainRuns, invoke: Invoke) -> None:
     assert_one_line(optimized, "Choose the flow clean or unified", status=Status.CONFIGURATION)
 
 
-@pytest.mark.slow
-def test_a_run_over_one_window(runs: PlainRuns, invoke: Invoke) -> None:
-    ended = invoke("run", "--windows", "2026-11")
-    assert ended.exit_code == 0, ended.stderr
-    assert ended.stderr.splitlines()[0].endswith("the window 2026-11")
-    assert "limited to the window 2026-11: 0 slices of other windows were not listed" in ended.stdout
-
-
-@pytest.mark.slow
-def test_a_sweep_that_could_not_delete_everything(runs: PlainRuns, invoke: Invoke) -> None:
-    runs.server.undeletable = {min(truth_classes("chain/1")["unreferenced"])}
-
-    result = invoke("run", "--sweep")
-
-    assert result.exit_code == Status.INCOMPLETE
-    assert "some deletions failed" in result.stdout
-    assert "failed                 1 object" in result.stdout
-
-
 def test_a_step_that_fails(runs: PlainRuns, invoke: Invoke) -> None:
     runs.server.fault = lambda method, target: refused(403, "not allowed") if "prepare_uncommited" in target else None
 
@@ -182,41 +161,17 @@ def test_a_step_that_fails(runs: PlainRuns, invoke: Invoke) -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_fails(runs: PlainRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)]
-    )
-
-    result = invoke("run", "--sweep")
-
-    assert (result.exit_code, result.stdout) == (1, "")
-    last = result.stderr.splitlines()[-1]
-    assert re.match(r"lakefs-gc: run \w{20} failed: check of candidates: older than the cutoff: one is not$", last)
-    assert "Traceback" not in result.output
-    assert runs.server.deleted == set()
-
-
-@pytest.mark.slow
-def test_a_guard_that_refuses(runs: PlainRuns, invoke: Invoke) -> None:
-    write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
-
-    result = invoke("run", "--sweep")
-
-    assert result.exit_code == Status.REFUSED
-    _, refusal = result.output.splitlines()
-    assert "failed in deleted_report: guard number of candidates" in refusal and refusal.count("guard") == 1
-    assert runs.server.deleted == set()
-
-
-@pytest.mark.slow
-def test_quiet_and_verbose(runs: PlainRuns, invoke: Invoke) -> None:
-    quiet, verbose = invoke("run", "--quiet"), invoke("run", "--verbose")
+def test_quiet_and_verbose_over_one_window(runs: PlainRuns, invoke: Invoke) -> None:
+    quiet = invoke("run", "--quiet", "--json")
     assert (quiet.exit_code, quiet.stderr) == (0, "")
-    assert 'Started execution of step "store_df"' in verbose.stderr
-    assert len(verbose.stdout.splitlines()) == len(quiet.stdout.splitlines())
-
-    answer = json.loads(invoke("run", "--quiet", "--json").stdout)
+    answer = json.loads(quiet.stdout)
     assert answer == json.loads(runs.report(answer["run_id"]).to_json())
+
+    verbose = invoke("run", "--verbose", "--windows", "2026-11")
+    assert verbose.exit_code == 0, verbose.stderr
+    assert 'Started execution of step "store_df"' in verbose.stderr
+    assert re.search(r"^run \w{20}: clean.* the window 2026-11$", verbose.stderr, re.MULTILINE)
+    assert "limited to the window 2026-11: 0 slices of other windows were not listed" in verbose.stdout
 
     both = invoke("run", "--quiet", "--verbose")
     assert (both.exit_code, both.stdout) == (Status.USAGE, "")

@@ -8,7 +8,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
-from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
@@ -159,9 +158,7 @@ def test_whatever_a_repository_is_called(invoke: Invoke, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_it_writes_reaches_a_server_and_collects(
-    invoke: Invoke, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_writes_reaches_a_server(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedServer(tmp_path / "lakefs") as server:
         sample = make_sample_repository(server, objects=40)
         monkeypatch.setenv("OUR_KEY", server.access_key_id)
@@ -173,9 +170,4 @@ def test_what_it_writes_reaches_a_server_and_collects(
 
         examined = invoke("doctor")
         assert examined.exit_code == 0, examined.output
-        FILE.write_text(FILE.read_text().replace("  sweep: false", "  sweep: false\n  wait_before_dump_seconds: 0"))
-        ran = invoke("run", "--quiet")
-        assert ran.exit_code == 0, ran.output
-        listed = invoke("candidates")
-
-    assert {line.split()[-1] for line in listed.stdout.splitlines()[1:]} == {each.address for each in sample.garbage}
+        assert examined.stdout.splitlines()[-2:] == ["dry run: ready", "sweep: ready"]
