@@ -51,23 +51,6 @@ def test_one_run_id_belongs_to_one_dagster_run(runs: GraphRuns) -> None:
     assert made(second) == []
 
 
-def test_a_range_without_partitions_is_refused(runs: GraphRuns) -> None:
-    opened = runs.open()
-    turned = {RANGE_START_TAG: opened.tags[RANGE_END_TAG], RANGE_END_TAG: opened.tags[RANGE_START_TAG]}
-
-    result = runs.make(opened, tags=turned)
-
-    assert "the selection covers no partition" in failures(result)["store_df"]
-
-
-def test_two_run_ids_at_once_are_refused(runs: GraphRuns) -> None:
-    first, second = runs.open(), runs.open()
-
-    result = runs.make(first, tags={RANGE_END_TAG: second.tags[RANGE_END_TAG]})
-
-    assert "covers 2 run ids" in failures(result)["store_df"]
-
-
 def test_later_steps_are_asked_for_the_same_windows(runs: GraphRuns) -> None:
     opened = runs.open()
     assert len(opened.windows) > 1
@@ -286,8 +269,6 @@ def test_a_second_launch_of_a_name_does_not_take_its_run(runs: GraphRuns) -> Non
     ("key", "assets", "reported"),
     [
         ("../../x", ("store_df",), "is not valid as the name of a run"),
-        ("a...b", ("store_df",), "is not valid as the name of a run"),
-        ("x" * 65, ("store_df",), "is not valid as the name of a run"),
         ("0" * 20, ("store_df",), "is in the future"),
         ("g4uk6erfnfus73frbnqg", ("uncommitted_df",), "materialize it first"),
     ],

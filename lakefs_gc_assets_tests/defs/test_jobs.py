@@ -1,5 +1,5 @@
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,13 +22,13 @@ from lakefs_gc_assets.defs.partitions import (
 )
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import AccessDenied, ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, sensed, server
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, replaying
-from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.runs.replayed_runs import refused, truth_classes
 
 __all__ = ["automated", "replaying", "server"]
 
@@ -38,17 +38,67 @@ def runs(replaying: Replaying) -> GraphRuns:
     return replaying("chain/1")
 
 
+def old_slice(runs: GraphRuns, days: int) -> str:
+    """A slice opened `days` days ago, with one object."""
+    then = runs.clock.now() - timedelta(days=days)
+    generator = layout.XidGenerator()
+    name = generator.descending(then)
+    runs.server.place(f"data/{name}/{generator.ascending(then)}", written_at=then)
+    return name
+
+
+def test_opening_a_run_adds_its_partitions(runs: GraphRuns) -> None:
+    old_slice(runs, days=40)
+
+    opened = runs.open()
+
+    assert opened.windows == ("legacy", "2026-10", "2026-11")
+    assert layout.as_datetime(layout.created_at(opened.run_id)) == runs.clock.now().replace(microsecond=0)
+    partitions = RunPartitions(runs.server.repository)
+    assert runs.instance.get_dynamic_partitions(partitions.windows.name or "") == list(opened.windows)
+    assert runs.instance.get_dynamic_partitions(partitions.run_ids.name or "") == [key_of(opened.run_id)]
+    assert opened.tags == {
+        RANGE_START_TAG: f"{key_of(opened.run_id)}|legacy",
+        RANGE_END_TAG: f"{key_of(opened.run_id)}|2026-11",
+        "lakefs/repository": runs.server.repository,
+        "lakefs/flow": "clean",
+    }
+
+
+def test_a_window_that_turns_up_later_is_covered_too(runs: GraphRuns) -> None:
+    assert runs.open().windows == ("legacy", "2026-11")
+    old_slice(runs, days=40)
+
+    opened = runs.open()
+
+    assert opened.windows == ("legacy", "2026-11", "2026-10")
+    assert opened.tags[RANGE_END_TAG] == f"{key_of(opened.run_id)}|2026-10"
+
+
+def test_run_ids_of_one_moment_differ(runs: GraphRuns) -> None:
+    assert runs.open().run_id != runs.open().run_id
+
+
+def test_a_repository_that_cannot_be_looked_at_opens_nothing(runs: GraphRuns) -> None:
+    runs.server.fault = lambda method, target: refused(401, "error authenticating request")
+
+    with pytest.raises(AccessDenied):
+        runs.open()
+
+    runs.server.fault = lambda method, target: None
+    assert runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "") == []
+
+
 def requested(runs: GraphRuns, definitions: dg.Definitions) -> dg.RunRequest:
     """The only run that the sensor requests."""
     (request,) = sensed(runs.instance, definitions).run_requests or []
     return request
 
 
-@pytest.mark.parametrize("cursor", ["", "none", "-2", "01", str(2**40), str(2**70)])
-def test_a_cursor_beyond_every_event_is_left(automated: Automated, cursor: str) -> None:
+def test_a_cursor_beyond_every_event_is_left(automated: Automated) -> None:
     """Any user of the UI can set it: otherwise no opened run would be launched again."""
     instance, definitions = automated.instance, automated.definitions
-    first = sensed(instance, definitions, cursor)
+    first = sensed(instance, definitions, str(2**40))
     assert first.cursor is not None and (first.run_requests or []) == []
     definitions.resolve_job_def("open_run").execute_in_process(instance=instance)
 
@@ -80,22 +130,6 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
         "lakefs/run_id": run_id_in(key),
         **({"lakefs/loosened": "sweep=true"} if sweep else {}),
     }
-
-
-def test_what_was_opened_can_be_collected(runs: GraphRuns) -> None:
-    """Makes the sensor's request in this process."""
-    definitions = build(runs.loaded, runs.clock)
-    definitions.resolve_job_def("open_run").execute_in_process(instance=runs.instance)
-    request = requested(runs, definitions)
-
-    collected = definitions.resolve_job_def("collect").execute_in_process(
-        instance=runs.instance, tags=request.tags, run_config=request.run_config
-    )
-
-    assert collected.success
-    run_id = run_id_in((request.run_key or "").split("|")[0]) or ""
-    assert set(runs.addresses(run_id, "candidates")) == truth_classes("chain/1")["unreferenced"]
-    assert runs.server.refused_deletes == set()
 
 
 def test_a_run_that_opened_nothing_launches_nothing(runs: GraphRuns) -> None:

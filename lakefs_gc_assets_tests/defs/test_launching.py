@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.records import plan, report, run_folder
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.definitions import EXTENSIONS
-from lakefs_gc_assets.defs import jobs, launching, pages, running
+from lakefs_gc_assets.defs import jobs, launching, pages
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions, key_of, newest_metadata, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
@@ -234,36 +234,10 @@ def run_id_of(result: dg.ExecuteInProcessResult) -> str:
 
 
 @pytest.mark.slow
-def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRuns) -> None:
-    """The default workflow of users, even if the file lets automatic runs delete."""
-    runs.settings["sweep"] = True
-    dry = followed(runs, launched(runs, "open_run"))
-    assert dry.success
-    run_id = run_id_of(dry)
-    assert runs.report(run_id).dry_run
-    assert runs.server.deleted == set()
-    garbage = set(runs.addresses(run_id, "candidates"))
-
-    approved = launched(
-        runs, "approve", run_id=key_of(run_id), approved_by="Ada"
-    )  # as the UI shows it among the partitions
-
-    (output,) = [event.step_output_data for event in approved.all_node_events if event.is_successful_output]
-    shown = {name: value.value for name, value in output.metadata.items()}
-    assert shown["objects"] == len(garbage) > 0
-    assert shown["bytes"] == runs.report(run_id).object_bytes["candidates"] > 0
-    swept = followed(runs, approved)
-    assert swept.success
-    assert made(swept) == ["deleted_report"]
-    assert runs.server.deleted == garbage
-    assert not runs.report(run_id).dry_run
-    assert "was already approved" in said(launched(runs, "approve", run_id=run_id))
-
-
-@pytest.mark.slow
-def test_the_undo_of_a_sweep_stays_on_the_overview_of_later_dry_runs(
+def test_a_dry_run_that_was_seen_is_approved_and_its_undo_stays_on_the_overview_of_later_dry_runs(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The default workflow of users, even if the file lets automatic runs delete."""
     monkeypatch.setattr(pages, "location_of", lambda run: "here")
     # An ephemeral instance records no history.
     monkeypatch.setattr(dg.DagsterInstance, "is_ephemeral", False)
@@ -271,9 +245,26 @@ def test_the_undo_of_a_sweep_stays_on_the_overview_of_later_dry_runs(
     def shown(asset: str) -> dict[str, object]:
         return newest_metadata(runs.instance, dg.AssetKey(asset))
 
+    runs.settings["sweep"] = True
     run_id = run_id_of(followed(runs, launched(runs, "open_run")))
+    assert runs.report(run_id).dry_run
+    assert runs.server.deleted == set()
+    garbage = set(runs.addresses(run_id, "candidates"))
     assert str(shown("candidates")["next"]).startswith("[Approve: ") and "undo" not in shown("deleted_report")
-    assert followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Ada")).success
+
+    # As the UI shows it among the partitions.
+    approved = launched(runs, "approve", run_id=key_of(run_id), approved_by="Ada")
+
+    (output,) = [event.step_output_data for event in approved.all_node_events if event.is_successful_output]
+    found = {name: value.value for name, value in output.metadata.items()}
+    assert found["objects"] == len(garbage) > 0
+    assert found["bytes"] == runs.report(run_id).object_bytes["candidates"] > 0
+    swept = followed(runs, approved)
+    assert swept.success
+    assert made(swept) == ["deleted_report"]
+    assert runs.server.deleted == garbage
+    assert not runs.report(run_id).dry_run
+    assert "was already approved" in said(launched(runs, "approve", run_id=run_id))
     undo = str(shown("sweeps")["undo"])
     assert undo.startswith(f"[Show objects to restore of run {run_id}](/locations/here/jobs/restore/")
     assert shown("collection_history")["undo"] == undo
@@ -358,11 +349,11 @@ def test_two_approvers_make_no_sense_where_one_launch_may_delete_at_once() -> No
 
 def test_where_no_launch_may_delete_none_may_approve(runs: GraphRuns) -> None:
     runs.launch["sweep"] = "never"
-    dry = followed(runs, launched(runs, "open_run"))
+    run_id = runs.open().run_id
 
-    refused = launched(runs, "approve", run_id=run_id_of(dry))
+    refused = launched(runs, "approve", run_id=run_id)
 
-    assert f"run `lakefs-gc approve {run_id_of(dry)}`, or set launch.sweep to approved" in said(refused)
+    assert f"run `lakefs-gc approve {run_id}`, or set launch.sweep to approved" in said(refused)
 
 
 @pytest.mark.slow
@@ -495,14 +486,3 @@ def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> 
 
     assert "clean_runs opened a run of flow clean, and a launch cannot change it to unified" in said(ended)
     assert not run_folder.has_plan(runs.repository.store, opened.run_id)
-
-
-@pytest.mark.slow
-def test_a_process_that_makes_its_runs_itself_goes_by_the_file(runs: GraphRuns) -> None:
-    runs.settings["sweep"] = True
-
-    with dg.DagsterInstance.ephemeral() as home:
-        _, error = running.execute(runs.loaded, running.AskedRun(), runs.lines.append, runs.clock, home)
-
-    assert error is None
-    assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]

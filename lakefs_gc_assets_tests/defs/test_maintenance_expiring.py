@@ -151,22 +151,6 @@ def test_the_name_of_old_runs_goes_with_the_last_of_them(automated: Automated, r
     assert list(automated.run_ids)[2:] == ["new", "both", "waits for its run"]
 
 
-def test_old_forecasts_go_as_well(automated: Automated) -> None:
-    automated.changes["automation"] = {"keep_runs": 1}
-    store, ids = automated.repository.store, layout.XidGenerator()
-    made = [ids.descending(automated.clock.now() - days * DAY) for days in (1, 2)]
-    for forecast_id in made:
-        for key in (stored_forecasts.begun_key(forecast_id), stored_forecasts.forecast_key(forecast_id)):
-            store.put(key, b"forecast")
-
-    dry = shown(launch(automated))
-    assert (dry["forecasts_expired"], dry["forecasts_kept"]) == (1, 1)
-    assert [each.run_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made
-
-    assert shown(launch(automated, REMOVING))["objects_removed"] == 2
-    assert [each.run_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made[:1]
-
-
 def test_partitions_left_behind_by_a_job_that_was_killed_go_the_next_time(
     automated: Automated, run_ids: list[str]
 ) -> None:

@@ -1,15 +1,21 @@
-"""Optimized runs through the real graph, on a recorded repository."""
+"""Optimized runs of a recorded repository, through the real graph and after old runs expire."""
 
 import re
 from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.records.report import Checkpoint, Report
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import resources
-from lakefs_gc_assets.spark import engine
+from lakefs_gc_assets.defs.maintenance import removing_config
+from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.settings import AutomationSettings
+from lakefs_gc_assets_tests.runs import plain_runs
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
@@ -31,30 +37,6 @@ def collected(runs: GraphRuns, flow: Flow = Flow.OPTIMIZED) -> Report:
     return runs.report(opened.run_id)
 
 
-def checkpoint_of(found: Report) -> Checkpoint:
-    """The checkpoint of a run, which must exist."""
-    assert found.checkpoint is not None, found.no_checkpoint
-    return found.checkpoint
-
-
-@pytest.mark.slow
-def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compares frames like large ones. Otherwise the driver would keep the few rows of these recordings."""
-    monkeypatch.setattr(files, "LOCAL_ROWS", -1)
-    monkeypatch.setattr(engine, "LOCAL_ROWS", -1)
-    stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
-    runs.server.undeletable = {stubborn}
-    clean = collected(runs, Flow.CLEAN)
-    assert runs.server.deleted == set(others)
-    runs.server.undeletable = set()
-    again = collected(runs)
-    assert (again.flow, again.counts["ranges_read"]) == ("optimized", 0)
-    assert runs.addresses(again.run_id, "candidates") == [stubborn]
-    assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
-    assert checkpoint_of(again).pending == checkpoint_of(clean).pending - 1
-    assert runs.server.deleted == {stubborn, *others}
-
-
 @pytest.mark.slow
 def test_a_run_with_nothing_to_list_or_read_asks_for_no_session(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
@@ -71,20 +53,30 @@ def test_a_run_with_nothing_to_list_or_read_asks_for_no_session(
 
 
 @pytest.mark.slow
-def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(runs: GraphRuns) -> None:
-    collected(runs, Flow.CLEAN)
-    runs.settings["min_age_hours"] = 30
-    runs.clock.moment += DAY
-    opened = runs.open(Flow.OPTIMIZED)
-    assert "minimum age" in opened.tags["lakefs/why_clean"]
-    result = runs.make(opened)
-    found = runs.report(opened.run_id)
-    assert found.flow == "clean" and "minimum age" in (found.why_clean or "")
-    assert any("a clean run instead of an optimized one" in line for line in runs.lines)
-    (materialization,) = [
-        event.step_materialization_data.materialization
-        for event in result.get_asset_materialization_events()
-        if event.asset_key is not None and event.asset_key.path == ["store_df"]
-    ][:1]
-    (shown,) = [line for line in str(materialization.metadata["frame"].value).splitlines() if "why_clean" in line]
-    assert "minimum age" in shown
+def test_the_next_optimized_run_builds_on_what_was_kept_when_old_runs_expired() -> None:
+    """Enough remains also for a user who asks which objects were deleted."""
+    unreferenced = truth_classes("chain/1")["unreferenced"]
+    with plain_runs.replays() as replaying:
+        runs = replaying("chain/1", deletes="overlay", max_candidate_share=1)
+
+        def made(*, sweep: bool, flow: Flow = Flow.CLEAN) -> str:
+            """The id of a run that succeeded, an hour after the previous one."""
+            runs.clock.moment += timedelta(hours=1)
+            opened = runs.open(flow)
+            result = runs.make(opened, sweep=sweep)
+            assert result.success, result.failures
+            return opened.run_id
+
+        old_dry, swept, dry = made(sweep=False), made(sweep=True), made(sweep=False)
+        configuration = runs.loaded.configuration.model_copy(update={"automation": AutomationSettings(keep_runs=1)})
+        job = build(Loaded(configuration, {}), runs.clock).resolve_job_def("expire_runs")
+
+        assert job.execute_in_process(run_config=removing_config(Names(runs.server.repository))).success
+
+        store = runs.repository.store
+        assert [run.run_id for run in expiring.past_runs(expiring.folders(store)) if run.frames] == [dry, swept]
+        assert runs.report(old_dry).counts["candidates"] == len(runs.addresses(old_dry, "deleted_report"))
+        assert set(receipts.read(store, swept).column("address").to_pylist()) == unreferenced
+        following = runs.report(made(sweep=True, flow=Flow.OPTIMIZED))
+        assert (following.flow, following.base_run, following.why_clean) == ("optimized", swept, None)
+        assert (following.counts["deleted"], following.counts["ranges_read"]) == (0, 0)
