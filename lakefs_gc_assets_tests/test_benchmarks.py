@@ -1,15 +1,13 @@
 import hashlib
 import json
-import lzma
 import os
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import changes, counting, event_log, prices, recorded, repositories, vast
+from benchmarks import changes, counting, event_log, prices, repositories, vast
 from benchmarks.counting import Counts
 from benchmarks.event_log import Task
 from benchmarks.marks import at_least, at_most, figure, summary
@@ -37,24 +35,6 @@ def test_a_mark_is_reached_from_its_own_side() -> None:
     assert summary(measures) == "2 marks reached, 1 missed"
     assert "MISSED" in str(measures[1])
     assert json.loads(json.dumps(measures[0].as_json()))["reached"] is True
-
-
-def test_ages_and_moments_are_read() -> None:
-    assert [recorded.age(text) for text in ("24", "36h", "2d", "90m", "0")] == [
-        timedelta(hours=24),
-        timedelta(hours=36),
-        timedelta(days=2),
-        timedelta(minutes=90),
-        timedelta(),
-    ]
-    assert recorded.moment("2026-11-21T10:00:00") == datetime(2026, 11, 21, 10, tzinfo=UTC)
-    assert recorded.moment("2026-11-21T10:00:00+02:00") == datetime(2026, 11, 21, 8, tzinfo=UTC)
-
-
-def test_classes_are_read(tmp_path: Path) -> None:
-    (tmp_path / "keys.tsv.xz").write_bytes(lzma.compress(b"data/a/b\tactive\ndata/a/c\torphan\n"))
-
-    assert recorded.classes(tmp_path) == {"data/a/b": "active", "data/a/c": "orphan"}
 
 
 def test_addresses_are_those_of_lakefs() -> None:
@@ -103,36 +83,6 @@ def test_a_repository_holds_what_its_shape_says_and_is_restored(tmp_path: Path) 
 
     assert repositories.made(TINY, tmp_path) == folder
     assert repositories.garbage_left(folder, TINY) == TINY.garbage
-
-
-def test_what_is_staged_can_be_of_one_age_however_large_the_repository(tmp_path: Path) -> None:
-    root = repositories.objects_folder(repositories.made(replace(TINY, staged_among=100), tmp_path))
-
-    committed: set[str] = set()
-    for file in (root / "_lakefs").iterdir():
-        if len(file.name) == 64 and ranges.table_kind(file.read_bytes(), file.name).type == "ranges":
-            committed |= set(ranges.read_range(file.read_bytes(), file.name).addresses.to_pylist())
-    garbage = (root.parents[2] / "garbage.txt").read_text().split()
-    names = sorted(str(file.relative_to(root)) for file in root.rglob("data/*/*"))
-    live = [name for name in names if name not in garbage]
-    assert len(live) == TINY.objects - TINY.garbage
-    staged = [place for place, name in enumerate(live) if name not in committed]
-    assert len(staged) == TINY.uncommitted and staged[0] == len(live) - 100
-
-
-def test_a_skewed_repository_has_one_large_slice_and_range_and_all_staged_on_one_branch(tmp_path: Path) -> None:
-    shape = Shape("skewed", 600, 4, 4, 3, 20, 30, in_one_slice=325, in_one_range=500, staged_on_one=True)
-    folder = repositories.made(shape, tmp_path)
-    root = repositories.objects_folder(folder)
-
-    sizes = sorted(sum(1 for _ in each.iterdir()) for each in (root / "data").iterdir())
-    tables = [file.read_bytes() for file in (root / "_lakefs").iterdir() if len(file.name) == 64]
-    held = [ranges.read_range(data, "range") for data in tables if ranges.table_kind(data, "range").type == "ranges"]
-    with EmbeddedServer(folder / "lakefs") as server, server.core.database.transaction() as database:
-        staged = database.execute("SELECT count(*) FROM staged GROUP BY token").fetchall()
-    assert sizes == [325, 325]
-    assert sorted(map(len, held)) == [33, 33, 34, 500]
-    assert [tuple(row) for row in staged] == [(20,)]
 
 
 def test_tasks_are_read_from_the_log_of_events(tmp_path: Path) -> None:
@@ -245,24 +195,6 @@ def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:
     bucket.delete(garbage)
     assert sum(bucket.deleted) == 1
     assert len(bucket.page(f"data/{garbage.split('/')[1]}/", "", "", 10_000).objects) == 9_999
-
-
-def test_commits_of_a_vast_repository_are_one_line_and_name_many_ranges(tmp_path: Path) -> None:
-    size = Vast(3)
-    folder = vast.made(size, tmp_path)
-
-    with vast.server(folder) as server:
-        repository = embedded_repositories.get(server.core, repositories.REPOSITORY)
-        made = list(commits.every(server.core, repository))
-        heads = [found.commit_id for found in branches.every(server.core, repository, hidden=False)]
-    assert len(made) == size.commits + 1
-    assert all(len(commit.parents) <= 1 for commit in made)
-    assert len({parent for commit in made for parent in commit.parents}) == size.commits, "no commit has two children"
-    assert len(set(heads)) == size.branches
-    files = [folder / "objects" / "_lakefs" / commit.metarange_id for commit in made if commit.metarange_id]
-    named = [{part.id for part in ranges.read_metarange(file.read_bytes(), file.name)} for file in files]
-    assert max(map(len, named)) == 280
-    assert len(set.union(*named)) == size.ranges
 
 
 def test_ids_and_numbers_of_keys_make_no_kind_of_their_own(tmp_path: Path) -> None:
