@@ -1,32 +1,182 @@
-"""The UI's view of runs: each test sends the GraphQL queries of a page."""
+"""The UI's contents and actions, requested over GraphQL: an instance and a code location in this process.
 
+Each test sends the queries of a page.
+"""
+
+import asyncio
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.definitions.reconstruct import ReconstructableJob
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import InProcessCodeLocationOrigin
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
+from dagster._utils.hosted_user_process import recon_job_from_origin
+from dagster_graphql.schema import create_schema
 from pyspark.sql import SparkSession
+from starlette.datastructures import Headers
 
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.defs import jobs, launching
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, load
+from lakefs_gc_assets.defs import assets, jobs, launching, partitions
+from lakefs_gc_assets.defs.jobs import OpenedRun
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.extensions.playground.demo import configuration
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import LaunchSettings
-from lakefs_gc_assets_tests.defs.screens import Screens, open_screens
+from lakefs_gc_assets_tests.harness.dagster_dev import commented
+
+REPOSITORY = "sample"
+SECRET_VARIABLE = "TEST_SCREENS_SECRET"
+_LAUNCHED_HERE = {
+    "run_launcher": {"module": "dagster._core.test_utils", "class": "MockedRunLauncher"},
+    "run_coordinator": yaml.safe_load(commented("run_coordinator"))["run_coordinator"],
+}
+_LAUNCH = """mutation($parameters: ExecutionParams!) { launchPipelineExecution(executionParams: $parameters) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  ... on RunConfigValidationInvalid { errors { message } } ... on PipelineNotFoundError { message } } }"""
+_RUN = """query($run: ID!) { runOrError(runId: $run) { ... on Run { status tags { key value } } } }"""
+
+
+@dataclass
+class Screens:
+    """A repository of an embedded server as the UI shows it.
+
+    Attributes:
+        instance: its runs are made in this process, while they are launched.
+    """
+
+    server: EmbeddedServer
+    instance: dg.DagsterInstance
+    loaded: Loaded
+    context: WorkspaceProcessContext
+
+    def ask(self, query: str, headers: Mapping[str, str] | None = None, /, **variables: Any) -> dict[str, Any]:
+        """The data of a GraphQL answer. Raises AssertionError if the query is refused."""
+        request = self.context.create_request_context(SimpleNamespace(headers=Headers(headers)))
+        answer = asyncio.run(create_schema().execute_async(query, context_value=request, variable_values=variables))
+        assert not answer.errors, answer.errors
+        assert answer.data is not None
+        data: dict[str, Any] = answer.data
+        return data
+
+    def open(self, flow: Flow = Flow.CLEAN, sweep: bool = False) -> OpenedRun:
+        """Opens a run over every window it needs, as the job open_run does."""
+        permit = Permit("open_run", sweep=sweep)
+        return jobs.open_run(self.instance, Collector.from_loaded(self.loaded, SystemClock()), flow, permit)
+
+    def launch(
+        self,
+        job: str,
+        config: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        assets: Sequence[str] | None = None,
+        checks: Sequence[tuple[str, str]] | None = None,
+        user: str = "",
+    ) -> str:
+        """Launches a job, or some of its assets and checks, as the UI does; returns the id of the Dagster run.
+
+        Args:
+            checks: asset and name per check.
+            user: user who launches it, as a proxy states in a header; none without a proxy.
+        """
+        selector: dict[str, Any] = {**self.location, "pipelineName": job}
+        if assets is not None:
+            selector["assetSelection"] = [{"path": [name]} for name in assets]
+        if checks is not None:
+            selector["assetCheckSelection"] = [{"assetKey": {"path": [asset]}, "name": name} for asset, name in checks]
+        metadata = {"tags": [{"key": key, "value": value} for key, value in (tags or {}).items()]}
+        parameters = {
+            "selector": selector,
+            "mode": "default",
+            "runConfigData": config or {},
+            "executionMetadata": metadata,
+        }
+        headers = {"X-Forwarded-User": user} if user else {}
+        launched = self.ask(_LAUNCH, headers, parameters=parameters)["launchPipelineExecution"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        run_id: str = launched["run"]["runId"]
+        self.instance.launch_run(run_id, self.context.create_request_context())  # As the daemon does from the queue.
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None and run.job_code_origin is not None
+        # Without the launcher: GraphQL is answered in an event loop, and a run has its own.
+        execute_run(recon_job_from_origin(run.job_code_origin), run, self.instance)
+        return run_id
+
+    def collect(self, opened: OpenedRun) -> str:
+        """Makes an opened run; returns the id of the Dagster run."""
+        return self.launch("collect", tags=opened.tags)
+
+    def status(self, run: str) -> str:
+        """Final status of a Dagster run."""
+        status: str = self.ask(_RUN, run=run)["runOrError"]["status"]
+        return status
+
+    def tags(self, run: str) -> dict[str, str]:
+        """The tags of a Dagster run."""
+        return {tag["key"]: tag["value"] for tag in self.ask(_RUN, run=run)["runOrError"]["tags"]}
+
+    @property
+    def location(self) -> dict[str, str]:
+        """The code location in the form of GraphQL selectors."""
+        (location,) = self.context.create_request_context().code_locations
+        (repository,) = location.get_repositories()
+        return {"repositoryName": repository, "repositoryLocationName": location.name}
+
+
+@contextmanager
+def open_screens(folder: Path, **sections: dict[str, Any]) -> Iterator[Screens]:
+    """Serves a sample repository from a folder and loads its definitions.
+
+    Args:
+        sections: additional sections of the configuration.
+    """
+    with ExitStack() as stack:
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
+        server = stack.enter_context(EmbeddedServer(folder / "lakefs"))
+        make_sample_repository(server, objects=40, repository=REPOSITORY)
+        content = configuration(server, REPOSITORY).model_dump(exclude_defaults=True)
+        content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        content["launch"] = {"sweep": "any"}
+        for section, values in sections.items():
+            content[section] = {**content.get(section, {}), **values}
+        file = folder / "lakefs-gc.yaml"
+        file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        environment.setenv(CONFIGURATION_VARIABLE, str(file))
+        environment.setenv(SECRET_VARIABLE, server.secret_access_key)
+        instance = stack.enter_context(dg.instance_for_test(overrides=_LAUNCHED_HERE, temp_dir=str(folder)))
+        # Dagster caches the last job that this process ran, which may be of the server of an earlier test.
+        ReconstructableJob.get_repository_definition.cache_clear()
+        ReconstructableJob.get_definition.cache_clear()
+        origin = LoadableTargetOrigin(executable_path=None, module_name="lakefs_gc_assets.definitions")
+        target = InProcessWorkspaceLoadTarget(InProcessCodeLocationOrigin(origin))
+        context = stack.enter_context(WorkspaceProcessContext(instance, target))
+        yield Screens(server, instance, load(file), context)
+
 
 CHECKS = {
     "store_df": {"shape"},
@@ -74,16 +224,14 @@ def assert_all_passed(screens: Screens, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_checks_that_passed_are_shown_as_passed(screens: Screens) -> None:
-    """Over all windows, over a single window of a later run, and if a check is executed alone."""
+def test_checks_are_shown_as_they_ended(screens: Screens) -> None:
+    """Over all windows, if a check is executed alone, and over a single window of a later run.
+
+    A check executed alone during a run does not release its lock, and the report stays.
+    """
     first = screens.open()
     assert len(first.windows) > 1
     assert_all_passed(screens, screens.collect(first))
-
-    second = screens.open()
-    cell = second.tags[RANGE_END_TAG]
-    one = screens.launch("collect", tags={"dagster/partition": cell, "lakefs/repository": "sample"})
-    assert_all_passed(screens, one)
 
     alone = screens.launch("collect", assets=[], checks=[("candidates", "disjoint")])
     assert screens.status(alone) == "SUCCESS"
@@ -92,34 +240,40 @@ def test_checks_that_passed_are_shown_as_passed(screens: Screens) -> None:
     assert shown["executionForLatestMaterialization"]["status"] == "SUCCEEDED"
     assert shown["executionForLatestMaterialization"]["runId"] == alone
 
-
-@pytest.mark.slow
-def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
-    """A check executed alone during the run does not release its lock, and the report stays."""
-    opened = screens.open()
-    assert screens.status(screens.collect(opened)) == "SUCCESS"
     repository = Collector.from_loaded(screens.loaded, SystemClock()).open()
-    store, owner = repository.store, plan.read(repository.store, opened.run_id).owner
-    committed = StoredFrame.from_run(store, repository.opener, opened.run_id, COMMITTED_DF)
+    store, owner = repository.store, plan.read(repository.store, first.run_id).owner
+    committed = StoredFrame.from_run(store, repository.opener, first.run_id, COMMITTED_DF)
     files.write_manifest(store, replace(committed.manifest, files=()))
-    before = report.read(store, opened.run_id)
+    before = report.read(store, first.run_id)
     now = repository.clock.now()
-    held = Lock.acquire(store, run_id=opened.run_id, owner=owner, now=now, expiry=timedelta(hours=1))
+    held = Lock.acquire(store, run_id=first.run_id, owner=owner, now=now, expiry=timedelta(hours=1))
 
     alone = screens.launch("collect", assets=[], checks=[("candidates", "live_set")])
 
     execution = checks(screens)["candidates"]["live_set"]["executionForLatestMaterialization"]
     assert (execution["status"], execution["runId"]) == ("FAILED", alone)
     held.check()
-    assert report.read(store, opened.run_id) == before
+    held.release()
+    assert report.read(store, first.run_id) == before
+
+    second = screens.open()
+    cell = second.tags[RANGE_END_TAG]
+    one = screens.launch("collect", tags={"dagster/partition": cell, "lakefs/repository": "sample"})
+    assert_all_passed(screens, one)
 
 
 _LAUNCHPAD = """query($selector: PipelineSelector!) { runConfigSchemaOrError(selector: $selector, mode: "default") {
   ... on RunConfigSchema { rootDefaultYaml } } }"""
 
 
-def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
+_SENSORS = """query { assetNodes { assetKey { path } targetingInstigators { ... on Sensor { name sensorType } } } }"""
+
+
+def test_a_launchpad_can_be_launched_as_it_opens_and_the_asset_names_its_sensor(screens: Screens) -> None:
     """It sends all settings that it shows. So it omits settings that a launch may not set."""
+    nodes = screens.ask(_SENSORS)["assetNodes"]
+    (asset,) = [node for node in nodes if node["assetKey"]["path"] == ["deleted_report"]]
+    assert {"name": "follow_deleted_report", "sensorType": "STANDARD"} in asset["targetingInstigators"]
     for job in ("open_run", "approve", "collect", "expire_runs", "restore", "purge"):
         selector = {**screens.location, "pipelineName": job}
         text = screens.ask(_LAUNCHPAD, selector=selector)["runConfigSchemaOrError"]["rootDefaultYaml"]
@@ -159,15 +313,6 @@ def test_the_proxy_says_who_launches_and_no_launch_can_say_it(screens: Screens) 
     assert launching.approver(instance, through, "", two) == "Ada Lovelace, as the proxy says"
     with pytest.raises(ConfigurationError, match="the proxy did not name the user of this launch"):
         launching.approver(instance, around, "Bob", two)
-
-
-def test_the_asset_names_the_sensor_that_follows_it(screens: Screens) -> None:
-    found = screens.ask(
-        """query { assetNodes { assetKey { path } targetingInstigators { ... on Sensor { name sensorType } } } }"""
-    )
-
-    (asset,) = [node for node in found["assetNodes"] if node["assetKey"]["path"] == ["deleted_report"]]
-    assert {"name": "follow_deleted_report", "sensorType": "STANDARD"} in asset["targetingInstigators"]
 
 
 _CELLS = """query { assetNodes { assetKey { path } partitionStats {
@@ -258,22 +403,22 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
     ]
 
 
-_SLICES = 1_100
-"""More than are written to Dagster at once."""
-_IN_MEMORY = {"event_log_storage": {"module": "dagster._core.storage.event_log", "class": "InMemoryEventLogStorage"}}
-"""Dagster's own event store, without files: SQLite would take two minutes for 40,000 commits of 10,000 events."""
+_SLICES = 60
+_AT_ONCE = 20
+"""Keys and events that are written to Dagster at once."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_run_over_a_thousand_slices_fills_the_cells_of_each(
+def test_a_run_over_many_slices_fills_the_cells_of_each(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each slice has an object. In every twentieth slice, it is old enough to be garbage."""
-    for name, value in FEW_WRITES.items():
+    for name, value in {**FEW_WRITES, "DAGSTER_EVENT_BATCH_SIZE": str(_AT_ONCE)}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(partitions, "_CHUNK", _AT_ONCE)
+    monkeypatch.setattr(assets, "_CELLS_DESCRIBED", _AT_ONCE)
     by_slice = {"slice_window": "slice", "max_candidate_share": 1.0}
-    with open_screens(tmp_path, _IN_MEMORY, collection=by_slice) as screens:
+    with open_screens(tmp_path, collection=by_slice) as screens:
         issue, now, old = layout.XidGenerator(), datetime.now(UTC), []
         for number in range(_SLICES):
             moment = now - timedelta(days=90, minutes=-number)
