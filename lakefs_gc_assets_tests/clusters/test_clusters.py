@@ -1,7 +1,10 @@
 """Runs on a cluster and over Spark Connect, from the command line, with only the `spark` settings changed."""
 
 import os
+import re
+from collections import Counter
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -22,6 +25,8 @@ __all__ = ["sample_runs"]
 pytestmark = pytest.mark.timeout(900)
 _PHASES = ("store_df: cutoff", "uncommitted_df: prepare", "committed_df: ", "candidates: ", "deleted_report: recheck")
 """Output of the command when a phase begins."""
+_TASKS = 8
+"""Tasks that a session on two cores makes from much work; less work makes fewer."""
 _HALTED = "TEST_HALTED"
 _IN_EVERY_PYTHON = f"""
 import io, os, re, sys, time
@@ -61,31 +66,9 @@ else:
 
 
 @pytest.mark.slow
-def test_a_standalone_cluster_that_loses_executors(sample_runs: SampleRuns, tmp_path: Path) -> None:
-    killed: list[str] = []
-
-    with clusters.standalone(tmp_path) as cluster:
-        properties = {
-            "spark.driver.host": "127.0.0.1",
-            "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
-            "spark.python.unix.domain.socket.enabled": "true",
-            "spark.sql.shuffle.partitions": "4",
-        }
-        spark = {"master": cluster.master, "config": properties}
-
-        def kill(line: str) -> None:
-            for phase in _PHASES:
-                if line.strip().startswith(phase) and phase not in killed and cluster.kill_an_executor():
-                    killed.append(phase)
-
-        table = sample_runs.run("clean", spark, reported=kill)
-        assert killed == list(_PHASES)
-        assert f"{len(sample_runs.sample.garbage)} objects" in table
-        sample_runs.require_collected()
-
-
-@pytest.mark.slow
-def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: SampleRuns, tmp_path: Path) -> None:
+def test_a_standalone_cluster_that_loses_executors_and_runs_tasks_twice(
+    sample_runs: SampleRuns, tmp_path: Path
+) -> None:
     halted = tmp_path / "halted"
     halted.mkdir()
     (tmp_path / "sitecustomize.py").write_text(_IN_EVERY_PYTHON)
@@ -96,25 +79,30 @@ def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: 
         **log.properties,
         "spark.driver.host": "127.0.0.1",
         "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
         "spark.speculation": "true",
         "spark.speculation.efficiency.enabled": "false",
         # However long other tasks of a stage take, and even if it has only one.
         "spark.speculation.task.duration.threshold": "2s",
-        "spark.dynamicAllocation.enabled": "true",
-        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-        "spark.dynamicAllocation.shuffleTracking.timeout": "8s",
-        "spark.dynamicAllocation.executorIdleTimeout": "8s",
     }
-    # Long enough that executors go away in the middle of a run.
-    waits = {"wait_before_dump_seconds": 11}
+    killed: list[str] = []
     configuration = demo.configuration(sample_runs.server, sample_runs.sample.repository)
     before = sample_runs.objects()
     plain = ArrowRuns(Loaded(configuration, {})).collect()
 
     with clusters.standalone(tmp_path, [everywhere] * 2) as cluster:
+
+        def kill(line: str) -> None:
+            for phase in _PHASES:
+                if line.strip().startswith(phase) and phase not in killed and cluster.kill_an_executor():
+                    killed.append(phase)
+
         spark = {"master": cluster.master, "config": properties}
-        sample_runs.run("clean", spark, everywhere, waits)
+        table = sample_runs.run("clean", spark, everywhere, reported=kill)
+
+    assert killed == list(_PHASES)
+    assert f"{len(sample_runs.sample.garbage)} objects" in table
 
     made, marked = (lakefs_gc_assets.open(configuration).run(run_id) for run_id in ("latest", plain.run_id))
     candidates = marked.candidates.to_arrow().sort_by("address")
@@ -129,7 +117,10 @@ def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: 
 
     # Each step ran one task twice, and one of the two attempts never answered. So objects were deleted twice.
     assert {file.name for file in halted.iterdir()} == set(STEPS)
-    assert sum(event["Task Info"]["Speculative"] for event in log.read("SparkListenerTaskEnd")) >= len(STEPS)
+    started = log.read("SparkListenerTaskStart")
+    attempts = Counter((event["Stage ID"], event["Task Info"]["Index"]) for event in started)
+    assert sum(count > 1 for count in attempts.values()) >= len(STEPS)
+    assert any(event["Task Info"]["Speculative"] for event in started)
     assert receipts.read(sample_runs.store, made.id).num_rows > made.deleted.rows
     executors = [event["Event"] for event in log.read("SparkListenerExecutorAdded", "SparkListenerExecutorRemoved")]
     assert "SparkListenerExecutorAdded" in executors[executors.index("SparkListenerExecutorRemoved") :]
@@ -143,17 +134,36 @@ def _figures(report: Report) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_spark_connect(sample_runs: SampleRuns, tmp_path: Path) -> None:
-    events, lines = clusters.EventLog(tmp_path / "events"), list[str]()
-    with clusters.connect_server(tmp_path, events.properties) as address:
+def test_spark_connect_names_its_work_and_gives_small_work_few_tasks(sample_runs: SampleRuns, tmp_path: Path) -> None:
+    log, lines = EventLog(tmp_path / "events"), list[str]()
+    # Spark's default of partitions is too many for small work.
+    properties = {**log.properties, "spark.sql.shuffle.partitions": "200", "spark.default.parallelism": "2"}
+    with clusters.connect_server(tmp_path, properties) as address:
         assert "clean: deleted" in sample_runs.run("clean", {"remote": address}, reported=lines.append)
-        sample_runs.require_collected()
-        again = sample_runs.run("optimized", {"remote": address})
-        assert "optimized: nothing to delete" in again
-        assert "0 slices" in again and "0 ranges read" in again
-        sample_runs.require_collected()
+    sample_runs.require_collected()
+
     run_id = next(line for line in lines if line.startswith("run ")).split()[1].rstrip(":")
-    tags = [job["Properties"]["spark.job.tags"] for job in events.read("SparkListenerJobStart")]
+    tags = [job["Properties"]["spark.job.tags"] for job in log.read("SparkListenerJobStart")]
     of_run = [text for text in tags if f"sample {run_id}" in text]
     assert any("store_df: list " in text for text in of_run)
-    assert all("store_df: " in text or "committed_df: " in text or "candidates: " in text for text in of_run)
+    steps = [name for text in of_run for name in re.findall(rf"\b({'|'.join(STEPS)}): ", text)]
+    assert len(steps) == len(of_run)
+    assert steps == sorted(steps, key=STEPS.index), "stages of a step stand together"
+
+    started = log.read("org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart")
+    plans = [event["physicalPlanDescription"] for event in started]
+    assert any("list_as_task(" in plan for plan in plans) and any("read_ranges > cut_first(" in plan for plan in plans)
+    assert not any("<lambda>" in plan for plan in plans)
+
+    stages = log.read("SparkListenerStageCompleted")
+    assert max(stage["Stage Info"]["Number of Tasks"] for stage in stages) <= _TASKS
+    by_stage: dict[int, list[int]] = {}
+    for task in log.read("SparkListenerTaskEnd"):
+        by_stage.setdefault(task["Stage ID"], []).append(_bytes(task["Task Metrics"]))
+    assert all(max(sizes) <= 4096 + 4 * fmean(sizes) for sizes in by_stage.values()), by_stage
+
+
+def _bytes(metrics: dict[str, Any]) -> int:
+    """Bytes that a task read and passed on."""
+    read, written = metrics["Shuffle Read Metrics"], metrics["Shuffle Write Metrics"]
+    return sum((read["Remote Bytes Read"], read["Local Bytes Read"], written["Shuffle Bytes Written"]))
