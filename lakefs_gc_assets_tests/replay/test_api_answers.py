@@ -8,9 +8,9 @@ from typing import Any
 import obstore
 import pytest
 
-from lakefs_gc_assets_tests.replay.clients import NOW, Api, boto3_client, obstore_store, place, rows
-from lakefs_gc_assets_tests.replay.server import ReplayServer, Request
-from lakefs_gc_assets_tests.runs.recordings import FIXTURES, REAL, folder_of, needs_recordings, recorded_and_made
+from lakefs_gc_assets_tests.replay.clients import NOW, Api, obstore_store, rows
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, folder_of, needs_recordings
 
 
 def commits_of(server: ReplayServer, result: dict[str, Any]) -> set[str]:
@@ -32,29 +32,12 @@ class TestApi:
         api.headers = {}
         assert api("GET", "/config")[0] == 401
 
-    def test_the_server_has_no_other_repository(self, small: ReplayServer) -> None:
-        (only,) = Api(small)("GET", "/repositories", amount="1000")[1]["results"]
-        assert (only["id"], only["storage_namespace"]) == (small.repository, small.storage_namespace)
-
     def test_the_state_is_that_of_the_end(self, small: ReplayServer) -> None:
         api = Api(small)
         assert api("GET", "./settings/gc_rules")[1]["default_retention_days"] == 21
         branches = api("GET", "./branches", amount="1000", show_hidden="true")[1]
         assert "doomed" not in {item["id"] for item in branches["results"]}
         assert {"hid", "sq-dst"} <= {item["id"] for item in branches["results"]}
-
-    def test_lists_have_any_page_size(self, small: ReplayServer) -> None:
-        api = Api(small)
-        whole = api("GET", "./branches", amount="1000", show_hidden="true")[1]["results"]
-        found, after = [], ""
-        while True:
-            page = api("GET", "./branches", amount="5", show_hidden="true", **({"after": after} if after else {}))[1]
-            found += page["results"]
-            after = page["pagination"]["next_offset"]
-            if not page["pagination"]["has_more"]:
-                break
-        assert found == whole
-        assert len(whole) == 12 if REAL else len(whole) > 5
 
     def test_changes_that_were_not_recorded_are_none(self, small: ReplayServer) -> None:
         api = Api(small)
@@ -121,41 +104,8 @@ class TestApi:
         found = Api(small)("GET", "./refs/main/objects/stat", path=row["query"]["path"], presign="false")
         assert found == (200, row["response_json"])
 
-    def test_a_dump_is_done_when_it_is_asked_for(self, small: ReplayServer) -> None:
-        api = Api(small)
-        task = api("POST", "./dump")[1]["id"]
-        assert api("GET", "./dump", task_id=task)[1]["done"] is True
-        assert api("GET", "./dump", task_id="another")[0] == 404
-
-    def test_requests_are_counted(self) -> None:
-        with ReplayServer(folder_of("empty")) as server:
-            Api(server)("GET", ".")
-            bucket, root = place(server)
-            boto3_client(server).list_objects_v2(Bucket=bucket, Prefix=root + "é ", MaxKeys=1)
-            first, second = server.requests
-            assert first == Request("GET", f"/api/v1/repositories/{server.repository}", "")
-            assert (second.method, second.path) == ("GET", f"/{bucket}")
-            assert "max-keys=1" in second.query
-
 
 class TestPreparedCommits:
-    @pytest.mark.parametrize("name", recorded_and_made("small", "merge-dangling"))
-    def test_are_those_of_the_last_rules(self, name: str) -> None:
-        recorded = [row["response_json"] for row in rows(name) if (row["note"] or "").startswith("gc: prepare_commits")]
-        with ReplayServer(folder_of(name)) as server:
-            api = Api(server)
-            status, task = api("POST", "./gc/prepare_commits/async")
-            assert status == 202
-            status, answer = api("GET", "./gc/prepare_commits/status", id=task["id"])
-            assert (status, answer["completed"]) == (200, True)
-            assert answer in recorded
-            status, blocking = api("POST", "./gc/prepare_commits")
-            assert status == 201
-            assert blocking == recorded[-1]
-            assert commits_of(server, blocking) == commits_of(server, answer["result"]) != set()
-            assert api("GET", "./gc/prepare_commits/status", id="unknown") == (404, {"message": "not found"})
-            assert api("GET", "./gc/prepare_commits/status")[0] == 400
-
     @needs_recordings
     @pytest.mark.parametrize("name", ["merge-dangling", "random-dag/14"])
     def test_of_each_variant_are_those_of_its_rules(self, name: str) -> None:
@@ -217,13 +167,6 @@ class TestPreparedPages:
                 400,
                 {"message": "invalid continuation token"},
             )
-
-    @pytest.mark.parametrize("name", recorded_and_made("small"))
-    def test_are_those_of_the_last_preparation_of_the_repository(self, name: str) -> None:
-        ran = [row for row in rows(name) if row["note"] == "gc: prepare_uncommited"]
-        with ReplayServer(folder_of(name)) as server:
-            assert self.prepared(server) == [ran[-1]["response_json"]]
-            assert Api(server)("POST", "./gc/prepare_uncommited", {"continuation_token": None})[0] == 201
 
     @staticmethod
     def prepared(server: ReplayServer) -> list[dict[str, Any]]:

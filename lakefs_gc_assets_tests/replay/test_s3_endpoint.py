@@ -42,18 +42,6 @@ class TestListing:
                 assert may_be_a_metarange(row["key"]) or difference > -timedelta(milliseconds=1)
                 assert item["ETag"].strip('"') == row.get("etag", item["ETag"].strip('"'))
 
-    def test_is_the_recorded_one_for_obstore(self, small: ReplayServer) -> None:
-        store = obstore_store(small)
-        found = {item["path"]: item for batch in obstore.list(store, chunk_size=10) for item in batch}
-        recorded = {row["key"]: row for row in listing("small")}
-        assert {key: item["size"] for key, item in found.items()} == {key: row["size"] for key, row in recorded.items()}
-        for key, item in found.items():
-            time = int(item["last_modified"].timestamp())
-            assert time <= int(recorded[key]["mtime"])
-            assert may_be_a_metarange(key) or time == int(recorded[key]["mtime"])
-        below = {item["path"] for batch in obstore.list(store, "_lakefs/retention") for item in batch}
-        assert below == {row["key"] for row in listing("small") if row["key"].startswith("_lakefs/retention/")}
-
 
 class TestObjects:
     def test_are_read_whole_in_part_or_not_at_all(self, small: ReplayServer) -> None:

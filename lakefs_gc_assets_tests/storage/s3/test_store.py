@@ -45,6 +45,8 @@ def store(s3_server: S3Server, bucket: str, prefix: str) -> ObjectStore:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
+    for name in ("init_backoff", "max_backoff"):
+        monkeypatch.setitem(cloud._OBSTORE_BACKOFF, name, timedelta(milliseconds=1))
 
 
 @pytest.fixture
