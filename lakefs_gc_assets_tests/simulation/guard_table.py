@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import lakefs_gc_assets
@@ -87,14 +88,15 @@ def _calls(node: ast.AST, module: str, name: str) -> Iterator[Call]:
         yield from _calls(child, module, name)
 
 
+@cache
 def found_by() -> dict[Call, list[Seeded]]:
     """Seeded bugs that remove each call and nothing else."""
     found: dict[Call, list[Seeded]] = defaultdict(list)
     everywhere = {*calls()}
     for each in seeded():
-        named = {name for _, name, _ in each.bug.replacements()}
+        named, changes = {name for _, name, _ in each.bug.replacements()}, each.bug.changes
         for call in everywhere:
-            if named == {call.callee} and (not each.bug.changed or call.caller in each.bug.changes):
+            if named == {call.callee} and (not each.bug.changed or call.caller in changes):
                 found[call].append(each)
     return found
 

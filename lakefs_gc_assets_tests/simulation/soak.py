@@ -131,7 +131,7 @@ def broken(chosen: tuple[faults.Play | damaged_files.Damaged, ...]) -> list[str]
 def _break(pool: Pool, kinds: Iterable[str]) -> int:
     for kind in kinds:
         began = time.monotonic()
-        chosen = [*faults.plays(kind), *damaged_files.damages(kind)]
+        chosen: list[faults.Play | damaged_files.Damaged] = [*faults.plays(kind), *damaged_files.damages(kind)]
         parts = [tuple(chosen[start : start + _BATCH_OF_FAULTS]) for start in range(0, len(chosen), _BATCH_OF_FAULTS)]
         for found in pool.imap_unordered(broken, parts):
             if found:
