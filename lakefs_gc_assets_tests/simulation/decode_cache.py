@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.frame import files as files_module
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.frames import TIME, Frame
+from lakefs_gc_assets.collector.frame.frames import TIME
 from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -173,20 +173,19 @@ def remembering() -> Iterator[None]:
 
         for name in ("range", "metarange", "entries", "metadata_file", "head_entries", "uncommitted"):
             patch(LiveFiles, name, _of_file(memory, name, getattr(LiveFiles, name)))
-        patch(ranges, "read_table", _of_bytes(memory, sstables.read_table))
-        patch(ranges, "read_metarange", _of_bytes(memory, ranges.read_metarange))
-        patch(ranges, "read_range", _of_bytes(memory, ranges.read_range))
-        patch(refs, "read_commits", _of_bytes(memory, refs.read_commits))
-        patch(refs, "read_branches", _of_bytes(memory, refs.read_branches))
-        patch(refs, "read_tags", _of_bytes(memory, refs.read_tags))
+        patch(ranges, "read_table", _cached(memory, sstables.read_table, _by_bytes))
+        for name in ("read_metarange", "read_range"):
+            patch(ranges, name, _cached(memory, getattr(ranges, name), _by_bytes))
+        for name in ("read_commits", "read_branches", "read_tags"):
+            patch(refs, name, _cached(memory, getattr(refs, name), _by_bytes))
         read_addresses = _addresses(memory, uncommitted.read_addresses)
         patch(uncommitted, "read_addresses", read_addresses)
         patch(live_files, "read_addresses", read_addresses)
         patch(layout, "read_names", _of_names(layout.read_names))
-        patch(tables, "decode", _of_table(memory, tables.decode))
-        patch(records_json, "decode", _of_record(memory, records_json.decode))
+        patch(tables, "decode", _cached(memory, tables.decode, _by_rows_and_groups))
+        patch(records_json, "decode", _cached(memory, records_json.decode, lambda kind, data, file: (kind, data)))
         patch(files_module, "read_file", _of_frame(memory, files_module.read_file))
-        patch(Manifest, "from_json", _of_manifest(memory, Manifest.from_json))
+        patch(Manifest, "from_json", _cached(memory, Manifest.from_json, lambda data, key, frame: (data, key)))
         for name, replacement in ParquetMemory().patches().items():
             patch(pq, name, replacement)
         # Python formats indented JSON slowly; plain JSON is written in C.
@@ -226,36 +225,26 @@ def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -
     return remembered
 
 
-def _of_bytes(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[..., Any]:
-    def remembered(data: bytes, file: str, **options: Any) -> Any:
-        key = (read, data, repr(options))
+def _cached(
+    memory: dict[Any, Any], read: Callable[..., Any], key_of: Callable[..., tuple[Any, ...]]
+) -> Callable[..., Any]:
+    def remembered(*arguments: Any, **options: Any) -> Any:
+        key = (read, *key_of(*arguments, **options))
         if key not in memory:
-            memory[key] = read(data, file, **options)
+            memory[key] = read(*arguments, **options)
         return memory[key]
 
     return remembered
 
 
-def _of_table(memory: dict[Any, Any], decode: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
-    def remembered(
-        schema: pa.Schema, data: bytes, file: str, *more: Any, groups: Sequence[int] | None = None
-    ) -> pa.Table:
-        key = (decode, *schema.names, data, None if groups is None else tuple(groups))
-        if key not in memory:
-            memory[key] = decode(schema, data, file, *more, groups=groups)
-        return memory[key]
-
-    return remembered
+def _by_bytes(data: bytes, file: str, **options: Any) -> tuple[Any, ...]:
+    return data, repr(options)
 
 
-def _of_record(memory: dict[Any, Any], decode: Callable[..., Any]) -> Callable[..., Any]:
-    def remembered(kind: type, data: bytes, file: str) -> Any:
-        key = (decode, kind, data)
-        if key not in memory:
-            memory[key] = decode(kind, data, file)
-        return memory[key]
-
-    return remembered
+def _by_rows_and_groups(
+    schema: pa.Schema, data: bytes, file: str, *more: Any, groups: Sequence[int] | None = None
+) -> tuple[Any, ...]:
+    return *schema.names, data, None if groups is None else tuple(groups)
 
 
 def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
@@ -275,16 +264,6 @@ def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable
         if key not in memory:
             memory[key] = read(_Given(data), file, schema, added=added)
         return memory[key] if columns is None else memory[key].select(columns)
-
-    return remembered
-
-
-def _of_manifest(memory: dict[Any, Any], read: Callable[..., Manifest[Any]]) -> Callable[..., Manifest[Any]]:
-    def remembered(data: bytes, key: str, frame: Frame[Any]) -> Manifest[Any]:
-        if (Manifest, data, key) not in memory:
-            memory[Manifest, data, key] = read(data, key, frame)
-        found: Manifest[Any] = memory[Manifest, data, key]
-        return found
 
     return remembered
 
