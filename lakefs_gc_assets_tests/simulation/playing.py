@@ -23,7 +23,6 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets_tests.simulation import other_writers, versioning, writers
-from lakefs_gc_assets_tests.simulation import rule_changes as ruling
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.bug import replace
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
@@ -39,7 +38,7 @@ from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.world import Setup, World
 
-OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | ruling.OPERATIONS | other_writers.OPERATIONS
+OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | other_writers.OPERATIONS
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
 DRY_RUN, DELETE, MOVE = range(3)

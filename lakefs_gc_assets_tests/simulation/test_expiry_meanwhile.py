@@ -3,7 +3,7 @@
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.playing import DELETE, FLOWS, FULL_LISTING_DAYS, History, Result, Step, play
-from lakefs_gc_assets_tests.simulation.rule_changes import DAYS
+from lakefs_gc_assets_tests.simulation.versioning import DAYS
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, Setup
 
 FIRST_BRANCH = 0
