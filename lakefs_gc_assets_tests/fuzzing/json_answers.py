@@ -1,12 +1,10 @@
-"""Answers of the lakeFS API: documents with false types, numbers and texts; and refusals with secrets in them."""
+"""Answers of the lakeFS API: documents with false types, numbers and texts."""
 
-import base64
 import json
 import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote
 
 from lakefs_gc_assets.lakefs.api import parsing
 from lakefs_gc_assets.lakefs.api.models import (
@@ -21,9 +19,9 @@ from lakefs_gc_assets.lakefs.api.models import (
     RetentionRules,
     UncommittedPage,
 )
-from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, Fields, is_transient, refusal
-from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated, mutated_json
-from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome, require_clear
+from lakefs_gc_assets.lakefs.api.parsing import Call, Fields
+from lakefs_gc_assets_tests.fuzzing.mutation import mutated, mutated_json
+from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 
 _CALL = Call("GET", "/repositories/repo", "fs:Read")
 
@@ -148,38 +146,4 @@ def _require_storable(found: Any) -> None:
                 assert -(1 << 63) <= each < 1 << 63, f"{name} is {each}"
 
 
-KEY_ID, SECRET = "AKIAFUZZEDKEYID", "s3cr3t/of+fuzzing=="
-BASIC = base64.b64encode(f"{KEY_ID}:{SECRET}".encode()).decode()
-_SPELLINGS = (
-    SECRET,
-    KEY_ID,
-    quote(SECRET),
-    quote(SECRET, safe=""),
-    BASIC,
-)
-_PART = 6
-"""Consecutive characters of a secret that count as a leak."""
-
-
-def _refusal_case(rng: random.Random) -> Case:
-    """A refusal that repeats request data, secrets included, at any place."""
-    words = hostile_text(rng, "authenticating request: ") + "x" * rng.choice((0, 0, rng.randrange(280, 310)))
-    words += rng.choice(_SPELLINGS) + hostile_text(rng)
-    body = json.dumps({"message": words}) if rng.random() < 0.7 else _body(rng, {"message": "no"})
-    answer = Answer(rng.choice((*range(200, 600, 7), 401, 403, 404, 429, 500, 501, 503, 999)), {}, body)
-
-    def run() -> str:
-        error = refusal(_CALL, answer, "http://server", (SECRET, KEY_ID, BASIC))
-        require_clear(error)
-        text = str(error)
-        for secret in _SPELLINGS:
-            assert all(secret[at : at + _PART] not in text for at in range(len(secret) - _PART + 1)), text
-        return "transient" if is_transient(answer) else "final"
-
-    return Case(len(body), run)
-
-
-TARGETS = (
-    Target("answers", _answer_case),
-    Target("refusals", _refusal_case, frozenset({"transient", "final"})),
-)
+TARGETS = (Target("answers", _answer_case),)
