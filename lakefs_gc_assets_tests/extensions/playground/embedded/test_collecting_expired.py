@@ -1,6 +1,5 @@
 """Sweeps by retention rules, and references from another repository, on the embedded server through its API."""
 
-import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -121,48 +120,6 @@ def test_what_a_backdated_commit_replaced_a_moment_ago_stays(tmp_path: Path, flo
         assert (again.counts["deleted"], again.counts["commits_by_files_alone"]) == (2, 0)
 
 
-def test_a_run_builds_on_the_one_before_whatever_becomes_of_the_rules(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
-        now = datetime.now(UTC)
-        with server.clock.at(now - 50 * DAYS):
-            repository = clients.repository(server)
-        commits = []
-        for number in range(4):
-            with server.clock.at(now - (40 - 10 * number) * DAYS):
-                clients.upload(server, "replaced", b"%d" % number)
-                clients.upload(server, f"lasting{number}", b"lasting")
-                commits.append(clients.commit(server, f"commit {number}")["id"])
-
-        def swept(days: int, full_listing_days: float = 7) -> Report:
-            rules = {"default_retention_days": days, "branches": []}
-            assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
-            return collected(server, repository, Flow.UNIFIED, full_listing_days=full_listing_days)
-
-        def answers() -> list[int]:
-            return [status_of(server, commit, "replaced") for commit in commits]
-
-        # Commits were replaced 30, 20 and 10 days ago.
-        full = swept(25)
-        assert (full.base_run, full.why_clean, full.counts["deleted"]) == (None, "there is no earlier run", 1)
-        assert answers() == [410, 200, 200, 200]
-        shorter = swept(15)
-        assert (shorter.base_run, shorter.counts["slices_listed"]) == (full.run_id, 0)
-        assert (shorter.counts["expired_objects"] > 0, shorter.counts["deleted"]) == (True, 1)
-        assert answers() == [410, 410, 200, 200]
-        longer = swept(60)
-        assert (longer.base_run, longer.counts["candidates"]) == (shorter.run_id, 0)
-        clients.call(server, "POST", f"/repositories/{repository}/branches", {"name": "kept", "source": commits[2]})
-        heads = swept(1)
-        assert (heads.base_run, heads.counts["deleted"], answers()) == (longer.run_id, 0, [410, 410, 200, 200])
-        clients.call(server, "DELETE", f"/repositories/{repository}/branches/kept")
-        last = swept(1)
-        assert (last.base_run, last.counts["deleted"], answers()) == (heads.run_id, 1, [410, 410, 410, 200])
-        assert [status_of(server, "main", f"lasting{number}") for number in range(4)] == [200] * 4
-        everything = swept(1, full_listing_days=0)
-        assert (everything.base_run, everything.counts["slices_listed"] > 0) == (None, True)
-        assert everything.counts["candidates"] == 0
-
-
 def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,113 +233,3 @@ def test_references_of_repositories_that_are_named_count(tmp_path: Path) -> None
         assert alone.counts["deleted"] == 1
         assert reasons(server, repository, alone.run_id) == {Why.NO_COMMIT}
         assert status_of(server, "main", "borrowed", other) == 410
-
-
-class ExpiryChain:
-    """A repository whose commits are weeks old, and runs of the flow `committed` that build on each other.
-
-    Before each sweep, a dry run that reads everything gives the expected mark.
-
-    Attributes:
-        commits: ids of all commits, in order of creation.
-        staged: addresses of expired commits that a user has staged again.
-    """
-
-    def __init__(self, server: EmbeddedServer, seed: int) -> None:
-        self.server, self.chance, self.now = server, random.Random(seed), datetime.now(UTC)
-        self.days = 90.0
-        self.commits: list[str] = []
-        with server.clock.at(self.now - 100 * DAYS):
-            clients.repository(server)
-        self.write()
-
-    def call(self, method: str, path: str, body: Any = None, /, **query: str) -> Any:
-        """The server's answer; a refused call has no effect."""
-        return clients.call(self.server, method, f"/repositories/repo{path}", body, **query)[1]
-
-    def branches(self) -> list[str]:
-        """The names of all branches, `main` first."""
-        names = {each["id"] for each in self.call("GET", "/branches")["results"]}
-        return ["main", *sorted(names - {"main"})]
-
-    def write(self) -> None:
-        """Adds a commit to a branch, some hours or days after the newest one."""
-        self.days = max(2.0, self.days - self.chance.uniform(0.1, 4))
-        branch = self.chance.choice(self.branches())
-        with self.server.clock.at(self.now - self.days * DAYS):
-            for number in range(self.chance.randint(1, 3)):
-                content = b"%f %d" % (self.days, number)
-                clients.upload(self.server, f"file{self.chance.randrange(6)}", content, branch=branch)
-            self.call("DELETE", f"/branches/{branch}/objects", path=f"file{self.chance.randrange(6)}")
-            self.commits.append(
-                self.call("POST", f"/branches/{branch}/commits", {"message": "m", "allow_empty": True})["id"]
-            )
-
-    def set_rules(self) -> None:
-        days = self.chance.choice((1, 3, 5, 10, 30))
-        branches = [{"branch_id": "main", "retention_days": self.chance.choice((1, 5, 30))}]
-        self.call("PUT", "/settings/gc_rules", {"default_retention_days": days, "branches": branches})
-
-    def branch(self) -> None:
-        name = f"branch{self.chance.randrange(4)}"
-        self.call("POST", "/branches", {"name": name, "source": self.chance.choice(self.commits)})
-
-    def unbranch(self) -> None:
-        self.call("DELETE", f"/branches/branch{self.chance.randrange(4)}")
-
-    def tag(self) -> None:
-        self.call("POST", "/tags", {"id": f"v{self.chance.randrange(3)}", "ref": self.chance.choice(self.commits)})
-
-    def untag(self) -> None:
-        self.call("DELETE", f"/tags/v{self.chance.randrange(3)}")
-
-    def stage(self) -> None:
-        """A user stages an object of any commit again."""
-        commit, path = self.chance.choice(self.commits), f"file{self.chance.randrange(6)}"
-        entry = self.call("GET", f"/refs/{commit}/objects/stat", path=path)
-        if "physical_address" in entry:
-            body = {key: entry[key] for key in ("physical_address", "checksum", "size_bytes")}
-            self.call("PUT", "/branches/main/objects", body, path="staged")
-
-    def unstage(self) -> None:
-        self.call("DELETE", "/branches/main/objects", path="staged")
-
-    def change(self) -> None:
-        """A user makes a random change."""
-        writes, stages = (self.write,) * 4, (self.stage,) * 2
-        actions = (*writes, self.branch, self.unbranch, self.tag, self.untag, *stages, self.unstage)
-        self.chance.choice(actions)()
-        if self.chance.random() < 0.3:
-            self.set_rules()
-
-    def run(self, **changes: Any) -> tuple[Report, list[dict[str, Any]]]:
-        """The report of a run of the flow `committed`, and its candidates in order."""
-        found = collected(self.server, "repo", Flow.COMMITTED, **changes)
-        opened = Collector.from_loaded(Loaded(demo.configuration(self.server, "repo"), {}), SystemClock()).open()
-        frame = StoredFrame.from_run(opened.store, opened.opener, found.run_id, CANDIDATES_DF)
-        return found, sorted(frame.table().to_pylist(), key=lambda row: str(row["address"]))
-
-    def sweep(self) -> Report:
-        """A sweep that marks the same objects as one that reads everything."""
-        full, everything = self.run(sweep=False, full_listing_days=0)
-        assert full.base_run is None
-        found, candidates = self.run()
-        assert candidates == everything
-        return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [2])
-def test_a_run_that_reads_what_expired_since_marks_what_one_does_that_reads_everything(
-    tmp_path: Path, seed: int
-) -> None:
-    with EmbeddedServer(tmp_path, settings=ServerSettings(), routes=ROUTES) as server:
-        chain = ExpiryChain(server, seed)
-        chain.set_rules()
-        reports = []
-        for _ in range(6):
-            for _ in range(chain.chance.randint(0, 8)):
-                chain.change()
-            reports.append(chain.sweep())
-        assert [found.base_run for found in reports[1:]] == [found.run_id for found in reports[:-1]]
-        assert sum(found.counts["deleted"] for found in reports[1:]) > 0
