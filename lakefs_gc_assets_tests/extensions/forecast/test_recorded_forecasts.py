@@ -51,7 +51,6 @@ def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: 
     texts = {
         "in force": "keep_tags: true",
         "heads": "{default: 0d, replace: true, keep_tags: false}",
-        "half a day": "{default: 12h, replace: true}",
         "main": "{default: 1h, replace: true, branches: {main: 48h}}",
     }
     files = {named: tmp_path / f"{place}.yaml" for place, named in enumerate(texts)}
