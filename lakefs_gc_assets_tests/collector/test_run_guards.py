@@ -584,6 +584,14 @@ class TestRecheck:
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
             assert asked[0] - prepared.timestamp() >= 45 * MINUTE
 
+    def test_an_approval_on_a_machine_whose_clock_is_ahead_waits_by_the_clock_of_the_store(self) -> None:
+        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+            dry(scene)
+            prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at.timestamp()
+            scene.world.collector_skew = 14 * MINUTE
+            assert approved(scene) is Ended.WELL
+            assert asked[0] - prepared >= SWEEP.wait_before_recheck_seconds
+
     def test_hooks_without_a_time_limit(self) -> None:
         lua = b"name: lua\non: {pre-commit: }\nhooks: [{id: check, type: lua, properties: {script: x}}]\n"
         with world_of("clean") as scene:

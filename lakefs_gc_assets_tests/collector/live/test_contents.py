@@ -174,6 +174,39 @@ def all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hidden, "choose_sizes", look_at_all)
 
 
+def test_a_candidate_that_a_path_means_is_kept(world: World) -> None:
+    world.commit("p", b"content")
+    staged = world.candidate("copy", b"content", staged_at="p")
+    other = world.candidate("other", b"another")
+
+    left, found = world.clear()
+
+    assert left == {other}
+    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+    assert (set(found.live), world.api.asked, found.asked) == ({staged}, [("main", "p")], 1)
+
+
+def test_more_suspects_than_may_be_asked_are_kept(world: World) -> None:
+    world.commit("p", b"content")
+    world.candidate("copy", b"content", staged_at="p")
+    other = world.candidate("other", b"garbage, longer")
+    world.limit = 0
+
+    left, found = world.clear()
+
+    assert (left, found.kept, found.asked) == ({other}, {Kept.UNCERTAIN.value: 1}, 0)
+
+
+def test_etags_that_are_no_digests_do_not_hide_a_staged_object(world: World) -> None:
+    """With KMS keys, ETags look like MD5s but are not."""
+    world.commit("p", b"content")
+    world.candidate("copy", b"content", encrypted=True, staged_at="p")
+
+    left, found = world.clear()
+
+    assert (left, found.kept) == (set(), {Kept.HIDDEN_STAGED.value: 1})
+
+
 @pytest.mark.usefixtures("all_looked_at")
 def test_plain_objects_say_nothing_of_an_encrypted_one_beside_them(world: World) -> None:
     """A copy encrypted with a KMS key, staged over the same content, among many plain objects."""

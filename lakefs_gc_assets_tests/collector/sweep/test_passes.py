@@ -1,6 +1,6 @@
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Undeletable, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Approval, Plan
-from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
@@ -53,6 +53,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, 
 from lakefs_gc_assets_tests.collector.past_runs import NOW as RUN_NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
+from lakefs_gc_assets_tests.runs.arrow_runs import Opened
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import ReplayedRuns, truth_classes
 from lakefs_gc_assets_tests.servers.stores import s3_server
@@ -114,13 +115,68 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     assert runs.server.refused_deletes == set()
 
 
+def put_back(runs: PlainRuns, addresses: Iterable[str]) -> None:
+    """Puts deleted objects back with their old time, as no command of ours does."""
+    for address in addresses:
+        runs.server.place(address, written_at=runs.clock.now() - timedelta(days=400))
+
+
+class TestTwoRunsOfTheSameGarbage:
+    """Two approved dry runs, the older one first: the newer one claims only its own deletions."""
+
+    @staticmethod
+    def marked(runs: PlainRuns) -> tuple[Opened, Opened]:
+        """The older and the newer dry run, before either is approved."""
+        older = runs.open()
+        assert runs.make(older).success
+        runs.clock.sleep(5)
+        newer = runs.open()
+        assert runs.make(newer).success
+        return older, newer
+
+    @staticmethod
+    def approved(runs: PlainRuns, opened: Opened) -> Report:
+        """The report of a dry run once it was approved and has swept."""
+        runs.settings["approve_run"] = opened.run_id
+        result = runs.make(opened, assets=["deleted_report"])
+        assert result.success, result.failures
+        return runs.report(opened.run_id)
+
+    def test_what_the_older_one_moved_to_quarantine(self, replaying: Replaying) -> None:
+        runs = replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep_mode="quarantine")
+        first, second = self.marked(runs)
+        runs.clock.sleep(20 * 60)
+        older = self.approved(runs, first)
+        runs.clock.sleep(20 * 60)
+        newer = self.approved(runs, second)
+        assert (newer.success, newer.counts["failed"], newer.counts["quarantined"]) == (True, 0, 0)
+        assert newer.counts["deleted_by_another_run"] == older.counts["quarantined"] > 0
+        assert outcomes(runs, newer.run_id) == dict.fromkeys(
+            outcomes(runs, older.run_id), Outcome.DELETED_BY_ANOTHER_RUN
+        )
+        assert not receipts.keys(runs.repository.store, newer.run_id)
+        # The next run's base records that it is gone.
+        assert newer.checkpoint is not None
+        assert older.checkpoint is not None
+        assert newer.checkpoint.pending == older.checkpoint.pending
+
+    def test_object_put_back_long_after_the_listing_is_kept_once_more(self, runs: PlainRuns) -> None:
+        """A user wanted it, and this run has not listed it since."""
+        first, second = self.marked(runs)
+        runs.clock.sleep(2 * 60 * 60)
+        self.approved(runs, first)
+        garbage = set(runs.server.deleted)
+        put_back(runs, garbage)
+        newer = self.approved(runs, second)
+        assert garbage <= runs.server.stored()
+        assert newer.counts["deleted_by_another_run"] == len(garbage) > 0
+
+
 def test_garbage_put_back_with_its_old_time_is_deleted_by_the_next_sweep(runs: PlainRuns) -> None:
-    """As no command of ours puts it back."""
     first = runs.open()
     assert runs.make(first, sweep=True).success
     back = set(sorted(runs.server.deleted)[::2])
-    for address in back:
-        runs.server.place(address, written_at=runs.clock.now() - timedelta(days=400))
+    put_back(runs, back)
     runs.clock.sleep(60)
     second = runs.open()
     result = runs.make(second, sweep=True)
@@ -152,6 +208,28 @@ def test_what_became_live_since_the_mark_stays(runs: PlainRuns) -> None:
     assert outcomes(runs, opened.run_id) == {garbage[0]: "kept_live", **dict.fromkeys(garbage[1:], "accepted")}
     report = runs.report(opened.run_id)
     assert (report.success, report.counts["kept_live"], report.counts["deleted"]) == (True, 1, len(garbage) - 1)
+
+
+def test_a_killed_sweep_goes_on_with_what_has_no_receipt(runs: PlainRuns) -> None:
+    opened = runs.open()
+    assert runs.make(opened, assets=MARK, sweep=True).success
+    candidates = runs.table(opened.run_id, "candidates").sort_by("address")
+    garbage = candidates.column("address").to_pylist()
+    done = candidates.slice(0, 4)
+    results = [Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.FAILED, Outcome.KEPT_LIVE]
+    receipts.write(
+        runs.repository.store,
+        opened.run_id,
+        "before",
+        receipts.table(done, results, [None, None, "SlowDown", None], runs.clock.now()),
+    )
+
+    result = runs.make(opened, assets=["deleted_report"])
+
+    assert result.success, result.failures
+    assert runs.server.deleted == set(garbage[2:])
+    assert outcomes(runs, opened.run_id) == dict.fromkeys(garbage, "accepted")
+    assert runs.report(opened.run_id).counts["deleted"] == len(garbage)
 
 
 SLICE = "data/g4uk6erfnfus73frbnqg/"

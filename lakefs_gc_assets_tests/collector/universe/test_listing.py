@@ -326,3 +326,12 @@ def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: PlainR
     runs.clock.moment += HOUR
     again = collected(runs)
     assert (again.counts["candidates"], again.counts["deleted"]) == (0, 0)
+
+
+def test_what_an_inventory_may_lack_or_misstate_is_kept(runs: PlainRuns) -> None:
+    created = runs.server.recorded_at + HOUR
+    runs.settings |= {"inventory": reported(runs, created), "inventory_margin_hours": 30}
+    report = collected(runs)
+    assert report.cutoff == (created - 31 * HOUR).replace(microsecond=0)
+    assert (report.counts["candidates"], report.counts["deleted"]) == (0, 0)
+    assert report.counts["listed"] > 0
