@@ -24,7 +24,6 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES, made_step
-from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.test_make_step import MINUTE, OneProcess, process
 from lakefs_gc_assets_tests.spark.frame_rows import listed
@@ -91,15 +90,6 @@ class TestFrames:
         step = made_step(LocalEngine(), process.repository, note=process.lines.append)
         step.complete(SIGHTINGS_DF, NoFigures(), ())
         assert process.lines == []
-
-    def test_of_another_attempt_are_no_inputs(self, process: OneProcess) -> None:
-        step = made_step(LocalEngine(), process.repository)
-        another = replace(step.plan, attempt="another")
-        stored = made_step(LocalEngine(), process.repository, another).complete(STORE_DF, LISTED_FIGURES, ())
-        with pytest.raises(
-            OrderViolation, match=f"store_df is of attempt another, but the run is at attempt {PLAN.attempt}"
-        ):
-            step.complete(UNCOMMITTED_DF, UNCOMMITTED_FIGURES, (), (stored,))
 
     def test_have_rows_of_other_windows_apart(self, process: OneProcess) -> None:
         step = made_step(LocalEngine(), process.repository)

@@ -343,6 +343,15 @@ class TestWhatIsSettled:
         found = [self.settled(opened, each) for each in swept]
         assert [each is not None and each.swept for each in found] == [True, True]
 
+    def test_a_sweep_that_was_never_noted_overtakes_what_is_newer_than_one_that_was(
+        self, opened: OpenRepository
+    ) -> None:
+        older, middle, newer = (self.ran(opened, hours, noted=False, **self.FAILED) for hours in (9, 7, 5))
+        self.ran(opened, 8)
+        self.ran(opened, 6, noted=False)
+        self.ran(opened, 4, sweep=False, **self.MARKED)
+        assert [self.settled(opened, each) is None for each in (older, middle, newer)] == [False, False, True]
+
     def test_a_dry_run_that_was_approved_is_settled_once_it_is_overtaken(self, opened: OpenRepository) -> None:
         run_id = self.ran(opened, 5, noted=False, sweep=False, **self.MARKED)
         plans.write_approval(opened.store, Approval(run_id, "attempt", "0" * 64, NOW))

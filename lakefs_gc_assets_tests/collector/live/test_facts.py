@@ -10,19 +10,6 @@ from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, RANGE_HASHES, SIZES
 from lakefs_gc_assets.storage.local.store import LocalStore
 
-MOST = 100
-
-
-@given(st.lists(st.integers(0, 2 * MOST), max_size=60))
-def test_files_become_few_and_none_of_them_large(values: list[int]) -> None:
-    files = [FactFile(f"{place:03}", 0, count, 0, "") for place, count in enumerate(values)]
-    groups = facts.group(files, MOST)
-    assert sorted((file for group in groups for file in group), key=lambda each: each.key) == files
-    sums = [sum(file.values for file in group) for group in groups]
-    assert all(total <= MOST for group, total in zip(groups, sums, strict=True) if len(group) > 1)
-    # Files of similar size, as many tasks write, are merged in pairs.
-    assert all(len(group) > 1 for group in groups[:-1] if len({*values}) == 1 and 2 * values[0] <= MOST)
-
 
 def rows_of(*numbers: int) -> pa.Table:
     rows = [
