@@ -200,11 +200,16 @@ def idle(calls: set[Call], allowed: set[Call]) -> list[Call]:
     return sorted(right for right in allowed if not any(allows(right, call) for call in calls))
 
 
-def test_dry_runs_ask_the_store_for_what_their_document_allows_and_for_all_of_it(watched: Watched) -> None:
-    calls, _ = watched.run()
+def test_dry_runs_ask_for_what_their_documents_allow_and_the_store_for_all_of_it(
+    watched: Watched,
+) -> None:
+    calls, required = watched.run()
 
     allowed = watched.rights("s3-dry-run")
     assert (beyond(calls, allowed), idle(calls, allowed)) == ([], [])
+    for right in allowed:
+        assert beyond(calls, allowed - {right}), f"{right} would not be missed"
+    assert required and required - rights_of_lakefs("lakefs-collect") == set()
 
 
 def test_sweeps_and_purges_ask_the_store_for_what_their_document_allows_and_for_all_of_it(watched: Watched) -> None:
@@ -237,14 +242,6 @@ def test_sweeps_and_purges_ask_the_store_for_what_their_document_allows_and_for_
     assert (beyond(purged, allowed), idle(purged, allowed - {of_data})) == ([], [])
     for right in allowed:
         assert beyond(moved | purged, allowed - {right}), f"{right} would not be missed"
-
-
-def test_a_document_that_lacks_a_right_is_found(watched: Watched) -> None:
-    calls, _ = watched.run()
-    allowed = watched.rights("s3-dry-run")
-
-    for right in allowed:
-        assert beyond(calls, allowed - {right})
 
 
 def test_a_sweep_needs_no_more_than_a_dry_run_and_deletes() -> None:
@@ -340,12 +337,10 @@ def _files_of_commits(watched: Watched) -> set[str]:
     return {name for name in names if len(name) == 64}
 
 
-@pytest.mark.parametrize(("document", "flow"), [("lakefs-collect", Flow.CLEAN), ("lakefs-retention", Flow.UNIFIED)])
-def test_runs_ask_lakefs_for_what_its_document_allows(watched: Watched, document: str, flow: Flow) -> None:
-    _, required = watched.run(flow)
+def test_runs_by_retention_rules_ask_lakefs_for_what_its_document_allows(watched: Watched) -> None:
+    _, required = watched.run(Flow.UNIFIED)
 
-    assert required
-    assert required - rights_of_lakefs(document) == set()
+    assert required and required - rights_of_lakefs("lakefs-retention") == set()
 
 
 def test_a_forecast_needs_no_more_than_a_dry_run_by_retention_rules(watched: Watched) -> None:
