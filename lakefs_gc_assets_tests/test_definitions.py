@@ -268,17 +268,6 @@ def test_a_broken_configuration_file_says_so(tmp_path: Path, monkeypatch: pytest
         defs()
 
 
-def test_a_list_of_repositories_in_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "gc.yaml"
-    file.write_text("repositories: [{repository: one}, {repository: two}]\n")
-    monkeypatch.setenv(CONFIGURATION_VARIABLE, str(file))
-
-    loaded = defs()
-
-    assert {"collect_one", "collect_two", "one/store_df", "two/store_df"} <= all_names(loaded)
-    assert loaded.executor is dg.in_process_executor
-
-
 def test_sweeps_are_overdue_only_where_the_configuration_says_when() -> None:
     for days, expected in ((0.0, None), (2.0, dg.FreshnessPolicy.time_window(fail_window=timedelta(days=2)))):
         content = {"repository": "my-data", "automation": {"sweep_within_days": days}}

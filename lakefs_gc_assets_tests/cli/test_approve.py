@@ -69,17 +69,6 @@ def test_consent_is_asked_for_what_will_be_done(runs: PlainRuns, dry: str) -> No
 
 
 @pytest.mark.slow
-def test_a_mark_that_is_too_old_is_refused(runs: PlainRuns, invoke: Invoke, dry: str) -> None:
-    runs.clock.moment += timedelta(days=8)
-
-    result = invoke("approve", "--yes", dry)
-
-    assert (result.exit_code, result.stdout) == (Status.REFUSED, "")
-    assert "guard age of the mark" in result.stderr.splitlines()[-1]
-    assert runs.server.deleted == set()
-
-
-@pytest.mark.slow
 def test_a_sweep_that_failed_goes_on(runs: PlainRuns, invoke: Invoke, dry: str) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     runs.server.undeletable = {min(garbage)}

@@ -104,3 +104,16 @@ def sensed(instance: dg.DagsterInstance, definitions: dg.Definitions, cursor: st
     sensor, repository = definitions.resolve_sensor_def("launch_opened_runs"), definitions.get_repository_def()
     with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
         return sensor.evaluate_tick(context)
+
+
+def output_of(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """Metadata that the only op of a job adds to its output."""
+    assert result.success
+    (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
+    return {name: value.value for name, value in output.metadata.items()}
+
+
+def failure_in(result: dg.ExecuteInProcessResult) -> str:
+    """The message of the only step that failed."""
+    (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    return (failed.user_failure_data and failed.user_failure_data.description) or ""

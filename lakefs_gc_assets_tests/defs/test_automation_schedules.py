@@ -8,7 +8,7 @@ import pytest
 
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
+from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, failure_in, output_of, server
 
 __all__ = ["automated", "server"]
 
@@ -27,14 +27,7 @@ def opened(automated: Automated, schedule: str) -> dict[str, object]:
     asked = request(automated, schedule)
     job = automated.definitions.resolve_job_def("open_run")
     result = job.execute_in_process(instance=automated.instance, run_config=asked.run_config, tags=asked.tags)
-    (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
-    return {name: value.value for name, value in output.metadata.items()}
-
-
-def said(result: dg.ExecuteInProcessResult) -> str:
-    """The message of the failed step."""
-    (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    return (failed.user_failure_data and failed.user_failure_data.description) or ""
+    return output_of(result)
 
 
 @pytest.mark.parametrize("sweep", [False, True])
@@ -58,8 +51,7 @@ def test_what_a_schedule_may_nobody_else_may_by_its_tags(automated: Automated) -
     swept = []
     for _ in range(2):
         result = job.execute_in_process(instance=automated.instance, run_config=asked.run_config, tags=asked.tags)
-        (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
-        swept.append(output.metadata["sweep"].value)
+        swept.append(output_of(result)["sweep"])
 
     assert swept == [True, False]
 
@@ -75,7 +67,7 @@ def test_what_a_schedule_may_is_no_permit_for_another_flow(automated: Automated)
         instance=automated.instance, run_config=config, tags=asked.tags, raise_on_error=False
     )
 
-    assert "clean_runs opened a run of flow clean, and a launch cannot change it to unified" in said(result)
+    assert "clean_runs opened a run of flow clean, and a launch cannot change it to unified" in failure_in(result)
     assert automated.run_ids == []
 
 
@@ -95,14 +87,14 @@ class TestPurging:
 
         assert asked.run_config == {"ops": {"empty_quarantine": {"config": {"confirm": True}}}}
         assert self.purged(automated, asked, asked.tags).success
-        again = self.purged(automated, asked, asked.tags)
+        again = failure_in(self.purged(automated, asked, asked.tags))
 
-        assert "a launch may not purge: run `lakefs-gc purge`, turn on the schedule empty_quarantine" in said(again)
+        assert "a launch may not purge: run `lakefs-gc purge`, turn on the schedule empty_quarantine" in again
 
     def test_nobody_else_does(self, automated: Automated) -> None:
         asked = request(automated, "empty_quarantine")
         for tags in ({"lakefs/ticket": ""}, {"lakefs/ticket": "guessed"}, request(automated, "clean_runs").tags):
-            assert "a launch may not purge" in said(self.purged(automated, asked, tags))
+            assert "a launch may not purge" in failure_in(self.purged(automated, asked, tags))
 
     def test_what_purges_opens_no_run_that_deletes(self, automated: Automated) -> None:
         automated.changes["collection"] = {"sweep": True}
@@ -112,8 +104,7 @@ class TestPurging:
             instance=automated.instance, tags=request(automated, "empty_quarantine").tags, raise_on_error=False
         )
 
-        (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
-        assert output.metadata["sweep"].value is False
+        assert output_of(result)["sweep"] is False
 
     def test_everybody_may_look(self, automated: Automated) -> None:
         job = automated.definitions.resolve_job_def("purge")

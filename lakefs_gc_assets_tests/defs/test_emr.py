@@ -34,6 +34,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings
 from lakefs_gc_assets.spark.start.java import ensure_java
 from lakefs_gc_assets_tests.clusters.spark_clusters import QUICKLY
+from lakefs_gc_assets_tests.defs.automated import failure_in
 from lakefs_gc_assets_tests.servers.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
@@ -208,9 +209,7 @@ def test_windows_that_cannot_be_run_are_refused_before_anything_starts(tmp_path:
         job = build(loaded, SystemClock()).resolve_job_def(JOB)
         config = launched_with(windows="1999-01")
         result = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
-    [failure] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    assert failure.user_failure_data is not None
-    assert "1999-01 has no slice" in (failure.user_failure_data.description or "")
+    assert "1999-01 has no slice" in failure_in(result)
 
 
 def test_there_is_no_such_job_without_an_application() -> None:

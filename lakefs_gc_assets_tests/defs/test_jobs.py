@@ -26,7 +26,7 @@ from lakefs_gc_assets.errors import AccessDenied, ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, ended
-from lakefs_gc_assets_tests.defs.automated import Automated, automated, sensed, server
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, output_of, sensed, server
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import refused, truth_classes
 
@@ -157,10 +157,8 @@ def test_the_page_of_the_job_says_what_was_opened_and_why_it_is_a_clean_run(runs
 
     ended = job.execute_in_process(instance=runs.instance, run_config=config)
 
-    (output,) = [event.step_output_data for event in ended.all_node_events if event.is_successful_output]
-    shown = {name: value.value for name, value in output.metadata.items()}
     (key,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
-    assert shown == {
+    assert output_of(ended) == {
         "run_id": run_id_in(key),
         "flow": "clean",
         "why_clean": "there is no earlier run",

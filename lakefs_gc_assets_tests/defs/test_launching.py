@@ -20,7 +20,7 @@ from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings
-from lakefs_gc_assets_tests.defs.automated import sensed
+from lakefs_gc_assets_tests.defs.automated import failure_in, output_of, sensed
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, made, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
@@ -223,12 +223,6 @@ def followed(runs: GraphRuns, ended: dg.ExecuteInProcessResult) -> dg.ExecuteInP
     )
 
 
-def said(result: dg.ExecuteInProcessResult) -> str:
-    """The message of the failed step."""
-    (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    return (failed.user_failure_data and failed.user_failure_data.description) or ""
-
-
 def run_id_of(result: dg.ExecuteInProcessResult) -> str:
     return run_id_in(result.dagster_run.tags[RANGE_START_TAG].partition("|")[0]) or ""
 
@@ -255,8 +249,7 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_undo_stays_on_the_overview_
     # As the UI shows it among the partitions.
     approved = launched(runs, "approve", run_id=key_of(run_id), approved_by="Ada")
 
-    (output,) = [event.step_output_data for event in approved.all_node_events if event.is_successful_output]
-    found = {name: value.value for name, value in output.metadata.items()}
+    found = output_of(approved)
     assert found["objects"] == len(garbage) > 0
     assert found["bytes"] == runs.report(run_id).object_bytes["candidates"] > 0
     swept = followed(runs, approved)
@@ -264,7 +257,7 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_undo_stays_on_the_overview_
     assert made(swept) == ["deleted_report"]
     assert runs.server.deleted == garbage
     assert not runs.report(run_id).dry_run
-    assert "was already approved" in said(launched(runs, "approve", run_id=run_id))
+    assert "was already approved" in failure_in(launched(runs, "approve", run_id=run_id))
     undo = str(shown("sweeps")["undo"])
     assert undo.startswith(f"[Show objects to restore of run {run_id}](/locations/here/jobs/restore/")
     assert shown("collection_history")["undo"] == undo
@@ -312,12 +305,12 @@ def test_the_sweep_of_a_named_run_stands_under_its_name(runs: GraphRuns) -> None
 def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
     runs.launch["approvers"] = 2
     run_id = run_id_of(followed(runs, launched(runs, "open_run")))
-    assert "enter your name in approved_by" in said(launched(runs, "approve", run_id=run_id, approved_by=" "))
+    assert "enter your name in approved_by" in failure_in(launched(runs, "approve", run_id=run_id, approved_by=" "))
     first = launched(runs, "approve", run_id=run_id, approved_by="Ada")
     assert first.success
     assert plan.read_approval(runs.repository.store, run_id) is None
     for again in ("Ada", " ada "):
-        refused = said(launched(runs, "approve", run_id=run_id, approved_by=again))
+        refused = failure_in(launched(runs, "approve", run_id=run_id, approved_by=again))
         assert "Z by Ada, as the launch says, and needs a second approval under another name" in refused
     # A re-execution of the last step, which any user can launch, is still a dry run.
     stored = plan.read(runs.repository.store, run_id)
@@ -353,7 +346,7 @@ def test_where_no_launch_may_delete_none_may_approve(runs: GraphRuns) -> None:
 
     refused = launched(runs, "approve", run_id=run_id)
 
-    assert f"run `lakefs-gc approve {run_id}`, or set launch.sweep to approved" in said(refused)
+    assert f"run `lakefs-gc approve {run_id}`, or set launch.sweep to approved" in failure_in(refused)
 
 
 @pytest.mark.slow
@@ -379,7 +372,7 @@ def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
     dry = followed(runs, launched(runs, "open_run"))
     run_id = run_id_of(dry)
     stopped = followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Ada"))
-    assert "guard number of candidates" in said(stopped)
+    assert "guard number of candidates" in failure_in(stopped)
     assert runs.server.deleted == set()
 
     runs.launch["may_relax"] = ["max_candidates"]
@@ -404,7 +397,7 @@ def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
 def test_a_launch_that_asks_for_more_opens_nothing(runs: GraphRuns, config: dict[str, Any], reported: str) -> None:
     refused = launched(runs, "open_run", **config)
 
-    assert reported in said(refused)
+    assert reported in failure_in(refused)
     assert runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "") == []
 
 
@@ -467,7 +460,7 @@ def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: Gra
 
     refused = launched(runs, "approve", run_id=chosen)
 
-    assert f"run {chosen} was not opened by the job open_run" in said(refused)
+    assert f"run {chosen} was not opened by the job open_run" in failure_in(refused)
     assert plan.read_approval(runs.repository.store, chosen) is None
     assert launching.find(runs.instance, runs.server.repository, chosen) is None
 
@@ -484,5 +477,5 @@ def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> 
         instance=runs.instance, tags={**opened.tags, "lakefs/flow": "unified"}, raise_on_error=False
     )
 
-    assert "clean_runs opened a run of flow clean, and a launch cannot change it to unified" in said(ended)
+    assert "clean_runs opened a run of flow clean, and a launch cannot change it to unified" in failure_in(ended)
     assert not run_folder.has_plan(runs.repository.store, opened.run_id)

@@ -18,7 +18,7 @@ from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, ended
-from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
+from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, failure_in, output_of, server
 
 __all__ = ["automated", "server"]
 
@@ -45,15 +45,9 @@ def launch(automated: Automated, config: dict[str, object] | None = None) -> dg.
     return job.execute_in_process(instance=automated.instance, run_config=config, raise_on_error=False)
 
 
-def shown(result: dg.ExecuteInProcessResult) -> dict[str, object]:
-    """Metadata on the page of the run."""
-    (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
-    return {name: value.value for name, value in output.metadata.items()}
-
-
 def reported(result: dg.ExecuteInProcessResult) -> dict[str, str]:
     """The table's entry for each run."""
-    table = shown(result)["runs"]
+    table = output_of(result)["runs"]
     assert isinstance(table, dg.TableMetadataValue)
     return {str(record.data["run_id"]): str(record.data["frames"]) for record in table.records}
 
@@ -66,7 +60,7 @@ def test_it_shows_and_removes_nothing_unless_it_is_reported_to(automated: Automa
     result = launch(automated)
 
     assert result.success
-    assert shown(result)["dry"] is True
+    assert output_of(result)["dry"] is True
     assert reported(result) == {
         **dict.fromkeys(run_ids[:2], "kept: it is among the newest 2"),
         **dict.fromkeys(run_ids[2:], "expired: store_df, committed_df, candidates, pending, checkpoint_committed"),
@@ -79,15 +73,15 @@ def test_it_shows_and_removes_nothing_unless_it_is_reported_to(automated: Automa
 def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_ids: list[str]) -> None:
     result = launch(automated, REMOVING)
 
-    assert result.success
-    assert (shown(result)["dry"], shown(result)["runs_expired"], shown(result)["objects_removed"]) == (False, 2, 10)
+    page = output_of(result)
+    assert (page["dry"], page["runs_expired"], page["objects_removed"]) == (False, 2, 10)
     assert with_frames(automated) == run_ids[:2]
     assert list(automated.run_ids) == run_ids[:2]
     assert [run.run_id for run in expiring.past_runs(expiring.folders(automated.repository.store))] == run_ids
     assert lock.holder(automated.repository.store) is None
 
     again = launch(automated, REMOVING)
-    assert (shown(again)["runs_expired"], shown(again)["objects_removed"]) == (0, 0)
+    assert (output_of(again)["runs_expired"], output_of(again)["objects_removed"]) == (0, 0)
 
 
 def test_the_second_of_three_that_cannot_be_removed_is_named_and_the_others_go(
@@ -107,9 +101,7 @@ def test_the_second_of_three_that_cannot_be_removed_is_named_and_the_others_go(
         result = launch(automated, REMOVING)
 
     assert not result.success
-    (failure,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    why = failure.user_failure_data.description if failure.user_failure_data else None
-    assert why is not None and f"frames of run {second} could not be removed: AccessDenied" in why
+    assert f"frames of run {second} could not be removed: AccessDenied" in failure_in(result)
     assert with_frames(automated) == [run_ids[0], second]
     assert list(automated.run_ids) == [run_ids[0], second], "it can still be found"
     assert lock.holder(automated.repository.store) is None
@@ -174,9 +166,7 @@ def test_nothing_is_removed_while_the_repository_is_collected(automated: Automat
     result = launch(automated, REMOVING)
 
     assert not result.success
-    (failure,) = [event.step_failure_data for event in result.all_node_events if event.is_step_failure]
-    assert failure.user_failure_data is not None
-    assert str(failure.user_failure_data.description).startswith("somebody has been collecting this repository")
+    assert failure_in(result).startswith("somebody has been collecting this repository")
     assert with_frames(automated) == run_ids
     assert list(automated.run_ids) == run_ids
     held.check()

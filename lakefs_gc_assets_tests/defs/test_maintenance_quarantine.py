@@ -17,7 +17,7 @@ from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS
-from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, failure_in, output_of, server
 
 __all__ = ["automated", "server"]
 
@@ -55,21 +55,8 @@ def moved(automated: Automated) -> Moved:
     return Moved(automated, run.run_id)
 
 
-def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """Metadata on the page of the run."""
-    assert result.success
-    (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
-    return {name: value.value for name, value in output.metadata.items()}
-
-
-def failure(result: dg.ExecuteInProcessResult) -> str:
-    (data,) = [event.step_failure_data for event in result.all_node_events if event.is_step_failure]
-    assert data.user_failure_data is not None
-    return str(data.user_failure_data.description)
-
-
 def test_it_shows_what_it_would_do(moved: Moved) -> None:
-    page = shown(moved.launch())
+    page = output_of(moved.launch())
 
     assert (page["objects"], page["bytes"]) == (3, sum(map(len, ALL.values())))
     assert all(f"- {key}, " in page["for_example"] for key in KEYS)
@@ -79,12 +66,12 @@ def test_it_shows_what_it_would_do(moved: Moved) -> None:
 
 
 def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> None:
-    page = shown(moved.launch(confirm=True, addresses=[KEYS[0]]))
+    page = output_of(moved.launch(confirm=True, addresses=[KEYS[0]]))
 
     assert (page["objects"], page["restored"]) == (1, 1)
     assert moved.there() == {KEYS[0]}
 
-    page = shown(moved.launch(confirm=True))
+    page = output_of(moved.launch(confirm=True))
 
     assert (page["objects"], page["restored"], page["there already"]) == (3, 2, 1)
     assert moved.there() == set(KEYS)
@@ -98,9 +85,9 @@ def test_what_does_not_come_back_fails_the_run_and_is_reported(moved: Moved) -> 
     result = moved.launch(confirm=True)
 
     assert not result.success
-    assert failure(result).startswith("1 object was not restored")
+    assert failure_in(result).startswith("1 object was not restored")
     assert moved.there() == {KEYS[0], KEYS[2]}
 
 
 def test_a_run_that_there_is_not_is_reported_in_a_line(moved: Moved) -> None:
-    assert "this repository has no run" in failure(moved.launch(run_id="c" * 20))
+    assert "this repository has no run" in failure_in(moved.launch(run_id="c" * 20))
