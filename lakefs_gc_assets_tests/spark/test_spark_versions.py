@@ -11,17 +11,16 @@ import lakefs_gc_assets
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_repository_of_months
+from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
 from lakefs_gc_assets_tests.conftest import REMOTE_VARIABLE
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns, sample_runs
+from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns
 
-__all__ = ["sample_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _PROJECT = Path(__file__).parents[2]
 _OLDEST = "3.5"
-_FEW = ("WORKERS=0", "TESTS=-k optimized")
+_FEW = ("WORKERS=0", "TESTS=-k builds_on_it")
 _SPARK = (
     {"remote": os.environ[REMOTE_VARIABLE]}
     if REMOTE_VARIABLE in os.environ
@@ -47,33 +46,30 @@ def all_on_spark(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
 
 
-def test_a_clean_and_an_optimized_run(sample_runs: SampleRuns, all_on_spark: dict[str, str]) -> None:
-    assert f"{len(sample_runs.sample.garbage)} objects" in sample_runs.run("clean", _SPARK, all_on_spark)
-    sample_runs.require_collected()
-
-    again = sample_runs.run("optimized", _SPARK, all_on_spark)
-    assert "optimized: nothing to delete" in again
-    assert "0 slices" in again and "0 ranges read" in again
-    sample_runs.require_collected()
-
-
-def test_a_run_by_rules(tmp_path: Path, all_on_spark: dict[str, str]) -> None:
+def test_a_run_by_rules_and_one_that_builds_on_it(tmp_path: Path, all_on_spark: dict[str, str]) -> None:
     with demo.open_server(tmp_path / "lakefs", "oss", "", None) as server:
-        make_repository_of_months(server)
-        runs = SampleRuns(tmp_path, server, Sample("months"))
-        configuration = demo.configuration(server, "months")
+        runs = SampleRuns(tmp_path, server, make_sample_repository(server, objects=60, with_months=True))
+        configuration = demo.configuration(server, runs.sample.repository)
         ArrowRuns(Loaded(configuration, {})).collect(Flow.UNIFIED)
-        garbage = set(lakefs_gc_assets.open(configuration).run("latest").candidates.to_arrow()["address"].to_pylist())
+        marked = lakefs_gc_assets.open(configuration).run("latest").candidates.to_arrow()
+        garbage = set(marked["address"].to_pylist())
+        # Objects that no commit ever held, and objects that only expired commits hold.
+        assert len(garbage) > len(runs.sample.garbage)
         before = runs.objects()
 
-        runs.run("unified", _SPARK, all_on_spark, {"max_candidate_share": 0.6})
+        runs.run("unified", _SPARK, all_on_spark, {"max_candidate_share": 1})
+        assert before - runs.objects() == garbage
+        assert demo.still_stored(server, runs.sample) == []
 
-        assert before - runs.objects() == garbage != set()
+        again = runs.run("unified", _SPARK, all_on_spark)
+        assert "unified: nothing to delete" in again
+        assert "0 slices" in again and "0 ranges read" in again
+        assert before - runs.objects() == garbage
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith(_OLDEST), reason="this is the oldest Spark")
 def test_the_oldest_spark() -> None:
-    """One cleaning run and one optimized run: `make test-spark` tests more, on any version."""
+    """Two runs by rules: `make test-spark` also plays the contract of engines, on any version."""
     try:
         tried = subprocess.run(
             ["make", "--silent", "-o", ".venv/.installed", "test-spark", f"SPARK={_OLDEST}", *_FEW],
