@@ -21,7 +21,7 @@ from lakefs_gc_assets.spark.tasks import Reading, Rows
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 # Each example takes a few Spark jobs, so there are few examples with many rows each.
-FEW = settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FEW = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 NAMES = st.text(max_size=70) | st.sampled_from([f"data/slice/{number}" for number in range(20)])
 ADDRESSES = st.lists(NAMES, max_size=80)
 PARTS = st.integers(1, 40)

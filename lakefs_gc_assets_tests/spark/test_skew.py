@@ -17,9 +17,9 @@ from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 BORN = datetime(2026, 10, 1, tzinfo=UTC)
 ISSUE = layout.XidGenerator(b"12345", 0)
 LARGE = ISSUE.descending(BORN)
-ADDRESSES = [f"data/{LARGE}/{ISSUE.ascending(BORN)}" for _ in range(3000)] + [
+ADDRESSES = [f"data/{LARGE}/{ISSUE.ascending(BORN)}" for _ in range(1000)] + [
     f"data/{ISSUE.descending(moment)}/{ISSUE.ascending(moment)}"
-    for moment in (BORN + timedelta(hours=number) for number in range(3000))
+    for moment in (BORN + timedelta(hours=number) for number in range(1000))
 ]
 TASKS = 16
 """As many tasks as four workers have."""
