@@ -52,7 +52,9 @@ _COMMAND = re.compile(r"(?:^|[ /])(?:lakefs-gc|make|dagster|dg) \S", re.MULTILIN
 
 def _played(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a test that follows how-tos; commands that need Spark share the session of the tests."""
-    return pytest.mark.slow(pytest.mark.timeout(1800)(pytest.mark.usefixtures("spark")(test)))
+    for mark in (pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("spark")):
+        test = mark(test)
+    return test
 
 
 def blocks(page: Path) -> list[Block]:
