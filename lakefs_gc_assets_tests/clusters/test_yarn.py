@@ -51,7 +51,7 @@ def test_yarn_with_a_packed_environment(sample_runs: SampleRuns, tmp_path: Path)
             "spark.archives": f"{packed_environment(tmp_path)}#environment",
             "spark.pyspark.python": "./environment/bin/python",
             "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
-            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.shuffle.partitions": "2",
         }
         spark = {"master": "yarn", "config": properties}
         environment = {"HADOOP_CONF_DIR": str(cluster.configuration)}
