@@ -51,7 +51,7 @@ def test_nothing_is_deleted_without_consent(runs: PlainRuns, dry: str) -> None:
     for answer in ("n\n", ""):
         result = CliRunner().invoke(main, ["approve", dry], input=answer)
         assert (result.exit_code, runs.server.deleted) == (Status.FAILED, set())
-        assert "Delete them, except those that are live by now?" in result.stderr
+        assert "Delete them, except any that are live by now?" in result.stderr
         assert "nothing was deleted. Give --yes to skip the question" in result.stderr
     assert runs.report(dry).dry_run
     assert CliRunner().invoke(main, ["approve", dry], input="y\n").exit_code == 0
@@ -64,7 +64,7 @@ def test_consent_is_asked_for_what_will_be_done(runs: PlainRuns, dry: str) -> No
 
     result = CliRunner().invoke(main, ["approve", dry], input="n\n")
 
-    assert "Move them to quarantine, except those that are live by now?" in result.stderr
+    assert "Move them to quarantine, except any that are live by now?" in result.stderr
     assert runs.report(dry).dry_run
 
 

@@ -241,7 +241,7 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     path, comment, config, tags = filled(address(), definitions)
     assert path == "/dagster/locations/my%20location/jobs/approve/playground/setup"
     assert comment == (
-        f"Deletes the candidates of dry run {dry.run_id} of sample, except those that are live by now: "
+        f"Deletes the candidates of dry run {dry.run_id} of sample, except any that are live by now: "
         "1,200 objects, 3.0 GiB, 5.0% of the objects that the run knows."
     )
     assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})
