@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
@@ -17,7 +16,6 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.extensions.playground.demo import configuration
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
@@ -29,10 +27,7 @@ Status = Callable[..., Result]
 
 @pytest.fixture
 def status(automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Status:
-    content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
-    content["lakefs"]["secret_access_key"] = {"env": "TEST_STATUS_SECRET"}
-    file = tmp_path / "lakefs-gc.yaml"
-    file.write_text(yaml.safe_dump(content))
+    file = automated.write_configuration(tmp_path, "TEST_STATUS_SECRET")
     monkeypatch.setenv("TEST_STATUS_SECRET", automated.server.secret_access_key)
     return lambda *arguments: CliRunner().invoke(main, ["status", "--config", str(file), *arguments])
 

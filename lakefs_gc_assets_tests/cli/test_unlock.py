@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
@@ -18,7 +17,6 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import LockLost
-from lakefs_gc_assets.extensions.playground.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import HOUR
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
@@ -30,10 +28,7 @@ Unlock = Callable[..., Result]
 
 @pytest.fixture
 def unlock(automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unlock:
-    content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
-    content["lakefs"]["secret_access_key"] = {"env": "TEST_UNLOCK_SECRET"}
-    file = tmp_path / "lakefs-gc.yaml"
-    file.write_text(yaml.safe_dump(content))
+    file = automated.write_configuration(tmp_path, "TEST_UNLOCK_SECRET")
     monkeypatch.setenv("TEST_UNLOCK_SECRET", automated.server.secret_access_key)
     return lambda *arguments, **options: CliRunner().invoke(
         main, ["unlock", "--config", str(file), *arguments], **options

@@ -4,10 +4,12 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -60,6 +62,14 @@ class Automated:
     def repository(self) -> OpenRepository:
         """The repository, opened."""
         return self.collector.open()
+
+    def write_configuration(self, folder: Path, variable: str) -> Path:
+        """Writes a configuration file whose secret is in an environment variable."""
+        content = configuration(self.server, REPOSITORY).model_dump(exclude_defaults=True)
+        content["lakefs"]["secret_access_key"] = {"env": variable}
+        file = folder / "lakefs-gc.yaml"
+        file.write_text(yaml.safe_dump(content))
+        return file
 
     @property
     def run_ids(self) -> Sequence[str]:

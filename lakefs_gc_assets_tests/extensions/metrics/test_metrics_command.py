@@ -14,7 +14,6 @@ from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.extensions.metrics.metrics_command import HELP, format_samples
-from lakefs_gc_assets.extensions.playground.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
@@ -28,10 +27,7 @@ TOOK = {"worked_seconds": {"committed_df": 4.0}, "waited_seconds": {"committed_d
 
 def printed(automated: Automated, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
     """Values by metric and labels."""
-    content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
-    content["lakefs"]["secret_access_key"] = {"env": "TEST_METRICS_SECRET"}
-    file = folder / "lakefs-gc.yaml"
-    file.write_text(yaml.safe_dump(content))
+    file = automated.write_configuration(folder, "TEST_METRICS_SECRET")
     monkeypatch.setenv("TEST_METRICS_SECRET", automated.server.secret_access_key)
     answer = CliRunner().invoke(main, ["metrics", "--config", str(file)], catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
@@ -86,14 +82,13 @@ def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, mo
 def test_a_repository_that_fails_leaves_the_others_their_figures(
     automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
-    content["lakefs"]["secret_access_key"] = {"env": "TEST_METRICS_SECRET"}
+    file = automated.write_configuration(tmp_path, "TEST_METRICS_SECRET")
+    content = yaml.safe_load(file.read_text())
     monkeypatch.setenv("TEST_METRICS_SECRET", automated.server.secret_access_key)
     shared = {name: content[name] for name in ("lakefs", "store")}
     without_secret = {**content["lakefs"], "secret_access_key": {"env": "TEST_METRICS_UNSET"}}
     entries = [{"repository": "gone"}, {"repository": "closed", "lakefs": without_secret}]
     entries.append({"repository": content["repository"]})
-    file = tmp_path / "lakefs-gc.yaml"
     file.write_text(yaml.safe_dump({**shared, "repositories": entries}))
     answer = CliRunner().invoke(main, ["metrics", "--config", str(file)])
     assert answer.exit_code == Status.INCOMPLETE
