@@ -19,6 +19,7 @@ import pytest
 from lakefs_gc_assets import waits
 from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud as cloud_module
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.cloud import Throttle
@@ -79,6 +80,18 @@ def cloud(request: pytest.FixtureRequest) -> Cloud:
     container = request.getfixturevalue("azure_container")
     root = f"https://{ACCOUNT}.blob.core.windows.net/{container}"
     return Cloud(request.getfixturevalue("azure_server"), azure, root)
+
+
+@pytest.fixture(params=["s3", "gcs", "azure"])
+def root(request: pytest.FixtureRequest) -> tuple[StoreSettings, str]:
+    """Settings that reach a service of each kind, S3 too, and a new bucket or container there."""
+    server = request.getfixturevalue(f"{request.param}_server")
+    if request.param == "azure":
+        container = server.new_container(f"whole-{uuid4().hex}")
+        return server.settings(), f"https://{ACCOUNT}.blob.core.windows.net/{container}"
+    if request.param == "gcs":
+        return server.settings(), f"gs://{server.new_bucket(f'whole-{uuid4().hex}')}"
+    return server.settings(), f"s3://{server.new_bucket()}"
 
 
 @pytest.fixture
@@ -206,22 +219,22 @@ def test_a_batch_has_the_objects_of_several_pages(cloud: Cloud, monkeypatch: pyt
     assert level.prefixes == ("a/020/",)
 
 
-def test_the_container_itself_can_be_a_namespace(cloud: Cloud) -> None:
-    if isinstance(cloud.server, GcsServer):
-        store = cloud.store(f"gs://{cloud.server.new_bucket('whole')}")
-    else:
-        store = cloud.store(f"https://{ACCOUNT}.blob.core.windows.net/{cloud.server.new_container('whole')}")
+def test_the_container_itself_can_be_a_namespace(root: tuple[StoreSettings, str]) -> None:
+    settings, uri = root
+    store = open_store(settings, Namespace.parse(uri))
     store.put("data/slice/object", b"1")
     store.put("dummy", b"2")
     assert keys(store) == ["data/slice/object", "dummy"]
+    assert keys(store, "data/") == ["data/slice/object"]
     assert store.list_level("").prefixes == ("data/",)
     store.put("/a", b"3")
     assert keys(store) == ["/a", "data/slice/object", "dummy"]
     assert store.get("/a") == b"3"
 
 
-def test_the_marker_of_the_prefix_itself_is_not_below_it(cloud: Cloud) -> None:
-    store = cloud.store()
+def test_the_marker_of_the_prefix_itself_is_not_below_it(root: tuple[StoreSettings, str]) -> None:
+    settings, uri = root
+    store = open_store(settings, Namespace.parse(f"{uri}/repository"))
     for key in ("data/", "data/1", "data/s/", "data/s/2"):
         store.put(key, b"")
     assert keys(store, "data/s/") == ["data/s/2"]
