@@ -4,7 +4,6 @@ from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,15 +75,6 @@ def test_the_limits_of_the_store_are_never_exceeded(phase: Phase, store: Store, 
     assert not [moment for moment, _, _ in made.answered if storms[1] and moment % 10 >= 9]
 
 
-def test_calls_are_made_ahead_of_the_work_with_what_they_bring() -> None:
-    calls = (("get", 0.0, 0),) * 8
-    one = Phase("read", (), (Stage((Cost(calls, 1, 0.9),)),))
-    four = Phase("read", (), (Stage((Cost(calls, 4, 0.9),)),))
-
-    assert simulate([one], Cluster(1), Store(0.5)).seconds == pytest.approx(8 * 0.5 + 0.9)
-    assert simulate([four], Cluster(1), Store(0.5)).seconds < 8 * 0.5 / 4 + 0.9 + 0.1
-
-
 def test_a_sweep_takes_as_long_as_the_store_lets_it() -> None:
     sweep = Phase("sweep", (), (Stage((Cost((("delete", 0.0, 1000),) * 4),) * 64),))
 
@@ -92,13 +82,6 @@ def test_a_sweep_takes_as_long_as_the_store_lets_it() -> None:
     assert made.refused and made.keys_left < 2_560
     assert sum(amount for _, _, amount in made.answered) + made.keys_left == 256_000
     assert 256_000 / 3500 - 1 <= made.seconds < 2 * 256_000 / 3500
-
-
-def test_a_store_that_refuses_everything_ends_the_run() -> None:
-    with pytest.raises(CallFailed):
-        simulate([Phase("list", (Cost((("list", 0, 1),)),))], Cluster(1), Store(resets=1))
-    with pytest.raises(CallFailed):
-        simulate([Phase("list", (), (Stage((Cost((("list", 0, 1),)),)),))], Cluster(1), Store(resets=1))
 
 
 def test_the_work_of_the_driver_grows_as_it_grew_and_tasks_with_the_size() -> None:

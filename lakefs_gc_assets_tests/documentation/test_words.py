@@ -61,36 +61,6 @@ def private_words(name: str) -> set[str]:
     return {*PRIVATE_PARTS.intersection(_PART.findall(name)), *(word for word in PRIVATE_NAMES if word in name)}
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("told", {"told"}),
-        ("_select_told_each_time", {"told"}),
-        ("UnheldRows", set()),
-        ("unheld_rows", {"unheld"}),
-        ("TurnRequest", {"Turn"}),
-        ("NoReturn", set()),
-        ("returned", set()),
-        ("_look_around", {"look_around"}),
-    ],
-)
-def test_private_words_are_seen_in_a_name(name: str, words: set[str]) -> None:
-    assert private_words(name) == words
-
-
-@pytest.mark.parametrize(
-    ("line", "is_question"),
-    [
-        ('    """What is read."""', True),
-        ('"""Whether it is."""', True),
-        ('"""Whatever."""', False),
-        ('log("What")', False),
-    ],
-)
-def test_docstrings_that_begin_with_a_question_are_seen(line: str, is_question: bool) -> None:
-    assert bool(_QUESTION.search(line)) == is_question
-
-
 def test_no_name_is_a_private_word() -> None:
     private = {(module, name) for module, name in set(names()) if private_words(name)}
 

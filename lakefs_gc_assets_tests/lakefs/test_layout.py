@@ -247,11 +247,6 @@ def test_whole_columns_say_what_single_names_say(addresses: list[str], size: Win
     assert at_once(pa.array(addresses, pa.string()), size) == one_by_one(addresses, size)
 
 
-@given(st.lists(USUAL, max_size=12), st.sampled_from(SIZES))
-def test_columns_of_usual_names_alone(addresses: list[str], size: WindowSize) -> None:
-    assert at_once(pa.array(addresses, pa.string()), size) == one_by_one(addresses, size)
-
-
 @given(ADDRESSES, st.lists(USUAL, max_size=8), st.data())
 def test_parts_of_a_column(addresses: list[str], usual: list[str], data: st.DataObject) -> None:
     for whole in (addresses, usual):

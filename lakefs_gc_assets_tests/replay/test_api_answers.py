@@ -32,13 +32,6 @@ class TestApi:
         api.headers = {}
         assert api("GET", "/config")[0] == 401
 
-    def test_the_state_is_that_of_the_end(self, small: ReplayServer) -> None:
-        api = Api(small)
-        assert api("GET", "./settings/gc_rules")[1]["default_retention_days"] == 21
-        branches = api("GET", "./branches", amount="1000", show_hidden="true")[1]
-        assert "doomed" not in {item["id"] for item in branches["results"]}
-        assert {"hid", "sq-dst"} <= {item["id"] for item in branches["results"]}
-
     def test_changes_that_were_not_recorded_are_none(self, small: ReplayServer) -> None:
         api = Api(small)
         first = api("GET", "./branches/main/diff", amount="1")[1]

@@ -1,6 +1,5 @@
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import obstore
 import pytest
@@ -44,30 +43,6 @@ class TestListing:
 
 
 class TestObjects:
-    def test_are_read_whole_in_part_or_not_at_all(self, small: ReplayServer) -> None:
-        client, (bucket, root) = boto3_client(small), place(small)
-        row = max(listing("small"), key=lambda row: row["size"])
-        key, size = root + row["key"], row["size"]
-        whole = client.get_object(Bucket=bucket, Key=key)
-        content = whole["Body"].read()
-        assert content == (folder_of("small") / "namespace" / row["key"]).read_bytes()
-        assert whole["LastModified"] == datetime.fromtimestamp(int(row["mtime"]), UTC)
-        head = client.head_object(Bucket=bucket, Key=key)
-        assert (head["ContentLength"], head["ETag"]) == (size, whole["ETag"])
-        for asked, expected in (("3-9", content[3:10]), (f"{size - 4}-", content[-4:]), ("-5", content[-5:])):
-            part = client.get_object(Bucket=bucket, Key=key, Range=f"bytes={asked}")
-            assert part["Body"].read() == expected
-            assert part["ContentRange"].endswith(f"/{size}")
-        assert bytes(obstore.get_range(obstore_store(small), row["key"], start=2, end=6)) == content[2:6]
-        with pytest.raises(ClientError, match="InvalidRange"):
-            client.get_object(Bucket=bucket, Key=key, Range=f"bytes={size}-")
-        with pytest.raises(ClientError, match="NoSuchKey"):
-            client.get_object(Bucket=bucket, Key=root + "nothing")
-        with pytest.raises(ClientError, match="404"):
-            client.head_object(Bucket=bucket, Key=root + "nothing")
-        with pytest.raises(FileNotFoundError):
-            obstore.head(obstore_store(small), "nothing")
-
     def test_are_written_on_conditions_and_have_the_time_of_the_replay(self) -> None:
         with ReplayServer(folder_of("empty"), now=NOW) as server:
             client, (bucket, root) = boto3_client(server), place(server)
@@ -88,23 +63,6 @@ class TestObjects:
             with pytest.raises(AlreadyExistsError):
                 obstore.put(store, "frames/part-0", b"four", mode="create")
             assert bytes(obstore.get(store, "frames/part-0").bytes()) == b"three"
-
-    def test_are_copied_as_they_are(self) -> None:
-        with ReplayServer(folder_of("empty")) as server:
-            store = open_store(server.configuration().store, Namespace.parse(server.storage_namespace))
-            store.put(RUNS + "a b", b"one")
-            store.copy(RUNS + "a b", RUNS + "copy")
-            assert store.get(RUNS + "copy") == b"one"
-            with pytest.raises(ObjectNotFound):
-                store.copy(RUNS + "gone", RUNS + "copy")
-            client, (bucket, root) = boto3_client(server), place(server)
-            source = f"{bucket}/{root}{RUNS}copy"
-            conditions: tuple[dict[str, Any], ...] = ({"CopySourceIfMatch": '"other"'}, {"IfNoneMatch": "*"})
-            for condition in conditions:
-                with pytest.raises(ClientError, match="PreconditionFailed"):
-                    client.copy_object(Bucket=bucket, Key=f"{root}{RUNS}a b", CopySource=source, **condition)
-            with pytest.raises(ClientError, match="NoSuchKey"):
-                client.copy_object(Bucket=bucket, Key=root + RUNS + "x", CopySource=f"other/{root}{RUNS}copy")
 
     def test_what_is_not_offered_is_refused(self, small: ReplayServer) -> None:
         client, (bucket, root) = boto3_client(small), place(small)
