@@ -347,11 +347,12 @@ def test_many_workers_slow_down_in_a_storm_and_recover_after_it(s3_server: S3Ser
 
 
 def test_a_storm_that_does_not_pass_is_an_error(s3_server: S3Server, bucket: str, impatient: None) -> None:
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/x"))
     message = f"s3://{bucket} at {s3_server.url}: the service kept failing"
-    with s3_server.failing(Faults(answer=lambda _: ("503 Slow Down", SLOW_DOWN))):
+    # Without SlowDown: that would slow down the store's later requests.
+    error = b"<Error><Code>InternalError</Code></Error>"
+    with s3_server.failing(Faults(answer=lambda _: ("500 Internal Server Error", error))):
         for call in CALLS:
-            # A new store each time: after each refusal, a store's requests get slower.
-            store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/x"))
             with pytest.raises(StorageError, match=message):
                 call(store)
 
