@@ -92,7 +92,7 @@ test-real: $(INSTALLED) ## Runs the tests on a real lakeFS server, built from it
 	@$(BIN)/python -m lakefs_gc_assets_tests.real.programs
 	@$(PYTEST) -m real $(if $(filter lakefs_gc%,$(TESTS)),,lakefs_gc_assets_tests/real) $(TESTS)
 
-test-spark: $(OTHER_SPARK)/.installed ## Runs the engine's contract and whole runs on another Spark, 3.5 to 4.2 (SPARK=4.0; TESTS="-k optimized")
+test-spark: $(OTHER_SPARK)/.installed ## Runs the engine's contract and whole runs on another Spark, 3.5 to 4.2 (SPARK=4.0; TESTS="-k builds_on_it")
 	@$(OTHER_SPARK)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(SPARK_TESTS) $(TESTS)
 
 $(OTHER_SPARK)/.installed: $(INSTALLED)
