@@ -143,7 +143,7 @@ def test_it_leaves_the_rest_of_a_project_alone() -> None:
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     ended = subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=280
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=900
     )
     assert ended.returncode == 0, f"{command}\n{ended.stdout[-3000:]}\n{ended.stderr[-5000:]}"
     return ended.stdout

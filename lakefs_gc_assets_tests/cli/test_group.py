@@ -44,7 +44,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
         "main(['--help'], standalone_mode=False)\n"
         "print(*sys.modules, file=sys.stderr)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900, check=True)
 
     assert set(COMMANDS) <= set(ended.stdout.split())
     imported = set(ended.stderr.split())
@@ -76,7 +76,7 @@ def test_commands_that_only_read_import_neither_spark_nor_dagster() -> None:
         "except LakeFSError:\n"
         "    print(*sys.modules)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900, check=True)
 
     imported = set(ended.stdout.split())
     assert "lakefs_gc_assets.lakefs.api.transport" in imported
@@ -106,7 +106,7 @@ def completed(*words: str) -> set[str]:
     }
     program = "import sys; from lakefs_gc_assets.cli import main; main(prog_name='lakefs-gc')"
     command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=True)
     assert ended.stderr == ""
     return {line.removeprefix("plain,") for line in ended.stdout.splitlines()}
 
@@ -360,9 +360,9 @@ def wait():
     lock = Lock.acquire(store, run_id="run", owner="owner", now=datetime.now(UTC), expiry=hour)
     if sys.argv[4] == "silent":
         group.SECONDS_TO_RELEASE = 0.1
-        LocalStore.put_if_match = lambda *_: time.sleep(30)
+        LocalStore.put_if_match = lambda *_: time.sleep(600)
     print("waiting", flush=True)
-    options = {"timeout": "30s", "allow_http": True}
+    options = {"timeout": "600s", "allow_http": True}
     S3Store("bucket", endpoint=sys.argv[2], skip_signature=True, client_options=options).get("key")
 
 group.SECONDS_TO_LEAVE = 1.0
@@ -383,11 +383,11 @@ def test_sigterm_ends_a_command_in_time_that_waits_in_native_code(tmp_path: Path
             assert process.stdout is not None
             assert process.stdout.readline() == "waiting\n"
             try:
-                silent.settimeout(60)
+                silent.settimeout(900)
                 with silent.accept()[0]:
                     process.terminate()
-                    # The call itself would time out after 30 seconds.
-                    _, said = process.communicate(timeout=25)
+                    # The call itself would time out after 600 seconds.
+                    _, said = process.communicate(timeout=500)
             finally:
                 process.kill()
     assert process.returncode == Status.INTERRUPTED

@@ -110,12 +110,12 @@ def test_a_run_that_is_terminated_leaves_one_line_and_no_lock(repository: Reposi
         text=True,
         start_new_session=True,
     )
-    until = time.monotonic() + 200
+    until = time.monotonic() + 900
     while repository.holder() is None and time.monotonic() < until:
         time.sleep(0.2)
     # As systemd does: the signal reaches all processes of a service, Java included.
     os.killpg(process.pid, signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=200)
+    stdout, stderr = process.communicate(timeout=900)
 
     assert (process.returncode, stdout) == (Status.INTERRUPTED, "")
     *before, last = stderr.splitlines()
@@ -212,7 +212,7 @@ def test_what_spark_says_of_its_tasks_is_followed(monkeypatch: pytest.MonkeyPatc
     written = io.StringIO()
     bar = RunBar(Console(file=written, force_terminal=True, width=120, no_color=True))
     with bar.shown():
-        until = time.monotonic() + 30
+        until = time.monotonic() + 900
         while "6/8 tasks" not in written.getvalue() and time.monotonic() < until:
             time.sleep(0.05)
     assert "1/8 tasks" in written.getvalue() and "6/8 tasks" in written.getvalue()

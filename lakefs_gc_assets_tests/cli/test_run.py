@@ -230,7 +230,7 @@ def test_a_process_of_its_own_says_no_more_than_that(tmp_path: Path) -> None:
             env={**clean_environment(), LAKEFS_SECRET: server.secret_access_key, STORE_SECRET: SECRET},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=900,
         )
 
     assert ended.returncode == 0, ended.stderr

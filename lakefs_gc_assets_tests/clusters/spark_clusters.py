@@ -19,7 +19,7 @@ import pyspark
 from lakefs_gc_assets.spark.start.java import ensure_java
 
 HOST = "127.0.0.1"
-_SECONDS = 180
+_SECONDS = 900
 _SECONDS_TO_END = 30
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

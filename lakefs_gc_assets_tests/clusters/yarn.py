@@ -35,7 +35,7 @@ _JARS = {
 """Downloaded jars, with their SHA-256."""
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy-dependencies"
 _NODES = 2
-_SECONDS = 180
+_SECONDS = 900
 _SERVER = "org.apache.hadoop.yarn.server"
 
 
@@ -58,7 +58,7 @@ class Yarn:
 
         Waits for up to a minute: the resource manager learns of an end some time after the driver's process is gone.
         """
-        until = time.monotonic() + 60
+        until = time.monotonic() + 900
         while True:
             apps = _get(f"{self.web}/apps")["apps"]["app"]
             if time.monotonic() > until or all(app["finalStatus"] != "UNDEFINED" for app in apps):

@@ -188,7 +188,7 @@ def test_a_lost_lock_is_not_renewed(often: OpenRepository) -> None:
     failing = FailingLock(LockLost("it belongs to another run"), None)
 
     with renewed(cast(Lock, failing), often, said.put):
-        assert said.get(timeout=60) == "it belongs to another run"
+        assert said.get(timeout=900) == "it belongs to another run"
         assert not failing.done.wait(0.2)
 
     assert said.empty()

@@ -134,7 +134,7 @@ def ended(dev: DagsterDev, launched: str) -> Run:
         (run,) = [run for job in jobs for run in dev.runs(job) if run.run_id == launched]
         return run if run.status in ("SUCCESS", "FAILURE") else None
 
-    return dev.wait_for(f"end of {launched}", look, 400)
+    return dev.wait_for(f"end of {launched}", look)
 
 
 def refusal(dev: DagsterDev, launched: str) -> str:
@@ -151,7 +151,7 @@ def collected_next(dev: DagsterDev, before: set[str]) -> Run:
         assert not [run for run in new if run.status == "FAILURE"], dev.log.read_text()[-5000:]
         return new[0] if new and new[0].status == "SUCCESS" else None
 
-    return dev.wait_for("run that was opened", look, 400)
+    return dev.wait_for("run that was opened", look)
 
 
 class Lineage:
@@ -178,7 +178,7 @@ class Lineage:
             found: dict[str, Any] = self.dev.ask(_BACKFILLED, id=launched["backfillId"])["partitionBackfillOrError"]
             return found if found["status"] in _DONE else None
 
-        done = self.dev.wait_for(f"end of the backfill of {key}", look, 900)
+        done = self.dev.wait_for(f"end of the backfill of {key}", look)
         assert done["error"] is None, "Dagster's own errors would hide why a launch was refused"
         return [
             Run(run["runId"], "", run["status"], {tag["key"]: tag["value"] for tag in run["tags"]})
@@ -194,7 +194,7 @@ class Lineage:
                 return True
             return None
 
-        self.dev.wait_for(f"keys {keys} alone", look, 120)
+        self.dev.wait_for(f"keys {keys} alone", look)
 
     def require_green(self, *keys: str) -> None:
         """Raises AssertionError if a cell is shown as failed, or other run ids are shown."""
@@ -368,7 +368,7 @@ def test_launches_delete_what_two_people_approve_and_nothing_else(tmp_path: Path
                 return next((text for text in texts if ". To approve it: " in text), None)
 
             # Slack shows escaped text unescaped.
-            address = unescape(dev.wait_for("message about the dry run", message, 200)).partition(". To approve it: ")
+            address = unescape(dev.wait_for("message about the dry run", message)).partition(". To approve it: ")
             dev.headers = {"X-Forwarded-User": "ada@example.com"}
             first = follow(dev, address[2], "approve")
             assert first.tags["lakefs/approved_by"] == "ada@example.com, as the proxy says"

@@ -34,7 +34,7 @@ __all__ = ["replaying"]
 
 USER = DATABASE = "dagster"
 PASSWORD = "test-postgres-password"
-_SECONDS = 60
+_SECONDS = 900
 
 
 def _programs() -> Path | None:

@@ -249,7 +249,7 @@ def test_with_its_extra_the_ui_is_served(wheel: Path, tmp_path: Path) -> None:
         try:
             assert process.stdout is not None and process.stderr is not None
             url = json.loads(process.stdout.readline())["url"]
-            with urllib.request.urlopen(f"{url}/server_info", timeout=60) as answer:
+            with urllib.request.urlopen(f"{url}/server_info", timeout=900) as answer:
                 assert "dagster_webserver_version" in json.load(answer)
         finally:
             process.send_signal(signal.SIGINT)

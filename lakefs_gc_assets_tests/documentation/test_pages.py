@@ -361,7 +361,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder
 

@@ -90,7 +90,7 @@ def proxying(folder: Path) -> Iterator[int]:
         )
         process = subprocess.Popen([program, "-p", folder, "-c", file], env=os.environ)
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 900
             while status(port, "GET", "/", {}) == 0:
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
@@ -102,7 +102,7 @@ def proxying(folder: Path) -> Iterator[int]:
 
 def status(port: int, method: str, path: str, headers: dict[str, str]) -> int:
     """Status of the answer; 0 if no server listens."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=900)
     try:
         connection.request(method, path, headers={"Host": HOST, **headers})
         return connection.getresponse().status

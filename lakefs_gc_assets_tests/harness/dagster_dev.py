@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from lakefs_gc_assets_tests.servers.free_ports import free_port
 
+_LONGEST_SECONDS = 900
 _PATIENT = {f"DAGSTER_{call}GRPC_TIMEOUT_SECONDS": "300" for call in ("", "SENSOR_", "SCHEDULE_", "REPOSITORY_")}
 """A busy machine answers slowly."""
 PROJECT = Path(__file__).resolve().parents[2]
@@ -85,20 +86,20 @@ class DagsterDev:
         body = json.dumps({"query": query, "variables": variables}).encode()
         headers = {"Content-Type": "application/json", **self.headers}
         request = urllib.request.Request(f"{self.url}/graphql", body, headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=900) as answer:
             content = json.load(answer)
         assert not content.get("errors"), content["errors"]
         data: dict[str, Any] = content["data"]
         return data
 
-    def wait_for(self, what: str, look: Callable[[], Found | None], seconds: float) -> Found:
+    def wait_for(self, what: str, look: Callable[[], Found | None]) -> Found:
         """Polls until `look` returns a value. Raises AssertionError with the log on timeout."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + _LONGEST_SECONDS
         while time.monotonic() < until and self.process.poll() is None:
             if (found := look()) is not None:
                 return found
             time.sleep(0.5)
-        raise AssertionError(f"no {what} in {seconds} s; the log ends:\n{self.log.read_text()[-5000:]}")
+        raise AssertionError(f"no {what} in {_LONGEST_SECONDS} s; the log ends:\n{self.log.read_text()[-5000:]}")
 
     def wait_until_loaded(self) -> None:
         """Waits for the code location. Raises AssertionError if it cannot be loaded."""
@@ -110,7 +111,7 @@ class DagsterDev:
                 return None
             return next((entry for entry in entries if entry["loadStatus"] == "LOADED"), None)
 
-        entry = self.wait_for("code location", loaded, 400)
+        entry = self.wait_for("code location", loaded)
         assert entry["locationOrLoadError"]["__typename"] == "RepositoryLocation", entry
         self.location = entry["name"]
 
@@ -124,10 +125,10 @@ class DagsterDev:
         run_id: str = launched["run"]["runId"]
         return run_id
 
-    def post(self, target: str, body: str, headers: Mapping[str, str], url: str = "") -> dict[str, Any]:
-        """The answer of the webserver, or of one at another URL, to a request that any web page can make."""
-        request = urllib.request.Request(f"{url or self.url}{target}", body.encode(), dict(headers), method="POST")
-        with urllib.request.urlopen(request, timeout=60) as answer:
+    def post(self, target: str, body: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        """The answer of the webserver to a request that any web page can make."""
+        request = urllib.request.Request(f"{self.url}{target}", body.encode(), dict(headers), method="POST")
+        with urllib.request.urlopen(request, timeout=900) as answer:
             content: dict[str, Any] = json.load(answer)
         return content
 

@@ -42,7 +42,7 @@ def run(
     folder: Path,
     environment: Mapping[str, str],
     interrupt: Callable[[bytes], bool] = lambda written: False,
-    seconds: float = 280,
+    seconds: float = 900,
 ) -> Ended:
     """Runs a command on a terminal of 40 lines and 120 columns until it ends.
 

@@ -52,7 +52,7 @@ _TOLERANCE_SECONDS = 60
 _LONGEST_SCENE_SECONDS = 3600
 """The collector is told times of all that was made since the scene began."""
 _LINKS = frozenset({"presigned_url", "gc_commits_presigned_url"})
-_WAIT_SECONDS = 30
+_WAIT_SECONDS = 900
 
 
 @dataclass

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LAKEFS_KEYS = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 STORE_KEYS = ("store-access-key", "store-secret-key")
 BASIC_AUTHORIZATION = "Basic " + b64encode(":".join(LAKEFS_KEYS).encode()).decode()
-_PATIENCE_SECONDS = 120
+_PATIENCE_SECONDS = 900
 
 
 @dataclass
@@ -171,18 +171,18 @@ class RealLakeFS:
             content,
             {"Content-Type": "application/octet-stream", "Authorization": BASIC_AUTHORIZATION},
         )
-        urlopen(request, timeout=60).close()
+        urlopen(request, timeout=900).close()
 
     def call(self, method: str, path: str, body: object = None) -> bytes:
         """Makes an API call for which lakefs-sdk is unsuitable; returns the answer's body."""
         headers = {"Content-Type": "application/json", "Authorization": BASIC_AUTHORIZATION}
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"{self.url}/api/v1{path}", data, headers, method=method), timeout=60) as answer:
+        with urlopen(Request(f"{self.url}/api/v1{path}", data, headers, method=method), timeout=900) as answer:
             return bytes(answer.read())
 
     def put(self, url: str, content: bytes) -> str:
         """Uploads to a presigned address; returns the ETag."""
-        with urlopen(Request(url, content, {"Content-Type": ""}, method="PUT"), timeout=60) as answer:
+        with urlopen(Request(url, content, {"Content-Type": ""}, method="PUT"), timeout=900) as answer:
             return str(answer.headers["ETag"])
 
     def new_repository(self, name: str, below: str = "", scheme: str = "s3") -> str:

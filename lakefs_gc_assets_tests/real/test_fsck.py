@@ -51,7 +51,7 @@ def upload_presigned(lakefs: RealLakeFS, path: str, parts: Sequence[bytes]) -> N
     api, made = ExperimentalApi(lakefs.sdk()), []
     upload = api.create_presign_multipart_upload("repo", "main", path, parts=len(parts))
     for number, (url, part) in enumerate(zip(upload.presigned_urls or (), parts, strict=True), 1):
-        with urlopen(Request(url, part, {"Content-Type": ""}, method="PUT"), timeout=60) as answer:
+        with urlopen(Request(url, part, {"Content-Type": ""}, method="PUT"), timeout=900) as answer:
             made.append(UploadPart.parse_obj({"part_number": number, "etag": answer.headers["ETag"].strip('"')}))
     completion = CompletePresignMultipartUpload.parse_obj({"physical_address": upload.physical_address, "parts": made})
     api.complete_presign_multipart_upload("repo", "main", upload.upload_id, path, completion)

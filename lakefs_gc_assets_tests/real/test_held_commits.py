@@ -32,7 +32,7 @@ from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
-_PATIENCE_SECONDS = 120
+_PATIENCE_SECONDS = 900
 
 
 @dataclass

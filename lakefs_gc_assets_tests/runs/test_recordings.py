@@ -44,7 +44,7 @@ def test_processes_that_ask_at_once_make_it_once_and_read_the_same(tmp_path: Pat
         subprocess.Popen([sys.executable, "-c", asking], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    assert {process.communicate(timeout=120)[0] for process in processes} == {f"{tmp_path / 'empty'}\n"}
+    assert {process.communicate(timeout=900)[0] for process in processes} == {f"{tmp_path / 'empty'}\n"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "empty.lock"]
 
 

@@ -131,7 +131,7 @@ class Proxy:
 
     def _forward(self, request: Request) -> Response:
         if not hasattr(self._connections, "open"):
-            self._connections.open = HTTPConnection(self._upstream, timeout=30)
+            self._connections.open = HTTPConnection(self._upstream, timeout=900)
         connection: HTTPConnection = self._connections.open
         target = f"{request.path}?{request.query}" if request.query else request.path
         headers = {name: value for name, value in request.headers.items() if name not in _HOP}
@@ -212,7 +212,7 @@ class GcsServer(Proxy):
         return StoreSettings(endpoint_url=self.url, service_account_file=str(self.key_file))
 
     def new_bucket(self, name: str) -> str:
-        connection = HTTPConnection(self._upstream, timeout=10)
+        connection = HTTPConnection(self._upstream, timeout=900)
         body = json.dumps({"name": name})
         connection.request("POST", "/storage/v1/b?project=test", body, {"Content-Type": "application/json"})
         assert connection.getresponse().status == 200
@@ -326,7 +326,7 @@ def started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
 
 
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    until = time.monotonic() + 180
+    until = time.monotonic() + 900
     while time.monotonic() < until and process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -241,11 +241,11 @@ def test_two_pieces_of_work_are_done_at_the_same_time() -> None:
     both = threading.Barrier(2)
 
     def meet() -> str:
-        both.wait(timeout=30)
+        both.wait(timeout=900)
         return "met"
 
     with tasks.in_background(meet) as met:
-        both.wait(timeout=30)
+        both.wait(timeout=900)
         assert met() == "met"
 
 
@@ -266,7 +266,7 @@ def test_work_done_meanwhile_has_ended_when_something_else_fails() -> None:
         ended.set()
 
     with pytest.raises(LockLost), tasks.in_background(work):
-        began.wait(timeout=30)
+        began.wait(timeout=900)
         raise LockLost("the lock is somebody else's")
     assert ended.is_set()
 

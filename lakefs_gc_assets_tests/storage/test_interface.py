@@ -75,7 +75,7 @@ def test_each_object_is_fetched_once() -> None:
 
 
 def test_four_objects_are_fetched_while_the_caller_deals_with_one() -> None:
-    together = Barrier(5, timeout=60)
+    together = Barrier(5, timeout=900)
 
     class Waiting(Store):
         def get(self, key: str) -> bytes:

@@ -145,7 +145,7 @@ def test_what_is_worked_ahead_comes_in_order(items: list[int], at_once: int) -> 
 
 def test_several_items_are_worked_at_at_the_same_time() -> None:
     together = threading.Barrier(3)
-    assert list(work_ahead(lambda item: together.wait(timeout=30) >= 0, range(6), 3)) == [True] * 6
+    assert list(work_ahead(lambda item: together.wait(timeout=900) >= 0, range(6), 3)) == [True] * 6
 
 
 def test_a_failure_is_raised_in_its_turn_and_ends_the_work() -> None:

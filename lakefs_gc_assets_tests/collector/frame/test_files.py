@@ -194,7 +194,7 @@ def test_rows_of_many_windows_wait_for_each_other(store: ObjectStore, monkeypatc
 
 
 def test_files_are_put_at_once(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, put = threading.Barrier(files._PUT_AT_ONCE, timeout=30), store.put
+    together, put = threading.Barrier(files._PUT_AT_ONCE, timeout=900), store.put
 
     def wait_and_put(key: str, data: bytes) -> None:
         together.wait()
@@ -396,7 +396,7 @@ def test_reading_begins_no_thread(tmp_path: Path) -> None:
     (file,) = written(store, [listed("data/a"), listed("data/b")])
 
     command = [sys.executable, "-c", _READS, str(tmp_path), repr(asdict(file))]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
 
     assert (ended.stdout, ended.stderr) == ("2 0\n", "")
 

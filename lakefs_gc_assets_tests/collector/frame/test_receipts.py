@@ -79,7 +79,7 @@ class TestStored:
             one = receipts.table(candidates(f"data/{number}"), [Outcome.ACCEPTED], [None], NOW)
             receipts.write(store, RUN, f"batch{number}", one)
             keys.append(f"{run_folder.receipts(RUN)}batch{number}.parquet")
-        began, reading = threading.Barrier(receipts._AT_ONCE, timeout=30), []
+        began, reading = threading.Barrier(receipts._AT_ONCE, timeout=900), []
 
         def read(key: str) -> bytes:
             reading.append(key)

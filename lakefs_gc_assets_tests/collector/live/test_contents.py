@@ -547,7 +547,7 @@ def test_several_objects_are_looked_at_and_read_at_once(
 
     def waiting(key: str) -> object:
         if key in names:
-            all_at_once.wait(timeout=60)
+            all_at_once.wait(timeout=900)
         return ask(key)
 
     monkeypatch.setattr(world.store, call, waiting)

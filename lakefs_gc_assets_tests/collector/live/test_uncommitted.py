@@ -525,7 +525,7 @@ class TestMissingSamples:
             missing(repository, ["gone"], sample(OLD))
 
     def test_four_files_are_read_at_once(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
-        files, together, read = [f"f{number}" for number in range(8)], Barrier(4, timeout=30), read_addresses
+        files, together, read = [f"f{number}" for number in range(8)], Barrier(4, timeout=900), read_addresses
         for file in files:
             put_uncommitted(repository.store, file, [OLD] if file == "f7" else ["data/x"])
 

@@ -419,7 +419,7 @@ class TestInAFolder:
     def test_sixteen_objects_are_restored_at_once(self, folder: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
         keys = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)]
         rows = receipts.table(candidates(*keys), [Outcome.ACCEPTED] * 16, [None] * 16, NOW, "attempt")
-        all_at_once, head = Barrier(16, timeout=60), folder.store.head
+        all_at_once, head = Barrier(16, timeout=900), folder.store.head
 
         def waiting(key: str) -> ObjectFacts:
             if key in keys:

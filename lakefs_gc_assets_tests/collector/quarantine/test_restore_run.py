@@ -102,7 +102,7 @@ def test_a_lock_that_is_lost_meanwhile_is_warned_of(moved: Moving) -> None:
     reported = restore(hasty, moved.run, KEYS[:1], "owner", warned.put)
     assert next(reported).fate is RestoreFate.RESTORED
     moved.store.delete([lock.KEY])
-    assert "lock" in warned.get(timeout=30)
+    assert "lock" in warned.get(timeout=900)
     with pytest.raises(LockLost):
         list(reported)
 

@@ -312,7 +312,7 @@ def test_an_archived_object_is_kept_without_a_failure_until_it_is_brought_back(m
 
 @in_a_folder
 def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
-    keys, all_at_once = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)], Barrier(16, timeout=60)
+    keys, all_at_once = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)], Barrier(16, timeout=900)
 
     class Waiting(BreakingStore):
         def copy(self, source: str, target: str) -> ObjectFacts:

@@ -38,7 +38,7 @@ def url(repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def get(url: str, host: str = "") -> HTTPResponse:
     """The answer to GET, read whole into `body`."""
     place = urlsplit(url)
-    connection = HTTPConnection(place.netloc, timeout=20)
+    connection = HTTPConnection(place.netloc, timeout=900)
     connection.request("GET", place.path, headers={"Host": host} if host else {})
     return connection.getresponse()
 

@@ -41,7 +41,7 @@ def _run(code: str, *arguments: str, package: Path | None = None, **environment:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

@@ -76,7 +76,7 @@ def test_a_worker_that_spark_has_left_ends_without_a_word(short_folder: str) -> 
             worker = int.from_bytes(spark.recv(4, socket.MSG_WAITALL))
         while Path(f"/proc/{worker}").exists():
             time.sleep(0.01)
-        _, said = daemon.communicate(timeout=60)
+        _, said = daemon.communicate(timeout=900)
 
     assert said == b""
 

@@ -34,7 +34,7 @@ def call(
     **query: str,
 ) -> tuple[int, Any]:
     """Status and decoded answer of one call; `path` below `/api/v1` unless it begins with `/_`."""
-    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=900)
     target = quote(path if path.startswith("/_") else f"/api/v1{path}")
     content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     connection.request(

@@ -67,7 +67,7 @@ def test_a_collected_object_is_gone_for_every_reader(server: EmbeddedServer) -> 
 
 
 def test_a_body_may_come_in_pieces(server: EmbeddedServer) -> None:
-    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=900)
     headers = {"Authorization": server.basic_authorization}
     for _ in range(2):
         connection.request("POST", f"/api/v1{_BRANCH}/objects?path=a", iter((b"one", b"", b"two" * 5000)), headers)
@@ -92,7 +92,7 @@ def test_at_most_a_thousand_paths_are_deleted_at_once(server: EmbeddedServer) ->
 
 def test_connections_end_with_the_server(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server:
-        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=900)
         connection.request("GET", "/_health")
         assert connection.getresponse().read() == b'{"status":"ok"}\n'
         opened = connection.sock
@@ -105,7 +105,7 @@ def test_a_form_may_have_other_parts_than_the_content(server: EmbeddedServer) ->
         b'--b\r\ncontent-disposition: form-data; name="other"\r\n\r\nwrong\r\n'
         b'--b\r\ncontent-disposition: form-data; name="content"; filename="f"\r\n\r\nright\r\n--b--\r\n'
     )
-    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=900)
     headers = {"Authorization": server.basic_authorization, "Content-Type": "multipart/form-data; boundary=b"}
     connection.request("POST", f"/api/v1{_BRANCH}/objects?path=form", form, headers)
     assert connection.getresponse().status == 201
@@ -153,7 +153,7 @@ def test_a_body_of_another_form_is_refused(
 
 
 def test_what_is_no_text_is_refused_or_not_found(server: EmbeddedServer) -> None:
-    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=900)
     for path, status in (
         ("/repositories/%ff", 404),
         ("/repositories/repo/refs/%ff/objects?path=a", 404),
