@@ -83,8 +83,6 @@ lint: $(INSTALLED) ## Checks style, types, which way imports go, and that Dagste
 test: $(INSTALLED) ## Runs the tests, in some ten minutes (TESTS="-k name" chooses some, WORKERS=0 in one process)
 	@$(PYTEST) -m "not slow and not real" $(TESTS)
 
-# Half of their time is spent waiting: for ticks of Dagster, servers and Java.
-test-slow: WORKERS = $(if $(TESTS),2,6)
 test-slow: $(INSTALLED) ## Runs the tests that take longer: clusters, emulated clouds, killed processes, many histories, two runs on Spark 3.5
 	@$(PYTEST) -m slow $(TESTS)
 
