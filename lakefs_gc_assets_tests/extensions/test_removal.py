@@ -44,10 +44,12 @@ def remove(extensions: Collection[str], folder: Path) -> None:
     shutil.copytree(ROOT / "lakefs_gc_assets_tests", folder / "lakefs_gc_assets_tests", ignore=tests)
     shutil.copy(ROOT / "pyproject.toml", folder)
     for name in extensions:
-        shutil.rmtree(folder / "lakefs_gc_assets/extensions" / name)
+        package = folder / "lakefs_gc_assets/extensions" / name
+        has_commands = any(package.glob("*_command.py"))
+        shutil.rmtree(package)
         commands = folder / "lakefs_gc_assets/cli/__init__.py"
         text, count = re.subn(rf'    "{name}": {{\n.*?\n    }},\n', "", commands.read_text(), flags=re.DOTALL)
-        assert count == 1
+        assert count == has_commands
         commands.write_text(text)
         definitions = folder / "lakefs_gc_assets/definitions.py"
         text = re.sub(rf"from lakefs_gc_assets\.extensions\.{name} import .*\n", "", definitions.read_text())
