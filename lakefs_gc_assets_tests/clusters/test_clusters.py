@@ -146,7 +146,7 @@ def test_spark_connect_names_its_work_and_gives_small_work_few_tasks(sample_runs
     tags = [job["Properties"]["spark.job.tags"] for job in log.read("SparkListenerJobStart")]
     of_run = [text for text in tags if f"sample {run_id}" in text]
     assert any("store_df: list " in text for text in of_run)
-    steps = [name for text in of_run for name in re.findall(rf"\b({'|'.join(STEPS)}): ", text)]
+    steps = [name for text in of_run for name in re.findall(rf"_Tag_({'|'.join(STEPS)}): ", text)]
     assert len(steps) == len(of_run)
     assert steps == sorted(steps, key=STEPS.index), "stages of a step stand together"
 
