@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from lakefs_gc_assets.collector.engine.work import work_ahead
+from lakefs_gc_assets.collector.engine.work import gather, work_ahead
 from lakefs_gc_assets.collector.records.tables import lacking
 from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
@@ -41,7 +41,7 @@ _ID = r"^[0-9a-f]{64}$"
 _BEHIND_ALL_IDS = f"{METADATA_PREFIX}g"
 """End of the listing: every id sorts before this, and the folder `retention/` after it."""
 _AT_ONCE = 100_000
-"""Files per lookup."""
+"""Minimum files per lookup of write times: each lookup rebuilds a hash table of all ids."""
 
 
 class CommitSource(StrEnum):
@@ -380,7 +380,7 @@ def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int
         One time for each id, NOT_LISTED for a missing file.
     """
     written_at = np.full(len(ids), NOT_LISTED, np.int64)
-    for listed in _gathered(_batches(store)):
+    for listed in gather(_batches(store), _AT_ONCE):
         at = pc.index_in(_names(listed), value_set=ids)
         there = at.is_valid()
         times = listed.column("last_modified").cast(pa.int64()).filter(there)
@@ -388,21 +388,8 @@ def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int
     return written_at
 
 
-def _names(listed: pa.RecordBatch | pa.Table) -> pa.StringArray:
+def _names(listed: pa.RecordBatch) -> pa.StringArray:
     return pc.utf8_slice_codeunits(listed.column("key"), len(METADATA_PREFIX))
-
-
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in a few large tables, since each lookup rebuilds a hash table of all ids."""
-    rows, some = 0, list[pa.RecordBatch]()
-    for batch in batches:
-        some.append(batch)
-        rows += batch.num_rows
-        if rows >= _AT_ONCE:
-            yield pa.Table.from_batches(some).combine_chunks()
-            rows, some = 0, []
-    if some:
-        yield pa.Table.from_batches(some).combine_chunks()
 
 
 _PAGES_ALONE = 20
