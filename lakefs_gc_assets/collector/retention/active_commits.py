@@ -190,7 +190,7 @@ class Graph:
         main_parents: -1 for a commit without parents.
         heads: position of the head by branch.
         branches_at: branches by head.
-        leaves: dangling commits, which are neither a main parent nor a head, in order of their ids.
+        leaves: dangling commits, which are neither a main parent nor a head.
         periods: periods in which commits may have been made.
     """
 
@@ -204,24 +204,13 @@ class Graph:
     @classmethod
     def from_commits(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
         """Builds the graph. Raises LakeFSError if a head or a main parent is not among the commits."""
-        heads = commits.positions(pa.array(branches.values(), pa.string()))
-        branches_at: dict[int, tuple[str, ...]] = {}
-        for branch, at in zip(branches, heads.tolist(), strict=True):
-            if at < 0:
+        heads = positions_by_name(commits, branches)
+        for branch, head in heads.items():
+            if head < 0:
                 raise LakeFSError(f"commit {branches[branch]}, head of branch {branch}, is missing from the commits")
-            branches_at[at] = (*branches_at.get(at, ()), branch)
         parents = _main_parents(commits)
-        inner = np.zeros(len(commits), np.bool_)
-        inner[parents[parents >= 0]] = True
-        inner[heads] = True
-        return cls(
-            commits,
-            parents,
-            dict(zip(branches, heads.tolist(), strict=True)),
-            branches_at,
-            _by_id(commits, np.flatnonzero(~inner)),
-            Periods(commits.seconds, commits.seconds),
-        )
+        periods = Periods(commits.seconds, commits.seconds)
+        return cls(commits, parents, heads, names_by_position(heads), _leaves(parents, heads), periods)
 
     def dated(self, commits: CommitColumns, earliest: Integers) -> "Graph":
         """The graph of the same commits with other dates.
@@ -233,16 +222,31 @@ class Graph:
 
     def without(self, branch: str) -> "Graph":
         """The graph as if this branch was deleted; its head may then be dangling."""
-        head = self.heads[branch]
-        heads = {name: at for name, at in self.heads.items() if name != branch}
-        branches_at = dict(self.branches_at)
-        remaining = tuple(name for name in branches_at.pop(head) if name != branch)
-        leaves = self.leaves
-        if remaining:
-            branches_at[head] = remaining
-        elif not (self.main_parents == head).any():
-            leaves = _by_id(self.commits, np.append(leaves, head))
-        return replace(self, heads=heads, branches_at=branches_at, leaves=leaves)
+        heads = {name: head for name, head in self.heads.items() if name != branch}
+        leaves = _leaves(self.main_parents, heads)
+        return replace(self, heads=heads, branches_at=names_by_position(heads), leaves=leaves)
+
+
+def positions_by_name(commits: CommitColumns, named: Mapping[str, str]) -> dict[str, int]:
+    """Positions of commits that branches or tags name, by their names; -1 for a commit that is not there."""
+    positions = commits.positions(pa.array(named.values(), pa.string()))
+    return dict(zip(named, positions.tolist(), strict=True))
+
+
+def names_by_position(positions: Mapping[str, int]) -> dict[int, tuple[str, ...]]:
+    """Names of branches or tags by the commits that they name."""
+    names: dict[int, tuple[str, ...]] = {}
+    for name, at in positions.items():
+        names[at] = (*names.get(at, ()), name)
+    return names
+
+
+def _leaves(main_parents: Integers, heads: Mapping[str, int]) -> Integers:
+    """Dangling commits: no main parents, and no heads."""
+    dangling = np.ones(len(main_parents), np.bool_)
+    dangling[main_parents[main_parents >= 0]] = False
+    dangling[list(heads.values())] = False
+    return np.flatnonzero(dangling)
 
 
 def _main_parents(commits: CommitColumns) -> Integers:
@@ -260,12 +264,6 @@ def _main_parents(commits: CommitColumns) -> Integers:
             f"commits ({len(lost)} such commits)"
         )
     return parents
-
-
-def _by_id(commits: CommitColumns, positions: Integers) -> Integers:
-    order: Integers = pc.sort_indices(commits.ids.take(pa.array(positions, pa.int64()))).to_numpy().astype(np.int64)
-    ordered: Integers = positions[order]
-    return ordered
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     kept_by_branch,
     kept_dangling,
     last_holders,
+    names_by_position,
+    positions_by_name,
     read_expired_before,
 )
 from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
@@ -325,11 +327,8 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
         every = np.ones(len(graph.commits), np.bool_)
         return Retention(readings, graph, None, {}, frozenset(), np.empty(0, np.int64), {}, every, ~every, ~every)
     active = active_commits(graph, rules, now)
-    tags: dict[int, tuple[str, ...]] = {}
     kept_tags = {tag: commit_id for tag, commit_id in dump.tags.items() if policy.keeps_tag(tag)}
-    tagged = dump.commits.positions(pa.array(kept_tags.values(), pa.string())).tolist()
-    for tag, at in zip(kept_tags, tagged, strict=True):
-        tags[at] = (*tags.get(at, ()), tag)
+    tags = names_by_position(positions_by_name(dump.commits, kept_tags))
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
     pinned = frozenset(pins[pins >= 0].tolist())
     listed, late = _listed(repository, dump.commits, readings.listed)

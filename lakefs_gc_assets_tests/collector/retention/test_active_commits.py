@@ -243,7 +243,7 @@ class TestEdges:
         assert dangling.why(1) == "head of first, second, third"
         assert dangling.why(2) == "dangling, made 3.0 days ago: 4d by the server's default"
 
-    def test_walks_begin_at_heads_and_loose_ends_in_order_of_their_ids(self) -> None:
+    def test_walks_begin_at_heads_and_loose_ends(self) -> None:
         commits = [Commit(name, "", ("root",), 0) for name in ("d", "b", "c")] + [Commit("root", "", (), 0)]
         graph = Graph.from_commits(exactly(commits), {"main": "c", "x": "c"})
         ids = graph.commits.ids.to_pylist()
