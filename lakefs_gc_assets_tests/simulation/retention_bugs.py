@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention import commits as live_commits
-from lakefs_gc_assets.collector.retention.active_commits import Graph
+from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks
 from lakefs_gc_assets.collector.retention.commits import Dump, ServerCommits, complete_dump, server_commits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy
@@ -221,7 +221,7 @@ def _taken_for_gone(*outcomes: str) -> Replacement:
     return listing, "deleted_before", deleted
 
 
-_after, _walked, _spread = active_commits._after, active_commits._walked, active_commits.spread_longest
+_after, _walk, _spread = active_commits._after, active_commits._walk, active_commits.spread_longest
 _periods, _dated = active_commits._periods, Graph.dated
 _main_parents, _graph_of, _retention = active_commits._main_parents, Graph.from_commits, retention.retention
 
@@ -259,10 +259,10 @@ def _without_leaves(cls: type[Graph], commits: CommitColumns, branches: Mapping[
     return replace(_graph_of(commits, branches), leaves=np.empty(0, np.int64))
 
 
-def _leaves_as_heads(graph: Graph, *more: Any) -> Integers:
-    kept_by = _walked(graph, *more)
-    kept_by[graph.leaves] = graph.leaves
-    return kept_by
+def _leaves_as_heads(graph: Graph, *more: Any) -> Walks:
+    walks = _walk(graph, *more)
+    walks.kept_by[graph.leaves] = graph.leaves
+    return walks
 
 
 def _own_walk_first(parents: Any, offsets: Any, longest: Any, walks: Any) -> int:
@@ -312,7 +312,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     "age not strict": replaced((active_commits, "_after", _not_after)),
     "last parents followed": replaced((active_commits, "_main_parents", _last_parents)),
     "dangling commits ignored": replaced((Graph, "from_commits", classmethod(_without_leaves))),
-    "dangling commits taken for heads": replaced((active_commits, "_walked", _leaves_as_heads)),
+    "dangling commits taken for heads": replaced((active_commits, "_walk", _leaves_as_heads)),
     "a walk's own rule instead of the longest": replaced((active_commits, "spread_longest", _own_walk_first)),
     "the oldest commit of each period kept": replaced((active_commits, "mark_counted", _oldest_of_periods)),
     "days that begin at noon": replaced((active_commits, "_periods", _from_noon)),

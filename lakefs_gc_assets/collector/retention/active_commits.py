@@ -122,22 +122,20 @@ def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int
 
 
 @compiled
-def mark_kept(main_parents: Array, seconds: Array, nanos: Array, head: int, after: tuple[int, int], kept: Array) -> int:
+def mark_kept(
+    main_parents: Array, seconds: Array, nanos: Array, head: int, after: tuple[int, int], kept: Array
+) -> None:
     """Marks in `kept` the commits that the walk from a head keeps: the head, and parents of commits after a moment.
 
-    The walk follows main parents. The moment is a second and a nanosecond. Returns the number of commits kept. Earlier
-    marks stay.
+    The walk follows main parents. The moment is a second and a nanosecond.
     """
     from_second, from_nano = after
-    count = 1
     commit = head
     kept[commit] = True
     while main_parents[commit] >= 0:
         if seconds[commit] > from_second or (seconds[commit] == from_second and nanos[commit] > from_nano):
-            count += 1
             kept[main_parents[commit]] = True
         commit = main_parents[commit]
-    return count
 
 
 @compiled
@@ -365,35 +363,28 @@ def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active
 
 def _walk(graph: Graph, retentions: Mapping[str, timedelta], dangling: timedelta | None, now: datetime) -> Walks:
     """Walks from heads, and from loose ends along main parents; along all parents if `dangling` is None."""
-    longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
-    if dangling is not None:
+    commits, parents, offsets = graph.commits, graph.main_parents, np.arange(len(graph.commits) + 1)
+    # The walk that begins at each commit, and in the end the longest walk through it.
+    longest, walks = np.full(len(commits), -1, np.int64), np.full(len(commits), -1, np.int64)
+    if dangling is None:
+        parents, offsets = commits.positions(commits.parents), commits.parent_offsets
+    else:
         longest[graph.leaves], walks[graph.leaves] = dangling // _SECOND, 0
     for walk, (branch, head) in enumerate(graph.heads.items(), 1):
         retention = retentions[branch] // _SECOND if branch in retentions else -1
         if retention > longest[head]:
             longest[head], walks[head] = retention, walk
-    return Walks(_walked(graph, longest, walks, now, dangling is None), walks)
-
-
-def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime, every_parent: bool = False) -> Integers:
-    """Walks from all starts at once; returns the young commit by which each commit is kept, or -1.
-
-    `longest` and `walks` hold the walk that begins at each commit, and in the end the longest walk through it.
-    """
-    commits, parents, offsets = graph.commits, graph.main_parents, np.arange(len(graph.commits) + 1)
-    if every_parent:
-        parents, offsets = commits.positions(commits.parents), commits.parent_offsets
     if spread_longest(parents, offsets, longest, walks) != len(commits):
-        raise _circle("parents" if every_parent else "main parents")
+        raise _circle("parents" if dangling is None else "main parents")
     young = _after(commits, now, longest) & (longest >= 0)
     children = np.repeat(np.arange(len(commits)), np.diff(offsets))
     kept_by = np.full(len(commits), -1, np.int64)
     replaced = young[children] & (parents >= 0)
     kept_by[parents[replaced]] = children[replaced]
-    if not every_parent:
+    if dangling is not None:
         loose = graph.leaves[young[graph.leaves]]
         kept_by[loose] = loose
-    return kept_by
+    return Walks(kept_by, walks)
 
 
 def none_counted(graph: Graph) -> npt.NDArray[np.void]:
@@ -435,32 +426,26 @@ def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
     """Number of commits that a branch's rule would keep without the others, by branch."""
-    marked = np.zeros(len(graph.commits), np.bool_)
-    return {branch: mark_kept_by(graph, branch, rules.branches[branch], now, marked) for branch in graph.heads}
+    return {branch: np.count_nonzero(kept_alone(graph, branch, rules.branches[branch], now)) for branch in graph.heads}
 
 
-def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, marked: Flags) -> int:
-    """Marks the commits that the rule of a branch alone would keep; returns their number.
+def kept_alone(graph: Graph, branch: str, rule: Rule | None, now: datetime) -> Flags:
+    """True for each commit that the rule of a branch alone would keep.
 
     Args:
         rule: None if nothing expires: the whole main ancestry stays.
-        marked: a flag for each commit; set flags stay set.
     """
     second, nano = _moment(now)
-    commits, head = graph.commits, graph.heads[branch]
-    begin = _BEFORE_ALL if rule is None else second - rule.retention // _SECOND
-    moment = (begin, nano)
-    if rule is None or not (rule.keeps or rule.merged):
-        return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, head, moment, marked))
-    own = np.zeros(len(commits), np.bool_)
-    mark_kept(graph.main_parents, commits.seconds, commits.nanos, head, moment, own)
-    counted = none_counted(graph)
-    _mark_counted(graph, branch, rule, 0, counted)
-    own |= counted["walk"] >= 0
-    if rule.merged:
-        own |= _walk(graph, {branch: rule.merged}, None, now).kept_by >= 0
-    marked |= own
-    return int(own.sum())
+    commits, kept = graph.commits, np.zeros(len(graph.commits), np.bool_)
+    moment = _BEFORE_ALL if rule is None else second - rule.retention // _SECOND, nano
+    mark_kept(graph.main_parents, commits.seconds, commits.nanos, graph.heads[branch], moment, kept)
+    if rule is not None and rule.keeps:
+        counted = none_counted(graph)
+        _mark_counted(graph, branch, rule, 0, counted)
+        kept |= counted["walk"] >= 0
+    if rule is not None and rule.merged:
+        kept |= _walk(graph, {branch: rule.merged}, None, now).kept_by >= 0
+    return kept
 
 
 def earliest_seconds(commits: CommitColumns, written: Integers) -> Integers:

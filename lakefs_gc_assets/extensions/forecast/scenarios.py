@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
-from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, mark_kept_by
+from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, kept_alone
 from lakefs_gc_assets.collector.retention.commits import distinct_metaranges
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import LONGEST_RETENTION, EffectiveRules, Policy
@@ -262,11 +262,10 @@ class _Asked:
         stale = {each.branch for each in self.definition.stale}
         rest = self.retained.flags.copy()
         for branch, head in sorted(graph.heads.items()):
-            flags = np.zeros(len(graph.commits), np.bool_)
-            rule = None if active is None else active.rules.branches[branch]
-            commits = mark_kept_by(graph, branch, rule, self.now, flags)
+            flags = kept_alone(graph, branch, None if active is None else active.rules.branches[branch], self.now)
             rest &= ~flags
-            yield ByteHolder(ScenarioKind.BRANCH, branch, commits, date(graph.commits, head), branch in stale), flags
+            made_at = date(graph.commits, head)
+            yield ByteHolder(ScenarioKind.BRANCH, branch, int(flags.sum()), made_at, branch in stale), flags
         for tag, commit_id in sorted(self.readings.dump.tags.items()):
             flags = np.zeros(len(graph.commits), np.bool_)
             at = int(graph.commits.positions(pa.array([commit_id], pa.string()))[0])

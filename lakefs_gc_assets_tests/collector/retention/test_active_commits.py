@@ -23,10 +23,10 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     dated_by_files,
     earliest_seconds,
     in_words,
+    kept_alone,
     kept_by_branch,
     kept_dangling,
     last_holders,
-    mark_kept_by,
 )
 from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Policy, Rule, effective
@@ -360,10 +360,9 @@ def test_without_rules_a_branch_keeps_its_main_ancestry(
     commits, heads, _ = case
     graph = Graph.from_commits(exactly([commit for commit, _ in commits]), heads)
     for branch, head in heads.items():
-        marked = np.zeros(len(commits), np.bool_)
         line = {commit.id for commit, _ in line_of(commits, head)}
-        assert mark_kept_by(graph, branch, None, NOW, marked) == len(line)
-        assert {graph.commits.ids[at].as_py() for at in np.flatnonzero(marked).tolist()} == line
+        kept = np.flatnonzero(kept_alone(graph, branch, None, NOW)).tolist()
+        assert {graph.commits.ids[at].as_py() for at in kept} == line
 
 
 @given(graphs(), st.integers(0, 12))
@@ -443,10 +442,8 @@ def test_counts_keep_what_the_table_says(case: tuple[list[Made], dict[str, str],
     found = active_commits(graph, rules, NOW)
     assert active_ids(found) == by_counting(commits, heads, rules)
     for branch, rule in rules.branches.items():
-        marked = np.zeros(len(commits), np.bool_)
-        alone = by_counting(commits, {branch: heads[branch]}, rules)
-        assert mark_kept_by(graph, branch, rule, NOW, marked) == len(alone)
-        assert {graph.commits.ids[at].as_py() for at in np.flatnonzero(marked).tolist()} == alone
+        kept = np.flatnonzero(kept_alone(graph, branch, rule, NOW)).tolist()
+        assert {graph.commits.ids[at].as_py() for at in kept} == by_counting(commits, {branch: heads[branch]}, rules)
     assert not found.in_doubt.any()
     for at in np.flatnonzero(found.flags).tolist():
         assert found.why(at)
