@@ -230,7 +230,7 @@ class BranchRule:
     retention: _Duration
     line: int
     keeps: tuple[tuple[str, _Count], ...] = ()
-    all_parents: _AllParents = False
+    all_parents: Annotated[_AllParents, Field(validation_alias="follow")] = False
 
     @property
     def merged(self) -> timedelta | None:
@@ -336,8 +336,7 @@ def _read_rule(written: tuple[str, int, yaml.Node]) -> dict[str, object]:
     counts = _values(parts.pop("keep"), "keep", PERIODS) if "keep" in parts else {}
     counts |= {LAST: parts.pop(LAST)} if LAST in parts else {}
     keeps = sorted(counts.items(), key=lambda each: count_number(each[0]))
-    named = {"all_parents" if key == "follow" else key: value for key, value in parts.items()}
-    return {"pattern": pattern, "line": line, "keeps": keeps, **named}
+    return {"pattern": pattern, "line": line, "keeps": keeps, **parts}
 
 
 def _read_stale_rule(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
@@ -357,8 +356,7 @@ def _read_policy(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
     if isinstance(values.get("keep_tags"), yaml.SequenceNode):
         names = _names(values["keep_tags"], info, "tags")
         tags = {"keep_tags": tuple(tag for tag, _ in names), "tag_lines": [line for _, line in names]}
-    fields = {"branches": "rules", "stale_branches": "stale"}
-    return {fields.get(key, key): value for key, value in values.items()} | tags
+    return {**values, **tags}
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +374,11 @@ class Policy:
     """
 
     default: _Duration | None = None
-    rules: Annotated[tuple[Annotated[BranchRule, BeforeValidator(_read_rule)], ...], BeforeValidator(_read_rules)] = ()
+    rules: Annotated[
+        tuple[Annotated[BranchRule, BeforeValidator(_read_rule)], ...],
+        BeforeValidator(_read_rules),
+        Field(validation_alias="branches"),
+    ] = ()
     pinned: Annotated[tuple[_Commit, ...], BeforeValidator(_list_of("pinned", "commit ids"))] = ()
     # Names are a tuple already: `_read_policy` expands and counts them, for the tags and for their lines.
     keep_tags: Annotated[
@@ -387,6 +389,7 @@ class Policy:
     stale: Annotated[
         tuple[Annotated[StaleRule, BeforeValidator(_read_stale_rule)], ...],
         BeforeValidator(_list_of("stale_branches", "rules")),
+        Field(validation_alias="stale_branches"),
     ] = ()
     tag_lines: tuple[int, ...] = field(default=(), compare=False)
 
@@ -518,15 +521,11 @@ def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
             f"the policies of a launch may have at most {_LONGEST_FILE:,} characters; these have {characters:,}"
         )
     spent = _Spent()
-    return {name: _parse(text, name, spent) for name, text in texts.items()}
+    return {name: parse_policy(text, name, spent) for name, text in texts.items()}
 
 
-def parse_policy(text: str, file: str) -> Policy:
+def parse_policy(text: str, file: str, spent: _Spent | None = None) -> Policy:
     """The policy of a text; `file` is its name, for messages. Raises ConfigurationError."""
-    return _parse(text, file, _Spent())
-
-
-def _parse(text: str, file: str, spent: _Spent) -> Policy:
     if len(text) > _LONGEST_FILE:
         raise ConfigurationError(f"{file}: a policy may have {_LONGEST_FILE:,} characters, not {len(text):,}")
     try:
@@ -539,7 +538,7 @@ def _parse(text: str, file: str, spent: _Spent) -> Policy:
         problem = getattr(error, "problem", None) or "the file is not YAML"
         raise ConfigurationError(f"{file}{line}: {problem}") from None
     try:
-        return Policy() if root is None else _POLICY.validate_python(root, context=spent)
+        return Policy() if root is None else _POLICY.validate_python(root, context=spent or _Spent())
     except ValidationError as invalid:
         faults = sorted(invalid.errors(include_url=False, include_input=False), key=lambda fault: fault["ctx"]["line"])
         shown = list(dict.fromkeys(fault["msg"] for fault in faults))[:_MOST_FAULTS]
@@ -693,39 +692,27 @@ def effective(server: RetentionRules | None, policy: Policy, branches: Iterable[
     """
     if server is not None:
         require_sane(server)
+    default = None if policy.default is None else Rule(policy.default, "the policy's default")
     if policy.replace:
-        default = policy.default
         if default is None:
             raise ConfigurationError("a policy that replaces the server's rules needs a default")
-        base = Rule(default, "the policy's default")
-        return EffectiveRules(base, {branch: _of_policy(policy, branch) or base for branch in branches})
+        return EffectiveRules(default, {branch: _of_policy(policy, branch) or default for branch in branches})
     if server is None:
         return None
     base = Rule(server.default_days * _DAY, "the server's default")
     own = {branch: Rule(days * _DAY, f"the server's rule of {branch}") for branch, days in server.branches.items()}
-    return EffectiveRules(
-        _longer(base, None if policy.default is None else Rule(policy.default, "the policy's default")),
-        {branch: _longer(own.get(branch, base), _of_policy(policy, branch)) for branch in branches},
-    )
+    of_branches = {branch: (own.get(branch, base), _of_policy(policy, branch) or default) for branch in branches}
+    return EffectiveRules(_longer(base, default), {branch: _longer(*both) for branch, both in of_branches.items()})
 
 
 def unknown_names(
     server: RetentionRules | None, policy: Policy, branches: Iterable[str], tags: Iterable[str]
 ) -> tuple[str, ...]:
     """Names of missing branches and tags in rules that keep something: they may be deleted or misspelt."""
-    known, known_tags = set(branches), set(tags)
-    rules = [(f"the server's rule of {branch}", branch) for branch in (server.branches if server else ())]
-    rules += [
-        (f"the policy's rule of {rule.pattern}, line {rule.line}", rule.pattern) for rule in policy.rules if rule.exact
-    ]
-    return (
-        *(f"{rule}: there is no such branch" for rule, branch in rules if branch not in known),
-        *(
-            f"{name} in the policy's keep_tags, line {line}: there is no such tag"
-            for name, line in policy.tag_names()
-            if _is_exact(name) and name not in known_tags
-        ),
-    )
+    known = {"branch": set(branches), "tag": set(tags)}
+    stated = [(f"the server's rule of {branch}", "branch", branch) for branch in (server.branches if server else ())]
+    stated += [each for each in _stated_names(policy) if _is_exact(each[2])]
+    return tuple(f"{source}: there is no such {kind}" for source, kind, name in stated if name not in known[kind])
 
 
 def fitting_nothing(policy: Policy, branches: Collection[str], tags: Collection[str]) -> Iterator[str]:
@@ -733,20 +720,20 @@ def fitting_nothing(policy: Policy, branches: Collection[str], tags: Collection[
 
     They may be for future branches, or misspelt. `unknown_names` has all other names.
     """
-
-    def fits_any(pattern: str, names: Collection[str]) -> bool:
-        return any(_fits(pattern, name) for name in names)
-
-    for rule in policy.rules:
-        if not (rule.exact or fits_any(rule.pattern, branches)):
-            yield f"the policy's rule of {rule.pattern}, line {rule.line}, matches no branch"
-    for pattern, line in policy.tag_names():
-        if not (_is_exact(pattern) or fits_any(pattern, tags)):
-            yield f"{pattern} in the policy's keep_tags, line {line}, matches no tag"
+    stated = [each for each in _stated_names(policy) if not _is_exact(each[2])]
     for stale in policy.stale:
-        for pattern in stale.patterns:
-            if not fits_any(pattern, branches):
-                yield f"{pattern} in the policy's stale_branches, {stale}, matches no branch"
+        stated += [(f"{name} in the policy's stale_branches, {stale}", "branch", name) for name in stale.patterns]
+    for source, kind, pattern in stated:
+        if not any(_fits(pattern, name) for name in (branches if kind == "branch" else tags)):
+            yield f"{source}, matches no {kind}"
+
+
+def _stated_names(policy: Policy) -> Iterator[tuple[str, str, str]]:
+    """Where each rule that keeps something is stated, whether it is for a branch or a tag, and its name or pattern."""
+    for rule in policy.rules:
+        yield f"the policy's rule of {rule.pattern}, line {rule.line}", "branch", rule.pattern
+    for name, line in policy.tag_names():
+        yield f"{name} in the policy's keep_tags, line {line}", "tag", name
 
 
 def headless(rules: EffectiveRules) -> Iterator[str]:
@@ -769,9 +756,10 @@ def digest(server: RetentionRules | None, policy: Policy, commit_dates: CommitDa
 
 
 def _of_policy(policy: Policy, branch: str) -> Rule | None:
+    """The rule that a policy has for a branch, besides its default."""
     rules = policy.rules_of(branch)
     if not rules:
-        return None if policy.default is None else Rule(policy.default, "the policy's default")
+        return None
     named = " and ".join(f"{rule.pattern}, line {rule.line}" for rule in rules)
     limits = sorted((count_number(name), limit, name) for rule in rules for name, limit in rule.keeps)
     return Rule(
