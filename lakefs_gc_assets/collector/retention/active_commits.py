@@ -426,7 +426,9 @@ def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
     """Number of commits that a branch's rule would keep without the others, by branch."""
-    return {branch: np.count_nonzero(kept_alone(graph, branch, rules.branches[branch], now)) for branch in graph.heads}
+    return {
+        branch: int(np.count_nonzero(kept_alone(graph, branch, rules.branches[branch], now))) for branch in graph.heads
+    }
 
 
 def kept_alone(graph: Graph, branch: str, rule: Rule | None, now: datetime) -> Flags:
