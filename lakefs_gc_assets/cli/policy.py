@@ -2,9 +2,9 @@
 
 import difflib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
+from lakefs_gc_assets.collector.retention.active_commits import date, in_words, kept_by_branch, kept_dangling
 from lakefs_gc_assets.collector.retention.retention import Readings, Retention
-from lakefs_gc_assets.collector.retention.rules import Policy, in_units
+from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, Rule, in_units
 from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
 from lakefs_gc_assets.errors import ConfigurationError, LogLine, ServerUnavailable, counted
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
@@ -37,6 +38,9 @@ from lakefs_gc_assets.lakefs.api.models import RetentionRules
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _SHOWN = 10
 """Maximum names in a line."""
+_DIFFERENCES_SHOWN = 20
+_DANGLING = "(dangling)"
+_WIDEST_NAME = 60
 
 
 @click.group(cls=TargetGroup)
@@ -224,7 +228,7 @@ def _describe_file(file: Path, policy: Policy, why_alone: str) -> RulesInForce:
         f"stale branches: {counted(len(policy.stale), 'rules')}",
     ]
     warning = f"only the file was checked, not its names and patterns against branches, tags and commits: {why_alone}"
-    rules = [{"branch": rule.pattern, "line": rule.line, **retention_rules.encode_rule(rule)} for rule in policy.rules]
+    rules = [{"branch": rule.pattern, "line": rule.line, **_encode_rule(rule)} for rule in policy.rules]
     lines = [f"{file}: {'; '.join(shown)}", f"WARNING: {warning}"]
     content: dict[str, object] = {"file": str(file), "warnings": [warning], "rules": rules, "keep_tags": kept}
     return RulesInForce(lines, content, refused=False)
@@ -331,7 +335,7 @@ def _shortened(before: Retention | None, after: Retention) -> list[str]:
     old, new = before.active.rules, after.active.rules
     pairs = [(name, old.branches[name], rule) for name, rule in sorted(new.branches.items())]
     shorter = []
-    for name, first, second in [*pairs, ("(dangling)", old.default, new.default)]:
+    for name, first, second in [*pairs, (_DANGLING, old.default, new.default)]:
         if second.retention < first.retention:
             shorter.append(f"{name} by {in_units(first.retention - second.retention)} to {in_units(second.retention)}")
         elif any(dict(second.keeps).get(each, 0) < count for each, count in first.keeps) or (
@@ -343,13 +347,88 @@ def _shortened(before: Retention | None, after: Retention) -> list[str]:
 
 def _describe(repository: OpenRepository, retained: Retention, now: datetime) -> RulesInForce:
     definition = retention.define(retained, repository.settings, now)
-    title = f"{repository.facts.id} at {repository.namespace.uri}"
-    return RulesInForce(
-        [title, *retention.describe_rules(retained, definition, now)],
-        {
-            "repository": repository.facts.id,
-            "storage_namespace": repository.namespace.uri,
-            **retention.encode_rules(retained, definition, now),
+    counts, tags, rules = definition.counts, retained.readings.policy.keep_tags, _rules_with_counts(retained, now)
+    name, uri = repository.facts.id, repository.namespace.uri
+    lines = [f"{name} at {uri}", *(f"WARNING: {warning}" for warning in definition.warnings), *_table(rules, now)]
+    lines.append(definition.summary)
+    if retained.active is not None:
+        lines.append(
+            f"tags keep {counted(counts['commits_tagged'], 'commits')}, the policy pins {counts['commits_pinned']:,}"
+            + ("" if tags is True else f" (keep_tags: {', '.join(tags) if tags else 'false'})")
+        )
+    if definition.differences:
+        lines.append(
+            f"lakeFS's own list lacks {counted(counts['commits_by_definition_alone'], 'commits that stay')}, and has "
+            f"{counts['commits_by_server_alone']:,} that only this list keeps"
+        )
+        lines += [f"  {difference}" for difference in definition.differences[:_DIFFERENCES_SHOWN]]
+    lines += [*map(str, definition.stale), *definition.refusals()]
+    content: dict[str, object] = {
+        "repository": name,
+        "storage_namespace": uri,
+        "warnings": definition.warnings,
+        "rules": [
+            {
+                "branch": branch,
+                **_encode_rule(rule),
+                "source": rule.source,
+                "commits_kept": kept,
+                "head_made_at": head_made_at,
+            }
+            for branch, rule, kept, head_made_at in rules
+        ],
+        "commits": {
+            "known": counts["commits_known"],
+            "kept": definition.live.commits,
+            "expired": counts["commits_expired"],
+            "tagged": counts["commits_tagged"],
+            "pinned": counts["commits_pinned"],
+            "kept_by_files_alone": counts["commits_by_files_alone"],
+            "kept_by_doubt_alone": counts["commits_by_doubt_alone"],
         },
-        bool(definition.guards),
-    )
+        "keep_tags": tags,
+        "differences": [asdict(each) for each in definition.differences],
+        "stale": [asdict(each) for each in definition.stale],
+        "refused_by": [
+            {"guard": each.guard, "figures": each.figures, "lifted_by": each.lifted_by} for each in definition.guards
+        ],
+    }
+    return RulesInForce(lines, content, bool(definition.guards))
+
+
+_RuleWithCount = tuple[str | None, Rule, int, datetime | None]
+"""A branch (None for dangling commits), its rule, the number of commits that the rule alone keeps, and the head's date
+(UTC)."""
+
+
+def _rules_with_counts(retained: Retention, now: datetime) -> list[_RuleWithCount]:
+    """The rules by branch, and then the rule of dangling commits; none if every commit stays."""
+    if retained.active is None:
+        return []
+    graph, rules = retained.graph, retained.active.rules
+    kept = kept_by_branch(graph, rules, now)
+    return [
+        *(
+            (name, rule, kept[name], date(graph.commits, graph.heads[name]))
+            for name, rule in sorted(rules.branches.items())
+        ),
+        (None, rules.default, kept_dangling(graph, rules, now), None),
+    ]
+
+
+def _table(rules: list[_RuleWithCount], now: datetime) -> Iterator[str]:
+    """The rules as lines below a heading; no line without rules."""
+    names = [_DANGLING if branch is None else branch for branch, *_ in rules]
+    width = min(max(map(len, names), default=0), _WIDEST_NAME)
+    if rules:
+        yield f"{'branch':<{width}}  {'retention':>9}  {'commits':>9}  {'head':>15}  rule"
+    for name, (_, rule, kept, head_made_at) in zip(names, rules, strict=True):
+        age = "" if head_made_at is None else in_words(now - head_made_at)
+        yield f"{name:<{width}}  {in_units(rule.retention):>9}  {kept:>9,}  {age:>15}  {rule.source}{rule.more}"
+
+
+def _encode_rule(rule: Rule | BranchRule) -> dict[str, object]:
+    """The rule for programs; durations in seconds."""
+    second = timedelta(seconds=1)
+    merged = None if rule.merged is None else rule.merged // second
+    return {"retention_seconds": rule.retention // second, "keeps": dict(rule.keeps), "merged_seconds": merged}

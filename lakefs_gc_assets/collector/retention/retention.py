@@ -3,12 +3,10 @@
 Retention needs the complete commit graph, which only a refs dump gives. If the server refuses to dump, only a
 repository without rules can be collected. A commit stays if our definition or the server's list keeps it. That list can
 lack commits that must stay, and it can have commits that were made after the dump.
-
-`describe_rules` and `encode_rules` show the branches' rules, and the number of commits that each rule keeps.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -32,16 +30,13 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     date,
     dated_by_files,
     earliest_seconds,
-    in_words,
-    kept_by_branch,
-    kept_dangling,
     last_holders,
     names_by_position,
     positions_by_name,
     read_expired_before,
 )
 from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
-from lakefs_gc_assets.collector.retention.rules import Policy, Rule, in_units
+from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,
@@ -180,6 +175,12 @@ class LiveDefinition:
     guards: tuple[GuardTripped, ...] = ()
     stale: tuple[StaleBranch, ...] = ()
     last_holders: pa.Table = field(default_factory=LAST_HOLDERS.empty_table, repr=False)
+
+    @property
+    def summary(self) -> str:
+        """How many commits stay and how many are expired."""
+        known, expired = self.counts["commits_known"], self.counts["commits_expired"]
+        return f"of {counted(known, 'commits')} {self.live.commits:,} stay, {expired:,} are expired"
 
     def refusals(self) -> Iterator[str]:
         """Warnings about the guards that a sweep by these rules would trip."""
@@ -505,112 +506,4 @@ def _noted(definition: LiveDefinition) -> list[str]:
     lines += [str(each) for each in definition.stale[:_LINES]]
     if len(definition.stale) > _LINES:
         lines.append(f"… and {len(definition.stale) - _LINES} more stale branches")
-    if definition.counts:
-        counts = definition.counts
-        lines.append(
-            f"retention: of {counted(counts['commits_known'], 'commits')} {definition.live.commits:,} stay, "
-            f"{counts['commits_expired']:,} are expired"
-        )
-    return lines
-
-
-_WIDEST_NAME = 60
-_SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class RuleLine:
-    """The rule of a branch or of dangling commits, the number of commits it alone keeps, and the head's date (UTC).
-
-    Attributes:
-        branch: None for dangling commits.
-    """
-
-    branch: str | None
-    rule: Rule
-    kept: int
-    head_made_at: datetime | None
-
-    @property
-    def name(self) -> str:
-        """The name that users see."""
-        return "(dangling)" if self.branch is None else self.branch
-
-
-def rule_lines(retained: Retention, now: datetime) -> tuple[RuleLine, ...]:
-    """Branches by name, then dangling commits; empty if every commit stays."""
-    if retained.active is None:
-        return ()
-    graph, rules = retained.graph, retained.active.rules
-    kept = kept_by_branch(graph, rules, now)
-    lines = [
-        RuleLine(branch, rule, kept[branch], date(graph.commits, graph.heads[branch]))
-        for branch, rule in sorted(rules.branches.items())
-    ]
-    dangling = RuleLine(None, rules.default, kept_dangling(graph, rules, now), None)
-    return (*lines, dangling)
-
-
-def encode_rules(retained: Retention, definition: LiveDefinition, now: datetime) -> dict[str, object]:
-    """The rules in force for programs: retention in seconds, times as datetimes; dangling commits have no branch."""
-    return {
-        "warnings": definition.warnings,
-        "rules": [
-            {
-                "branch": line.branch,
-                **retention_rules.encode_rule(line.rule),
-                "source": line.rule.source,
-                "commits_kept": line.kept,
-                "head_made_at": line.head_made_at,
-            }
-            for line in rule_lines(retained, now)
-        ],
-        "commits": {
-            "known": definition.counts["commits_known"],
-            "kept": definition.live.commits,
-            "expired": definition.counts["commits_expired"],
-            "tagged": definition.counts["commits_tagged"],
-            "pinned": definition.counts["commits_pinned"],
-            "kept_by_files_alone": definition.counts["commits_by_files_alone"],
-            "kept_by_doubt_alone": definition.counts["commits_by_doubt_alone"],
-        },
-        "keep_tags": retained.readings.policy.keep_tags,
-        "differences": [asdict(each) for each in definition.differences],
-        "stale": [asdict(each) for each in definition.stale],
-        "refused_by": [
-            {"guard": each.guard, "figures": each.figures, "lifted_by": each.lifted_by} for each in definition.guards
-        ],
-    }
-
-
-def describe_rules(retained: Retention, definition: LiveDefinition, now: datetime) -> list[str]:
-    """The rules in force, as lines."""
-    lines = [f"WARNING: {warning}" for warning in definition.warnings]
-    rules = rule_lines(retained, now)
-    width = min(max((len(line.name) for line in rules), default=0), _WIDEST_NAME)
-    if rules:
-        lines.append(f"{'branch':<{width}}  {'retention':>9}  {'commits':>9}  {'head':>15}  rule")
-    for line in rules:
-        age = "" if line.head_made_at is None else in_words(now - line.head_made_at)
-        rule = line.rule
-        lines.append(
-            f"{line.name:<{width}}  {in_units(rule.retention):>9}  {line.kept:>9,}  {age:>15}  {rule.source}{rule.more}"
-        )
-    counts, tags = definition.counts, retained.readings.policy.keep_tags
-    lines.append(
-        f"of {counted(counts['commits_known'], 'commits')} {definition.live.commits:,} stay, "
-        f"{counts['commits_expired']:,} are expired"
-    )
-    if retained.active is not None:
-        lines.append(
-            f"tags keep {counted(counts['commits_tagged'], 'commits')}, the policy pins {counts['commits_pinned']:,}"
-            + ("" if tags is True else f" (keep_tags: {', '.join(tags) if tags else 'false'})")
-        )
-    if definition.differences:
-        lines.append(
-            f"lakeFS's own list lacks {counted(counts['commits_by_definition_alone'], 'commits that stay')}, and has "
-            f"{counts['commits_by_server_alone']:,} that only this list keeps"
-        )
-        lines += [f"  {difference}" for difference in definition.differences[:_SHOWN]]
-    lines += [str(stale) for stale in definition.stale]
-    return [*lines, *definition.refusals()]
+    return [*lines, f"retention: {definition.summary}"] if definition.counts else lines

@@ -656,13 +656,6 @@ class Rule:
         return counts if self.merged is None else f"{counts}, all parents {in_units(self.merged)}"
 
 
-def encode_rule(rule: Rule | BranchRule) -> dict[str, object]:
-    """The rule for programs; durations in seconds."""
-    second = timedelta(seconds=1)
-    merged = None if rule.merged is None else rule.merged // second
-    return {"retention_seconds": rule.retention // second, "keeps": dict(rule.keeps), "merged_seconds": merged}
-
-
 @dataclass(frozen=True, slots=True)
 class EffectiveRules:
     """The rules of existing branches, and the rule of dangling commits."""
