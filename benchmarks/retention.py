@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -156,7 +155,7 @@ def main() -> None:
                 written = retention.written_times(repository, dump.commits)
             assert rules is not None and written is not None
             with _timed("  dates by files and parents"):
-                dated = replace(graph, commits=dated_by_files(dump.commits, written, NOW))
+                dated = dated_by_files(graph, written, NOW)
             with _timed("  active commits"):
                 active_commits(dated, rules, NOW)
         with _timed("everything that a run does: dump, rules, list, times, union"):

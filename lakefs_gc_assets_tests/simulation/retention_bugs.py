@@ -283,10 +283,10 @@ def _listed_alone(*arguments: Any) -> Retention:
     return replace(found, flags=flags)
 
 
-def _by_files_alone(commits: CommitColumns, *more: Any) -> CommitColumns:
+def _by_files_alone(graph: Graph, *more: Any) -> Graph:
     """Takes the age of a commit's file for its age, even against its claim: a file's time may be too old."""
-    long_ago = np.full(len(commits), -(2**40), np.int64)
-    return _dated_by_files(replace(commits, seconds=long_ago), *more)
+    long_ago = np.full(len(graph.commits), -(2**40), np.int64)
+    return _dated_by_files(replace(graph, commits=replace(graph.commits, seconds=long_ago)), *more)
 
 
 def _no_tags(settings: Any) -> Policy:
@@ -324,7 +324,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     ),
     "what active commits hold not subtracted": replaced((run, "subtract_committed", _nothing_active)),
     "age taken from the commit's date": Bug(_aged_by_commit),
-    "claimed dates of commits believed": replaced((retention, "dated_by_files", lambda commits, *more: commits)),
+    "claimed dates of commits believed": replaced((retention, "dated_by_files", lambda graph, *more: graph)),
     "times of files believed in place of dates": replaced((retention, "dated_by_files", _by_files_alone)),
     "failed deletions taken for done": replaced(_taken_for_gone(Outcome.FAILED.value)),
     "what was brought back taken for gone": replaced(_taken_for_gone(*receipts.GONE)),

@@ -450,33 +450,25 @@ def kept_alone(graph: Graph, branch: str, rule: Rule | None, now: datetime) -> F
     return kept
 
 
-def earliest_seconds(commits: CommitColumns, written: Integers) -> Integers:
-    """The first second in which each commit may have been made: its claimed date or the write time of its file.
-
-    The file is that of its metarange. A file that several commits share, or that was copied, may be older or newer than
-    a commit. Nothing is known about a commit without a file, or with a missing one.
-
-    Args:
-        written: as for `dated_by_files`.
-    """
-    has_file = pc.not_equal(commits.metarange_ids, "").to_numpy(zero_copy_only=False)
-    earliest: Integers = np.where(has_file, np.minimum(commits.seconds, written // 1_000_000), _BEFORE_ALL)
-    return earliest
-
-
-def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> CommitColumns:
-    """The commits with their latest known dates in place of the claimed ones.
+def dated_by_files(graph: Graph, written: Integers | None, now: datetime) -> Graph:
+    """The graph with the latest known dates of commits in place of the claimed ones.
 
     Any client may claim any date for a commit (`date` of lakeFS's API). Yet a commit was made after its metarange's
     file was written, and after its parents were made, so it is no older than these. A later date only keeps more.
 
+    A file that several commits share, or that was copied, may be older or newer than a commit. So a commit may have
+    been made since its claimed date or the time of its file, and nothing is known about one without a file.
+
     Args:
         written: LastModified of the commits' metaranges, microseconds since 1970 by the store's clock; NOT_LISTED for a
-            missing file. Ignored for a commit without a metarange.
+            missing file. Ignored for a commit without a metarange. None trusts the claimed dates.
         now: a date claimed after this moment counts for the commit itself, and not for its children.
     Raises:
         LakeFSError: parents form a cycle.
     """
+    if written is None:
+        return graph
+    commits = graph.commits
     dates = np.stack([commits.seconds, commits.nanos], axis=1)
     has_file = pc.not_equal(commits.metarange_ids, "").to_numpy(zero_copy_only=False)
     known = has_file & (written != NOT_LISTED)
@@ -489,7 +481,8 @@ def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> 
     # A commit of unknown age is taken for the youngest possible.
     unknown = has_file & ~known & ~_is_after(dates[:, 0], dates[:, 1], *_moment(now))
     dates[unknown] = _moment(now)
-    return replace(commits, seconds=dates[:, 0].copy(), nanos=dates[:, 1].copy())
+    earliest = np.where(has_file, np.minimum(commits.seconds, written // 1_000_000), _BEFORE_ALL)
+    return graph.dated(replace(commits, seconds=dates[:, 0].copy(), nanos=dates[:, 1].copy()), earliest)
 
 
 def _circle(what: str) -> LakeFSError:

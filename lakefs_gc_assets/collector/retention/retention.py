@@ -29,7 +29,6 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     active_commits,
     date,
     dated_by_files,
-    earliest_seconds,
     last_holders,
     names_by_position,
     positions_by_name,
@@ -322,7 +321,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     """
     dump, policy = readings.dump, readings.policy
     claimed = Graph.from_commits(dump.commits, dump.branches)
-    graph = claimed if readings.written is None else with_dates(claimed, readings.written, now)
+    graph = dated_by_files(claimed, readings.written, now)
     rules = retention_rules.effective(readings.rules, policy, dump.branches)
     if rules is None:
         every = np.ones(len(graph.commits), np.bool_)
@@ -342,11 +341,6 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     by_files &= False if graph is claimed else ~active_commits(claimed, rules, now).flags
     in_doubt = active.in_doubt & ~others
     return Retention(readings, graph, active, tags, pinned, listed, late, active.flags | others, by_files, in_doubt)
-
-
-def with_dates(graph: Graph, written: Integers, now: datetime) -> Graph:
-    """The graph with the latest known dates of commits, see `dated_by_files`. Raises LakeFSError."""
-    return graph.dated(dated_by_files(graph.commits, written, now), earliest_seconds(graph.commits, written))
 
 
 def _keep_earlier(repository: OpenRepository, retained: Retention, before: ReasonsToStay, now: datetime) -> Retention:

@@ -48,7 +48,7 @@ from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention, rules
-from lakefs_gc_assets.collector.retention.active_commits import Graph, date
+from lakefs_gc_assets.collector.retention.active_commits import Graph, date, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import (
@@ -257,11 +257,10 @@ def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
     for line in rules.fitting_nothing(policy, dump.branches, dump.tags):
         note(f"WARNING: {line}")
     graph = Graph.from_commits(dump.commits, dump.branches)
-    written = retention.written_times(repository, dump.commits)
     facts = _Facts(
         repository,
         dump,
-        graph if written is None else retention.with_dates(graph, written, now),
+        dated_by_files(graph, retention.written_times(repository, dump.commits), now),
         first_own_commits(graph).keys(),
         now,
         {branch: Sighting() for branch in dump.branches},

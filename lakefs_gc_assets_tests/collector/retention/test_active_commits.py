@@ -21,7 +21,6 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     active_commits,
     date,
     dated_by_files,
-    earliest_seconds,
     in_words,
     kept_alone,
     kept_by_branch,
@@ -467,7 +466,7 @@ def test_what_is_said_falsely_of_dates_lets_nothing_go(
     if data.draw(st.booleans()):
         written[data.draw(st.integers(0, len(commits) - 1))] = NOT_LISTED
     graph = Graph.from_commits(columns, heads)
-    dated = graph.dated(dated_by_files(columns, written, now), earliest_seconds(columns, written))
+    dated = dated_by_files(graph, written, now)
     rules = replace(rules, branches={name: replace(rule, merged=None) for name, rule in rules.branches.items()})
     found = active_commits(dated, rules, now)
     assert by_counting(commits, heads, rules) <= active_ids(found)
@@ -493,8 +492,7 @@ class TestCounts:
             written[self.IDS.index(each)] += days * DAY * 1_000_000
         graph = Graph.from_commits(columns, {"main": "09"})
         rules = EffectiveRules(Rule(timedelta(), ""), {"main": Rule(timedelta(), "the policy", keeps)})
-        graph = graph.dated(dated_by_files(columns, written, NOW), earliest_seconds(columns, written))
-        return active_commits(graph, rules, NOW)
+        return active_commits(dated_by_files(graph, written, NOW), rules, NOW)
 
     def test_last_counts_commits_and_the_head_is_the_first(self) -> None:
         assert active_ids(self.kept(("keep_last", 3))) == {"09", "08", "07"}
