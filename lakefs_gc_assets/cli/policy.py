@@ -28,7 +28,13 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
-from lakefs_gc_assets.collector.retention.active_commits import date, in_words, kept_by_branch, kept_dangling
+from lakefs_gc_assets.collector.retention.active_commits import (
+    date,
+    in_words,
+    kept_by_branch,
+    kept_dangling,
+    read_expired_before,
+)
 from lakefs_gc_assets.collector.retention.retention import Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, Rule, in_units
 from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
@@ -304,7 +310,7 @@ def _compare(
             f"{change.file}: {'; '.join(unknown)}. Correct the name, or set collection.allow_rules_of_unknown_branches"
         )
     written = retention.written_times(repository, dump.commits)
-    readings = Readings(dump, *after, None, written, retention.expired_in_earlier_sweeps(repository, progress))
+    readings = Readings(dump, *after, None, written, read_expired_before(repository.store, progress))
     kept = retention.retention(repository, readings, now)
     outcome = _describe(repository, kept, now)
     try:

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.rules import COUNTS, LAST, PERIODS, EffectiveRules, Rule, count_number
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats.compilation import compiled
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
@@ -593,12 +593,14 @@ EXPIRED_BEFORE = pa.schema([pa.field("metarange_id", pa.string(), nullable=False
 EXPIRED_BEFORE_KEY = f"{layout.RUNS_PREFIX}expired.parquet"
 
 
-def read_expired_before(store: ObjectStore) -> pa.ChunkedArray:
-    """The ids that `add_expired_before` stored. Raises CorruptFile."""
-    data = get_if_there(store, EXPIRED_BEFORE_KEY)
+def read_expired_before(store: ObjectStore, note: LogLine) -> pa.ChunkedArray:
+    """The ids that `add_expired_before` stored; none, with a line in the log, if the list is damaged."""
     table = EXPIRED_BEFORE.empty_table()
-    if data is not None:
-        table = tables.decode(EXPIRED_BEFORE, data, EXPIRED_BEFORE_KEY, "metaranges of expired commits")
+    try:
+        if (data := get_if_there(store, EXPIRED_BEFORE_KEY)) is not None:
+            table = tables.decode(EXPIRED_BEFORE, data, EXPIRED_BEFORE_KEY, "metaranges of expired commits")
+    except CorruptFile as damage:
+        note(f"WARNING: commits whose objects earlier sweeps deleted cannot be counted: {damage}")
     return table.column("metarange_id")
 
 
@@ -610,10 +612,7 @@ def add_expired_before(store: ObjectStore, run_id: str, attempt: str) -> None:
     holders = read_last_holders(store, run_id, attempt)
     if holders is None or not holders.num_rows:
         return
-    try:
-        before = read_expired_before(store)
-    except CorruptFile:
-        before = EXPIRED_BEFORE.empty_table().column("metarange_id")
+    before = read_expired_before(store, lambda message: None)
     ids = pc.unique(pa.chunked_array([*before.chunks, *holders.column("metarange_id").chunks], pa.string()))
     if len(ids) > len(before):
         tables.put(store, EXPIRED_BEFORE_KEY, pa.table([ids], schema=EXPIRED_BEFORE))

@@ -287,16 +287,7 @@ def read(
     except (AccessDenied, NotFound, NotSupported) as refusal:
         raise LakeFSError(f"the retention rules cannot be applied: {refusal}") from refusal
     written = written_times(repository, dump.commits)
-    return Readings(dump, rules, policy, listed, written, expired_in_earlier_sweeps(repository, note))
-
-
-def expired_in_earlier_sweeps(repository: OpenRepository, note: LogLine) -> pa.ChunkedArray:
-    """Metaranges that only expired commits had when earlier sweeps deleted objects; none if the list is damaged."""
-    try:
-        return read_expired_before(repository.store)
-    except CorruptFile as damage:
-        note(f"WARNING: commits whose objects earlier sweeps deleted cannot be counted: {damage}")
-        return pa.chunked_array([], pa.string())
+    return Readings(dump, rules, policy, listed, written, read_expired_before(repository.store, note))
 
 
 def written_times(repository: OpenRepository, commits: CommitColumns) -> Integers | None:
@@ -454,11 +445,12 @@ def _differences(retained: Retention, now: datetime) -> tuple[Difference, ...]:
 
 def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
     readings, policy, dump = retained.readings, retained.readings.policy, retained.readings.dump
-    lines = [] if retained.active is None else list(retention_rules.headless(retained.active.rules))
     if retained.active is None:
-        named = bool(policy.rules or policy.default is not None)
+        named = policy.rules or policy.default is not None
         advice = "; the policy can only keep more. With `replace: true` the policy alone decides" if named else ""
-        lines.append(NO_RULES + advice)
+        lines = [NO_RULES + advice]
+    else:
+        lines = [*retention_rules.headless(retained.active.rules)]
     if count := int(retained.by_files.sum()):
         lines.append(
             f"{counted(count, 'commits stay')} only because their files were written later than the dates that the "
@@ -479,8 +471,7 @@ def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
             "answers 410. `lakefs-gc restore` restores those in quarantine or with a version"
         )
     idle = [*retention_rules.fitting_nothing(policy, dump.branches, dump.tags)]
-    more = [f"{len(idle) - _LINES} more names and patterns of the policy match nothing"] if len(idle) > _LINES else []
-    return [*lines, *unknown_names, *idle[:_LINES], *more]
+    return [*lines, *unknown_names, *_first(idle, "{} more names and patterns of the policy match nothing")]
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:
@@ -494,10 +485,12 @@ def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -
 
 def _noted(definition: LiveDefinition) -> list[str]:
     lines = [f"WARNING: {warning}" for warning in definition.warnings]
-    lines += [str(difference) for difference in definition.differences[:_LINES]]
-    if len(definition.differences) > _LINES:
-        lines.append(f"… and {len(definition.differences) - _LINES} more commits that only one of them keeps")
-    lines += [str(each) for each in definition.stale[:_LINES]]
-    if len(definition.stale) > _LINES:
-        lines.append(f"… and {len(definition.stale) - _LINES} more stale branches")
+    lines += _first(definition.differences, "… and {} more commits that only one of them keeps")
+    lines += _first(definition.stale, "… and {} more stale branches")
     return [*lines, f"retention: {definition.summary}"] if definition.counts else lines
+
+
+def _first(lines: Sequence[object], more: str) -> list[str]:
+    """The first lines, and `more` with the number of the others, if any."""
+    others = len(lines) - _LINES
+    return [*map(str, lines[:_LINES]), *([more.format(others)] if others > 0 else [])]
