@@ -237,15 +237,6 @@ class BranchRule:
         """Retention of commits that merges brought in; None if only other rules apply to them."""
         return self.retention if self.all_parents else None
 
-    @property
-    def exact(self) -> bool:
-        """True if the pattern is a branch name."""
-        return _is_exact(self.pattern)
-
-    def fits(self, branch: str) -> bool:
-        """True if the rule applies to a branch."""
-        return _fits(self.pattern, branch)
-
 
 @dataclass(frozen=True, slots=True)
 class StaleRule:
@@ -398,9 +389,10 @@ class Policy:
 
         Equally long patterns all apply together, so that a commit stays if one rule keeps it.
         """
-        fitting = [rule for rule in self.rules if rule.fits(branch)]
-        best = max(map(_precedence, fitting), default=None)
-        return tuple(sorted((rule for rule in fitting if _precedence(rule) == best), key=lambda rule: rule.line))
+        fitting = [rule for rule in self.rules if _fits(rule.pattern, branch)]
+        best = max((_precedence(rule.pattern) for rule in fitting), default=None)
+        winning = [rule for rule in fitting if _precedence(rule.pattern) == best]
+        return tuple(sorted(winning, key=lambda rule: rule.line))
 
     def keeps_tag(self, tag: str) -> bool:
         """True if the commit of a tag stays."""
@@ -436,8 +428,10 @@ def _counted(rule: BranchRule) -> Iterator[object]:
 _POLICY = TypeAdapter(Annotated[Policy, BeforeValidator(_read_policy)])
 
 
-def _precedence(rule: BranchRule) -> tuple[bool, int]:
-    return rule.exact, _length(rule.pattern)
+@lru_cache(maxsize=2 * _MOST_RULES)
+def _precedence(pattern: str) -> tuple[bool, int]:
+    """True for a name, and the length, where `[abc]` counts as the one character that it matches."""
+    return _is_exact(pattern), len(_CLASS.sub("?", pattern))
 
 
 def _is_exact(pattern: str) -> bool:
@@ -453,12 +447,6 @@ def _fits(pattern: str, name: str) -> bool:
 def _expression(pattern: str) -> re.Pattern[str]:
     # `translate` never backtracks over a matched star; with plain `.*`, a pattern of many stars would take forever.
     return re.compile(translate(pattern))
-
-
-@lru_cache(maxsize=2 * _MOST_RULES)
-def _length(pattern: str) -> int:
-    """The length of a pattern, where `[abc]` counts as the one character that it matches."""
-    return len(_CLASS.sub("?", pattern))
 
 
 def may_fit(pattern: str, name: str) -> bool:
@@ -560,23 +548,20 @@ def edit_policy(text: str, file: str, branch: str | None, retention: str | None)
     before = parse_policy(text, file)
     after = parse_policy(edited := _edited(text, file, branch, retention), file)
     # In any layout of the text, the policy may differ only in this rule.
-    changed: set[str | None] = {None} if branch is None else {*expand_braces(branch)}
-    expected = {pattern: rule for pattern, rule in _rules(before).items() if pattern not in changed}
-    if duration is not None:
-        expected |= {name: replace(_rules(before).get(name, _rule_like(name)), retention=duration) for name in changed}
+    expected = _rules(before)
+    for name in [None] if branch is None else {*expand_braces(branch)}:
+        rule = expected.pop(name, BranchRule(name or "", timedelta(), 0))
+        if duration is not None:
+            expected[name] = replace(rule, retention=duration)
     if _rules(after) != expected or after != replace(before, default=after.default, rules=after.rules):
         raise ConfigurationError(f"{file}: this rule cannot be changed in this file's layout. Edit the file")
     return edited
 
 
-def _rule_like(pattern: str | None) -> BranchRule:
-    return BranchRule(pattern or "", timedelta(), 0)
-
-
 def _rules(policy: Policy) -> dict[str | None, BranchRule]:
     """The rules by name and pattern, on any line; the default under None, if there is one."""
     rules: dict[str | None, BranchRule] = {rule.pattern: replace(rule, line=0) for rule in policy.rules}
-    return rules if policy.default is None else {**rules, None: replace(_rule_like(None), retention=policy.default)}
+    return rules if policy.default is None else {**rules, None: BranchRule("", policy.default, 0)}
 
 
 def _edited(text: str, file: str, branch: str | None, retention: str | None) -> str:
@@ -821,7 +806,7 @@ def edit_server_rules(server: RetentionRules | None, branch: str | None, retenti
     duration = timedelta() if retention is None else parse_duration(retention)
     if duration % _DAY:
         raise ConfigurationError(f"{source} count whole days, not {retention}: use a policy file for hours")
-    if branch and retention and not (_is_pattern(branch) and BranchRule(branch, duration, 0).exact):
+    if branch and retention and not (_is_pattern(branch) and _is_exact(branch)):
         raise ConfigurationError(f"{source} name branches, not patterns such as {branch}: use a policy file")
     branches = dict(server.branches) if server else {}
     if branch is None:
