@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from lakefs_gc_assets.collector.retention import commits, retention
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import Policy, effective
 from lakefs_gc_assets.extensions.playground.embedded import formats

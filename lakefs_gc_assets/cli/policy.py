@@ -25,8 +25,9 @@ from lakefs_gc_assets.cli.common import (
     require_yes,
 )
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits, retention
+from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
     date,

@@ -11,6 +11,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.commits import Dump
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.incremental import planning
@@ -19,8 +21,7 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, read_each_once
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits, retention
-from lakefs_gc_assets.collector.retention.commits import Dump
+from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import Retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, OrderViolation

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.port import Engine, R, nullable
 from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile, Manifest, Span, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -25,7 +26,6 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.lakefs.addresses import Namespace

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.commits import list_ids, list_with_times
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.retention.commits import list_ids, list_with_times
 from lakefs_gc_assets.storage.interface import ListsAtOnce, ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 

@@ -19,7 +19,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import reporting, run
+from lakefs_gc_assets.collector import commits, reporting, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -48,7 +48,6 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation

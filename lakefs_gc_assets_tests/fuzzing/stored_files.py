@@ -18,6 +18,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.commits import ServerCommits
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, RECEIPTS, CommittedFigures
@@ -27,8 +29,6 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock
-from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.retention.commits import ServerCommits
 from lakefs_gc_assets.storage.interface import Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome

@@ -36,7 +36,7 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "expiring guards make_step run step",
+    "collector": "commits expiring guards make_step run step",
     "collector/frame": "files receipts",
     "collector/engine": "local",
     "collector/incremental": "checkpoint earlier_runs gap_check planning",
@@ -46,7 +46,7 @@ _MODULES = {
     "collector/quarantine": "purge restore",
     "collector/records": "across_runs outcomes records_json run_folder tables",
     "collector/repository": "lock repository",
-    "collector/retention": "active_commits commits retention rules",
+    "collector/retention": "active_commits retention rules",
     "collector/sweep": "passes recheck",
     "collector/universe": "listing subtraction",
     "lakefs": "addresses",

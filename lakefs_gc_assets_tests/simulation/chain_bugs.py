@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import make_step, run
+from lakefs_gc_assets.collector import commits, make_step, run
+from lakefs_gc_assets.collector.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts, slices
@@ -69,9 +70,8 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import active_commits, commits
+from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
-from lakefs_gc_assets.collector.retention.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.retention.rules import Rule
 from lakefs_gc_assets.collector.run import find_other_repositories, sweep_candidates, track
 from lakefs_gc_assets.collector.sweep import passes, recheck

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards, reporting, run
+from lakefs_gc_assets.collector import commits, guards, reporting, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -40,7 +40,6 @@ from lakefs_gc_assets.collector.reporting import make_report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import LockToken
 from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again

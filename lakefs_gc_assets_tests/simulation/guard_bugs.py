@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import guards, make_step, run
+from lakefs_gc_assets.collector import commits, guards, make_step, run
+from lakefs_gc_assets.collector.commits import LiveCommits
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -44,8 +45,6 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.retention.commits import LiveCommits
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes, recheck

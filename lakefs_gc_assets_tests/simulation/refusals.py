@@ -8,10 +8,10 @@ refuse is a violation.
 import math
 from dataclasses import dataclass, field
 
+from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.frame.files import read_manifest
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, STEPS
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore

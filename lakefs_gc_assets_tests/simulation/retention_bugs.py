@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lakefs_gc_assets.collector import commits as live_commits
 from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.commits import Dump, ServerCommits, complete_dump, server_commits
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -31,9 +33,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits, retention
-from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks
-from lakefs_gc_assets.collector.retention.commits import Dump, ServerCommits, complete_dump, server_commits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.sweep import passes, recheck

@@ -13,8 +13,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, Span, keeps_tag, kept_as_told, window_of

@@ -18,6 +18,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.engine.port import Engine, Holds, R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -49,7 +50,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.tables import IdSet, lacking
-from lakefs_gc_assets.collector.retention import active_commits, commits
+from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout

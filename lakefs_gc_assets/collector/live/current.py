@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet, distinct
 from lakefs_gc_assets.collector.engine.port import R
@@ -33,8 +35,7 @@ from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.tables import IdSet, lacking
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits, retention
-from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, counted

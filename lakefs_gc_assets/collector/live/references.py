@@ -14,6 +14,7 @@ from typing import Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.commits import list_ids
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.engine.work import (
     merge,
@@ -41,7 +42,6 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention.commits import list_ids
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace

@@ -26,8 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.commits import NOT_LISTED
 from lakefs_gc_assets.collector.records import run_folder, tables
-from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.rules import COUNTS, LAST, PERIODS, EffectiveRules, Rule, count_number
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine
 from lakefs_gc_assets.lakefs import layout

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits as live_commits
 from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
 from lakefs_gc_assets.collector.frame.frames import ReasonsToStay
 from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
     LAST_HOLDERS,
@@ -34,7 +35,6 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     positions_by_name,
     read_expired_before,
 )
-from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.errors import (
     AccessDenied,

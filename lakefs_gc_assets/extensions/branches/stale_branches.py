@@ -28,7 +28,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import commits, guards
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.earlier_runs import are_gone, deleted_before
@@ -47,7 +47,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits, retention, rules
+from lakefs_gc_assets.collector.retention import retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
 from lakefs_gc_assets.collector.step import Step

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.commits import Dump, IncompleteDump
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.retention.commits import Dump, IncompleteDump
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.survey import Commits, Place, Problems, read_commits, read_named
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, counted

@@ -18,7 +18,7 @@ from typing import TypeVar, assert_never
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import commits, guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.live import other_repositories
@@ -30,7 +30,6 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clocks, Moment, OpenRepository
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.survey import read_named
 from lakefs_gc_assets.collector.sweep.recheck import store_time
 from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError

@@ -23,13 +23,13 @@ from typing import Any, Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import PLACED, LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.retention import NO_RULES, Retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.survey import Commits, HolderKind, Problems, begin_reading, read_commits

@@ -17,6 +17,8 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.commits import Dump
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.work import merge, work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -44,8 +46,7 @@ from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, relative
-from lakefs_gc_assets.collector.retention import commits, retention
-from lakefs_gc_assets.collector.retention.commits import Dump
+from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe.listing import as_listed
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract

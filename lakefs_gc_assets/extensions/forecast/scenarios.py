@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.commits import distinct_metaranges
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, kept_alone
-from lakefs_gc_assets.collector.retention.commits import distinct_metaranges
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import LONGEST_RETENTION, EffectiveRules, Policy
 from lakefs_gc_assets.errors import ConfigurationError, counted

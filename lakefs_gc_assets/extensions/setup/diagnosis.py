@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import commits, guards
 from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.repository.repository import Clock, Clocks, require_writable
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.errors import (
     AccessDenied,
     AlreadyExists,

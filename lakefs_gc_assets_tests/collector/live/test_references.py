@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from lakefs_gc_assets.collector.commits import CommitSource, live_commits
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
 from lakefs_gc_assets.collector.live.references import References, Unnamed, find_unnamed
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
-from lakefs_gc_assets.collector.retention.commits import CommitSource, live_commits
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -16,7 +16,7 @@ from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
-from lakefs_gc_assets_tests.collector.retention.test_commits import LINE
+from lakefs_gc_assets_tests.collector.test_commits import LINE
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.made_ranges import range_records

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.active_commits import (
     Active,
     Graph,
@@ -27,7 +28,6 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     kept_dangling,
     last_holders,
 )
-from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Policy, Rule, effective
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.frame.frames import ReasonsToStay
 from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import EXPIRED_BEFORE, EXPIRED_BEFORE_KEY
-from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.errors import (

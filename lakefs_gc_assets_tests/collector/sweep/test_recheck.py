@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
@@ -24,7 +25,6 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.collector.sweep.recheck import Validity, require_not_overtaken

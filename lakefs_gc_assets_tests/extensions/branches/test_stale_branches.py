@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns
@@ -33,7 +34,6 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.lock import KEY as LOCK_KEY
 from lakefs_gc_assets.collector.repository.lock import earliest_clock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.errors import (
     AccessDenied,

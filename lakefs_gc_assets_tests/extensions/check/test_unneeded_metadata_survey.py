@@ -12,9 +12,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.survey import read_named
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped

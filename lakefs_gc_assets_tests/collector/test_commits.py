@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.retention.commits import (
+from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.commits import (
     CommitSource,
     LiveCommits,
     ServerCommits,
     read_server_commits,
     server_commits,
 )
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,
