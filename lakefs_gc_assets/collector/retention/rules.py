@@ -98,7 +98,7 @@ Keeps = tuple[tuple[str, int], ...]
 
 
 Value = TypeVar("Value")
-_UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_HOURS_BY_UNIT = {"h": 1, "d": 24, "w": 7 * 24}
 _DURATION = re.compile(r"(\d{1,9})([hdw])", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?", re.ASCII)
 _NEGATIVE = re.compile(r"-\d+[hdw]?", re.ASCII)
@@ -125,10 +125,10 @@ def parse_duration(text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ConfigurationError(f"{text!r} is not a duration such as 36h, 21d or 6w")
-    duration = int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
-    if duration is None or duration > LONGEST_RETENTION:
+    hours = int(match[1]) * _HOURS_BY_UNIT[match[2]]
+    if hours > LONGEST_RETENTION // timedelta(hours=1):
         raise ConfigurationError(f"{text} is longer than the maximum of {LONGEST_RETENTION.days:,} days")
-    return duration
+    return timedelta(hours=hours)
 
 
 # The model below reads nodes only as its fields need them, never a whole document: aliases can nest without end.
@@ -651,9 +651,9 @@ class EffectiveRules:
 
 def require_sane(server: RetentionRules) -> None:
     """Raises ConfigurationError if a number of days is out of range."""
-    for name, days in (("default_retention_days", server.default_days), *server.branches.items()):
-        what = name if name == "default_retention_days" else f"the rule of branch {name}"
-        longest = LONGEST_RETENTION // _DAY
+    longest = LONGEST_RETENTION.days
+    of_branches = ((f"the rule of branch {branch}", days) for branch, days in server.branches.items())
+    for what, days in (("default_retention_days", server.default_days), *of_branches):
         if not 0 <= days <= longest:
             wrong = f"negative ({days} days)" if days < 0 else f"{days} days, more than the maximum of {longest:,}"
             raise ConfigurationError(f"the repository's retention rules: {what} is {wrong}. {_CORRECT}")
@@ -813,11 +813,11 @@ def edit_server_rules(server: RetentionRules | None, branch: str | None, retenti
         edited = RetentionRules(duration // _DAY, branches)
     elif server is None:
         raise ConfigurationError("the server has no rules: set a default first (`lakefs-gc policy set-default 30d`)")
-    elif retention is None:
-        if branches.pop(branch, None) is None:
+    else:
+        if retention is not None:
+            branches[branch] = duration // _DAY
+        elif branches.pop(branch, None) is None:
             raise ConfigurationError(f"{source}: there is no rule for {branch}")
         edited = RetentionRules(server.default_days, branches)
-    else:
-        edited = RetentionRules(server.default_days, {**branches, branch: duration // _DAY})
     require_settable(edited, source)
     return edited
