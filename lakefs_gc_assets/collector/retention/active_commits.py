@@ -311,25 +311,20 @@ class Active:
         only[list(self.graph.heads.values())] = False
         return only
 
-    def rule(self, at: int) -> tuple[str | None, Rule]:
-        """The branch (None for dangling commits) and the rule of the walk that keeps a commit by its age."""
-        walks = next(walks for walks in self.walks if walks.kept_by[at] >= 0)
-        branch = self.walk_names[walks.longest[walks.kept_by[at]]]
-        return branch, self.rules.default if branch is None else self.rules.branches[branch]
-
     def why(self, at: int) -> str:
         """The reason why an active commit is active, in words. Raises ValueError for a commit that is not."""
         if not self.flags[at]:
             raise ValueError(f"commit {self.graph.commits.ids[at]} is not active")
         if at in self.graph.branches_at:
             return f"head of {', '.join(self.graph.branches_at[at])}"
-        by = next((int(walks.kept_by[at]) for walks in self.walks if walks.kept_by[at] >= 0), -1)
-        if by < 0:
+        walks = next((each for each in self.walks if each.kept_by[at] >= 0), None)
+        if walks is None:
             counted = self.counted[at]
             branch, doubt = self.walk_names[counted["walk"]], ", as its date is in doubt" if counted["in_doubt"] else ""
-            assert branch is not None
-            return f"kept by {COUNTS[counted['count']]} on {branch}{doubt}: {self.rules.branches[branch]}"
-        branch, rule = self.rule(at)
+            return f"kept by {COUNTS[counted['count']]} on {branch}{doubt}: {self.rules.of(branch)}"
+        by = int(walks.kept_by[at])
+        branch = self.walk_names[walks.longest[by]]
+        rule = self.rules.of(branch)
         age = in_words(self.now - date(self.graph.commits, by))
         if by == at:
             return f"dangling, made {age}: {rule}"
@@ -560,8 +555,7 @@ def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) ->
     _, first = np.unique(codes.to_numpy(), return_index=True)
     chosen = newest_first.column("at").to_numpy()[np.sort(first)]
     walks = pa.array(reduce(lambda own, more: np.where(own < 0, more, own), [w.longest[chosen] for w in active.walks]))
-    by_branch, default = active.rules.branches, active.rules.default
-    rules = [str(default if branch is None else by_branch[branch]) for branch in active.walk_names]
+    rules = [str(active.rules.of(branch)) for branch in active.walk_names]
     return pa.table(
         [
             commits.metarange_ids.take(pa.array(chosen)),

@@ -648,6 +648,10 @@ class EffectiveRules:
     default: Rule
     branches: dict[str, Rule]
 
+    def of(self, branch: str | None) -> Rule:
+        """The rule of a branch; of dangling commits for None."""
+        return self.default if branch is None else self.branches[branch]
+
 
 def require_sane(server: RetentionRules) -> None:
     """Raises ConfigurationError if a number of days is out of range."""
