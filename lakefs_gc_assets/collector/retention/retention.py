@@ -430,8 +430,7 @@ def _differences(retained: Retention, now: datetime) -> tuple[Difference, ...]:
     assert rules is not None
     ours = active_commits(graph.dated(readings.dump.commits, readings.dump.commits.seconds), rules, now)
     listed = np.zeros(len(graph.commits), np.bool_)
-    at = graph.commits.positions(readings.listed.ids)
-    listed[at[at >= 0]] = True
+    listed[retained.listed] = True
     ids = graph.commits.ids
     alone = [
         Difference(ids[at].as_py(), "definition", ours.why(at)) for at in np.flatnonzero(ours.flags & ~listed).tolist()
