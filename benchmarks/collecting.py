@@ -51,7 +51,7 @@ def move_local_store(moved: timedelta) -> None:
     """Shifts the times of files in a local folder when read one by one; listings keep the real times."""
     from dataclasses import replace
 
-    from lakefs_gc_assets.storage.local.store import LocalStore
+    from lakefs_gc_assets.storage.local import LocalStore
 
     head = LocalStore.head
 

@@ -156,7 +156,7 @@ def install() -> None:
     """Counts calls of stores and API client in this process and its forks, if counting is requested."""
     from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed
     from lakefs_gc_assets.lakefs.api.transport import SdkClient
-    from lakefs_gc_assets.storage.local.store import LocalStore
+    from lakefs_gc_assets.storage.local import LocalStore
     from lakefs_gc_assets.storage.s3.store import S3Store
 
     if FOLDER_VARIABLE not in os.environ:

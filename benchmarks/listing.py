@@ -15,7 +15,7 @@ from benchmarks.marks import Measure, at_least, figure
 from benchmarks.runs import served
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _KEYS = 100_000

@@ -29,7 +29,7 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.extensions.playground.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded.faults import FailingServer
 
 ROOT = Path(".benchmarks")

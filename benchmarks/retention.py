@@ -27,7 +27,7 @@ from lakefs_gc_assets.extensions.playground.embedded.commits import ServedCommit
 from lakefs_gc_assets.extensions.playground.embedded.formats import table
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi, opened
 
 _PER_FILE = 50_000

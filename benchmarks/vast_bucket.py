@@ -14,7 +14,7 @@ from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.errors import PreconditionFailed as OtherVersion
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectFacts
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.replay.overlay import Listed, NoSuchKey, PreconditionFailed
 from lakefs_gc_assets_tests.replay.recording import RecordedObject
 

@@ -22,7 +22,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.transport import SdkClient
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.s3.store import S3Store
 
 TINY = Shape("tiny", committed=600, ranges=3, commits=4, branches=3, uncommitted=20, garbage=30)

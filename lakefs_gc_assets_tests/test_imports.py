@@ -106,7 +106,7 @@ def test_chains_of_imports_stay_short(first: str | None, longest: int) -> None:
 def test_what_is_imported_late_is_in_the_graph() -> None:
     imported = import_graph()
 
-    assert "lakefs_gc_assets.storage.gcs.store" in imported["lakefs_gc_assets.storage.gcs"]
+    assert "lakefs_gc_assets.storage.gcs" in imported["lakefs_gc_assets.storage.opening"]
     assert "lakefs_gc_assets.cli.run" in imported["lakefs_gc_assets.cli"]
     assert "lakefs_gc_assets.spark.start.worker_daemon" in imported["lakefs_gc_assets.spark.session"]
 

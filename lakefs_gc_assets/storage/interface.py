@@ -526,10 +526,10 @@ class InitAnswers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """Description of one kind of store for the rest of the program; defined in the `__init__` of its package.
+    """Description of one kind of store for the rest of the program, an entry of `opening.KINDS`.
 
-    A new kind needs such a package and one line in `opening.KINDS`. If lakeFS writes its addresses with several
-    schemes, `lakefs.addresses` must also know that they mean the same location.
+    If lakeFS writes its addresses with several schemes, `lakefs.addresses` must also know that they mean the same
+    location.
 
     Attributes:
         name: `Location.kind` of its addresses.

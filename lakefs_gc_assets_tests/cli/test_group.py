@@ -350,7 +350,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from obstore.store import S3Store
 from lakefs_gc_assets.cli import group
 

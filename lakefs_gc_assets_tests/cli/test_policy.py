@@ -12,7 +12,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.retention.active_commits import EXPIRED_BEFORE, EXPIRED_BEFORE_KEY
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 

@@ -34,7 +34,7 @@ from pathlib import Path
 
 if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
     from pyspark import worker
-    from lakefs_gc_assets.storage.local.store import LocalStore
+    from lakefs_gc_assets.storage.local import LocalStore
 
     work, put, written = worker.main, LocalStore.put, set()
 

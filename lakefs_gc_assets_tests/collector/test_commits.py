@@ -33,7 +33,7 @@ from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Entity
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, opened
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_commit_objects, put_dump, put_metarange

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.commits import list_ids, list_with_times
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.storage.interface import ListsAtOnce, ListsInOrder, ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 
 IDS = tuple(digit * 64 for digit in ("0", "9", "a", "f"))
 OTHERS = ("dummy", "A" * 64, "a" * 63, "a" * 65, "g" * 64, "0" * 63 + "g", "a" * 64 + ".json")

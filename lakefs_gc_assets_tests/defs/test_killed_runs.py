@@ -36,7 +36,7 @@ import sys, time, uuid
 from pathlib import Path
 
 if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
-    from lakefs_gc_assets.storage.local.store import LocalStore
+    from lakefs_gc_assets.storage.local import LocalStore
 
     delete, folder = LocalStore.delete, Path(__file__).parent
 

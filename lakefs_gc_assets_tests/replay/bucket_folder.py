@@ -8,7 +8,7 @@ from pathlib import Path
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 
 
 class BucketFolder:

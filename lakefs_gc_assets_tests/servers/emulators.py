@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.azure.store import VERSION
+from lakefs_gc_assets.storage.azure import VERSION
 from lakefs_gc_assets_tests.servers.free_ports import free_port
 from lakefs_gc_assets_tests.servers.s3_server import Request
 

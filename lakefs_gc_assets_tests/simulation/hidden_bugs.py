@@ -44,7 +44,7 @@ from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, ObjectStats, RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector import test_guards, test_reporting, test_run_guards
 from lakefs_gc_assets_tests.collector.frame import test_files
 from lakefs_gc_assets_tests.collector.incremental import test_planning

@@ -20,10 +20,9 @@ from lakefs_gc_assets import waits
 from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage import azure, gcs
 from lakefs_gc_assets.storage import cloud as cloud_module
-from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.cloud import Throttle
-from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore, deletes_until
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.waits import Waits

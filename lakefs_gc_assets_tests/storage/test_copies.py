@@ -10,8 +10,7 @@ from google.cloud.storage import Blob
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.azure import store as azure
-from lakefs_gc_assets.storage.gcs import store as gcs
+from lakefs_gc_assets.storage import azure, gcs
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3 import store as s3_module

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import AlreadyExists, CorruptFile, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage import interface
-from lakefs_gc_assets.storage.azure.store import AzureStore
+from lakefs_gc_assets.storage.azure import AzureStore
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteResult,

@@ -11,9 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage import cloud
-from lakefs_gc_assets.storage.azure import store as azure
-from lakefs_gc_assets.storage.gcs import store as gcs
+from lakefs_gc_assets.storage import azure, cloud, gcs
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
 from lakefs_gc_assets_tests.servers.emulators import AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.servers.s3_server import Faults, Request, S3Server

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.storage import bucket_store
-from lakefs_gc_assets.storage.azure.store import AzureStore
+from lakefs_gc_assets.storage.azure import AzureStore
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
-from lakefs_gc_assets.storage.local.store import HIDDEN, LocalStore
+from lakefs_gc_assets.storage.local import HIDDEN, LocalStore
 from lakefs_gc_assets_tests.servers.s3_server import S3Server, listing_names
 from lakefs_gc_assets_tests.storage.test_every_store import KEYS, ODD_KEYS, SEGMENTS
 

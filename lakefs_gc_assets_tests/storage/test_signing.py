@@ -18,7 +18,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.layout import RUNS_PREFIX
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import KeepsVersions, ListsAtOnce, ListsInOrder, ListsVersions
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.signing import SignedStore, Signer, is_signed
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates

@@ -53,7 +53,7 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage import local
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened

@@ -22,7 +22,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.past_runs import IDS, NOW, SEALED, began, empty_repository, ended, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 from lakefs_gc_assets_tests.runs.made_ranges import range_records

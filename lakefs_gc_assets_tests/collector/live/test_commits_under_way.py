@@ -10,7 +10,7 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs.api.models import Branch, ObjectStats
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NAMESPACE, Script, ScriptedApi, opened
 
 WEBHOOK = "name: a\non: {{pre-commit: }}\nhooks: [{{id: h, type: webhook, properties: {{url: x, timeout: {}}}}}]\n"

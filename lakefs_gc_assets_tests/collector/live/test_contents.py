@@ -23,7 +23,7 @@ from lakefs_gc_assets.lakefs.api.models import ObjectStats
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectFacts
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import made_step
 from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, RANGE_HASHES, SIZES
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 
 
 def rows_of(*numbers: int) -> pa.Table:

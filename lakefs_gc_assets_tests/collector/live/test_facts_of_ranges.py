@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
 from lakefs_gc_assets.collector.live.live_files import live_table
 from lakefs_gc_assets.errors import CorruptFile, EngineFault
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.breaking import flipped
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED
 

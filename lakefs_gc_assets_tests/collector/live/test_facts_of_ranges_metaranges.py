@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES, METARANGES_LOOKED_UP, NAMED_RANGES
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.breaking import flipped
 
 Named = Mapping[str, Sequence[RangeRecord]]

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.live import facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.breaking import flipped
 
 INTO = SIZES.folder("run", "attempt")

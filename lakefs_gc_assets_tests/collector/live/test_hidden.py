@@ -17,7 +17,7 @@ from lakefs_gc_assets.errors import CorruptFile, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import ObjectStats
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi

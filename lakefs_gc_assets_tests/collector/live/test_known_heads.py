@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.breaking import flipped
 from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.made_frames import made_step, opened_by, opener_in
 from lakefs_gc_assets_tests.collector.past_runs import IDS, NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN

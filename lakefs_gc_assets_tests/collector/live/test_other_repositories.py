@@ -21,7 +21,7 @@ from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, ObjectStats, RepositoryFacts
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi, branches, opened
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects

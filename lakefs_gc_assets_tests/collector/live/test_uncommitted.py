@@ -26,7 +26,7 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, DiffEntry, ObjectStats, UncommittedPage
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.made_frames import opened_by, opener_in
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, opened, page

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.tables import StoredIds
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.servers.stores import local_store as store
 
 __all__ = ["store"]

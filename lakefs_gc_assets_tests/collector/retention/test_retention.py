@@ -39,7 +39,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     RetentionRules,
 )
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi, opened
 from lakefs_gc_assets_tests.collector.written import put_commit_objects, put_dump
 

@@ -45,7 +45,7 @@ from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, made_step, opened_by, opener_in

@@ -23,10 +23,10 @@ from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.collector.universe import listing as parts
 from lakefs_gc_assets.errors import LockLost, ObjectArchived, StorageError
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.storage import azure as azure_module
+from lakefs_gc_assets.storage import gcs as gcs_module
 from lakefs_gc_assets.storage import interface
-from lakefs_gc_assets.storage.azure import store as azure_module
 from lakefs_gc_assets.storage.bucket_store import BucketStore
-from lakefs_gc_assets.storage.gcs import store as gcs_module
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates

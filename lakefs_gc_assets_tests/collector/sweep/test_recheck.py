@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.sweep.recheck import Validity, require_not_overt
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.made_frames import (
     COMMITTED_FIGURES,

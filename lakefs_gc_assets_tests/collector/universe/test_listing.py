@@ -22,8 +22,8 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage import local as local_store
 from lakefs_gc_assets.storage.interface import ListsInOrder
-from lakefs_gc_assets.storage.local import store as local_store
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.s3.inventory import Inventory
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, made_step, opened_by, opener_in

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.universe.listing import Listing, Part, Rest
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectFacts, ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.inventory import open_inventory
 from lakefs_gc_assets_tests.lakefs.test_layout import SIZES

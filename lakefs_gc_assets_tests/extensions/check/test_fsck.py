@@ -24,7 +24,7 @@ from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, keys_below
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history

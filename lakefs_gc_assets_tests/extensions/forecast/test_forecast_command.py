@@ -31,7 +31,7 @@ from lakefs_gc_assets.extensions.forecast.forecast_command import describe, enco
 from lakefs_gc_assets.extensions.forecast.scenarios import ByteHolder, Scenario
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import ReportSettings
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, RetainedRepository
 

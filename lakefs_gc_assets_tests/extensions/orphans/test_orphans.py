@@ -26,7 +26,7 @@ from lakefs_gc_assets.errors import AccessDenied, ConfigurationError
 from lakefs_gc_assets.extensions.orphans.orphans import Search, _Walk, find_orphans
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.api.models import RepositoryFacts
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE

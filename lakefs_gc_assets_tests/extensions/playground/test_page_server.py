@@ -17,7 +17,7 @@ from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.extensions.playground import page_server
 from lakefs_gc_assets.extensions.playground.page_server import serve_pages
 from lakefs_gc_assets.settings import Configuration
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.page.test_page import repository
 from lakefs_gc_assets_tests.collector.past_runs import opened
 

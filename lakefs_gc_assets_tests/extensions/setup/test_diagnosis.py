@@ -31,7 +31,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import CollectionSettings, LakeFSSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients, routes

@@ -19,7 +19,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.test_twins import configuration

@@ -24,7 +24,7 @@ from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
-from lakefs_gc_assets.storage.azure.store import AzureStore
+from lakefs_gc_assets.storage.azure import AzureStore
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.servers.emulators import ACCOUNT, ACCOUNT_KEY, AzureServer, Proxy, Response

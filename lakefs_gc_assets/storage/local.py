@@ -27,12 +27,15 @@ import pyarrow as pa
 
 from lakefs_gc_assets.errors import (
     AlreadyExists,
+    ConfigurationError,
     ObjectNotFound,
     PermissionMissing,
     PreconditionFailed,
     StorageError,
     UnlistableKey,
 )
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -48,6 +51,24 @@ from lakefs_gc_assets.storage.interface import (
 
 HIDDEN = "_lakefs/retention/gc/.local-store/"
 _Result = TypeVar("_Result")
+
+
+def folder_of(settings: StoreSettings, namespace: Namespace) -> Path:
+    """The folder of a namespace: lakeFS appends the namespace to the path of its blockstore.
+
+    Raises ConfigurationError if a setting is missing, or there is no such folder.
+    """
+    if not settings.local_root:
+        raise ConfigurationError(
+            f"storage namespace {namespace.uri} is a folder: set store.local_root to lakeFS's blockstore.local.path"
+        )
+    relative = Path(namespace.location.bucket, namespace.location.key.strip("/"))
+    if ".." in relative.parts:
+        raise ConfigurationError(f"storage namespace {namespace.uri} leads out of store.local_root")
+    folder = Path(settings.local_root).expanduser() / relative
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder} for {namespace.uri}: check store.local_root")
+    return folder
 
 
 class LocalStore:

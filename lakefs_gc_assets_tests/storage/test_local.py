@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError, UnlistableKey
+from lakefs_gc_assets.storage import local as local_store
 from lakefs_gc_assets.storage.interface import DeleteResult
-from lakefs_gc_assets.storage.local import store as local_store
-from lakefs_gc_assets.storage.local.store import HIDDEN, LocalStore
+from lakefs_gc_assets.storage.local import HIDDEN, LocalStore
 
 spawn = multiprocessing.get_context("spawn")
 
