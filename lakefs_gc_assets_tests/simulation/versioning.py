@@ -7,8 +7,8 @@ import hashlib
 from dataclasses import replace
 from urllib.parse import quote
 
+from lakefs_gc_assets.collector.live.commits_under_way import TRIES
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
-from lakefs_gc_assets.lakefs.formats.actions import TRIES
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
