@@ -17,8 +17,8 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs.running import Detail, execute_approved, instance
 from lakefs_gc_assets.errors import counted
 
@@ -42,7 +42,7 @@ def approve(target: Target, quiet: bool, verbose: bool, as_json: bool, run_id: s
     level = level_of(quiet, verbose)
     collector = target.collector()
     opened = collector.open()
-    dry_run = passes.require_dry_run(opened.store, run_id)
+    dry_run = sweeping.require_dry_run(opened.store, run_id)
     objects = f"{counted(dry_run.rows, 'objects')}, {size(dry_run.object_bytes)}"
     if not (is_confirmed() and quiet):
         show_progress(f"run {run_id} of {dry_run.span.ended_at:%F %T}Z found {objects}")

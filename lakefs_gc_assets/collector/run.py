@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import guards, reporting
+from lakefs_gc_assets.collector import guards, reporting, sweeping
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
@@ -37,14 +37,13 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.uncommitted import write_samples
+from lakefs_gc_assets.collector.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.records import across_runs, report, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
 from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import (
@@ -446,22 +445,22 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, report.Repor
     only lists them.
     """
     step.require_attempt(candidates)
-    passes.require_inputs(step, candidates)
+    sweeping.require_inputs(step, candidates)
     warn_of_loosening(step)
-    swept = step.plan.sweep or passes.approve(step, candidates)
+    swept = step.plan.sweep or sweeping.approve(step, candidates)
     if swept:
         earlier_runs.forget(step.repository.store, step.plan.run_id)
     if swept and not step.plan.sweep:
         references.tidy_facts(step)
-    written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
+    written = [*sweep_candidates(step, candidates)] if swept else [*sweeping.decide_dry(step, candidates)]
     outcomes = step.complete(frames.DELETED_REPORT, frames.DeletedFigures(swept), written, (candidates,))
-    passes.require_all_decided(outcomes, candidates)
+    sweeping.require_all_decided(outcomes, candidates)
     with step.engine.in_background(partial(reporting.count_amounts, step, outcomes)) as counted:
         checkpoint_or_reason, amounts = checkpoint.write_checkpoint(step, outcomes), counted()
-    failures = passes.judge_failures(step, outcomes, amounts) if swept else None
+    failures = sweeping.judge_failures(step, outcomes, amounts) if swept else None
     late = gap_check.count_late_arrivals(step, candidates)
     if candidates.count and not swept:
-        passes.log_wait_of_approval(step, step.stored(frames.UNCOMMITTED_DF))
+        sweeping.log_wait_of_approval(step, step.stored(frames.UNCOMMITTED_DF))
     ended = reporting.make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)
     report.write(step.repository.store, ended)
     earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
@@ -489,21 +488,21 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     if candidates.count:
         heads = step.stored(frames.COMMITTED_DF).figures.heads
         other_repositories.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
-        passes.wait_for_recheck(step, step.stored(frames.UNCOMMITTED_DF))
-    remaining, undecided, done = passes.resume(step, candidates)
+        sweeping.wait_for_recheck(step, step.stored(frames.UNCOMMITTED_DF))
+    remaining, undecided, done = sweeping.resume(step, candidates)
     yield from done
     if undecided:
-        remaining, undecided, deleted_before = passes.exclude_deleted(
+        remaining, undecided, deleted_before = sweeping.exclude_deleted(
             step, remaining, undecided, listed.manifest.span.started_at
         )
         yield from deleted_before
     if undecided and step.plan.flow.by_retention:
         note_expired(step)
     while undecided:
-        outcomes = passes.sweep_once(step, candidates, remaining, undecided)
+        outcomes = sweeping.sweep_once(step, candidates, remaining, undecided)
         yield from outcomes.manifest.files
         before, undecided = undecided, undecided - outcomes.count
         if undecided:
-            remaining = passes.exclude_decided(step, remaining, before, outcomes)
+            remaining = sweeping.exclude_decided(step, remaining, before, outcomes)
             minutes = settings.recheck_valid_minutes
             step.log(f"{counted(undecided, 'candidates are')} left after {counted(minutes, 'minutes')}")

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 import dagster as dg
 from pydantic import Field, create_model
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.frame.slices import select_windows
 from lakefs_gc_assets.collector.incremental import earlier_runs, planning
 from lakefs_gc_assets.collector.records import plan as plans
@@ -18,7 +19,6 @@ from lakefs_gc_assets.collector.records.outcomes import share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import LaunchConfig, collector_op
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG
@@ -275,7 +275,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             )
         permit = Permit(names.qualified("approve"), relaxed=config.relax.relaxed)
         repository = collector.open_for(permit)
-        manifest = passes.require_dry_run(repository.store, run_id)
+        manifest = sweeping.require_dry_run(repository.store, run_id)
         objects = f"{counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
         goes = "moved to quarantine" if repository.settings.quarantines else "deleted"
         context.log.info(
@@ -287,13 +287,13 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
         context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
         if policy.approvers == 2:
-            first = passes.give_first(repository.store, manifest, repository.clock.now(), approver)
+            first = sweeping.give_first(repository.store, manifest, repository.clock.now(), approver)
             if first is None:
                 context.log.warning(f"nothing is deleted yet: run {run_id} needs a second approval, under another name")
                 context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id, APPROVED_BY_TAG: approver})
                 return
             approver = f"{first}; {approver}"
-        passes.give(repository.store, manifest, repository.clock.now(), approver)
+        sweeping.give(repository.store, manifest, repository.clock.now(), approver)
         earlier_runs.forget(repository.store, run_id)
         tags = names.partitions.add_again(context.instance, plan)
         approval = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: approver}

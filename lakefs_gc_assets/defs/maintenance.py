@@ -13,12 +13,11 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector import expiring, restore
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.purge import (
+from lakefs_gc_assets.collector.purge import (
     Check,
     LiveCheck,
     Purged,
@@ -27,13 +26,13 @@ from lakefs_gc_assets.collector.quarantine.purge import (
     plan_purge,
     purge_by,
 )
-from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.lock import Lock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.restore import Restored
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import collector_op
@@ -77,7 +76,7 @@ def purge(
         planned: as for `purge_by`.
     Raises:
         LockHeld: another owner holds the lock.
-        CollectionError: see `plan_purge`, `purge_by` and `quarantine.purge.purge`.
+        CollectionError: see `plan_purge`, `purge_by` and `purge.purge`.
     """
     repository = collector.open()
 
@@ -97,7 +96,7 @@ def bring_back(
     warn: LogLine,
     planned: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Restored]:
-    """Restores the deleted objects of a run, in Spark tasks if there are many; see `quarantine.restore.restore`."""
+    """Restores the deleted objects of a run, in Spark tasks if there are many; see `restore.restore`."""
     repository = collector.open()
 
     def choose_engine(count: int) -> Engine[Any] | None:

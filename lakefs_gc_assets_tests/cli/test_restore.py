@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.incremental.planning import NoBaseRun, find_base
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep.passes import Sweep
+from lakefs_gc_assets.collector.sweeping import Sweep
 from lakefs_gc_assets.configuration_file import load
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

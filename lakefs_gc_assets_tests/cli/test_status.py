@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status as ExitStatus
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
@@ -95,8 +95,8 @@ def test_a_part_that_cannot_be_read_is_named_and_the_others_are_shown(
     plans = [ended(automated.repository, began(automated.repository, hours * HOUR)) for hours in (1, 2, 3)]
     store = automated.repository.store
     for plan in plans:
-        store.put(passes.key(plan.run_id, "data/some/object"), b"copy")
-    refused = (run_folder.report(plans[1].run_id), passes.key(plans[1].run_id, ""), lock.KEY)
+        store.put(sweeping.key(plan.run_id, "data/some/object"), b"copy")
+    refused = (run_folder.report(plans[1].run_id), sweeping.key(plans[1].run_id, ""), lock.KEY)
     get, head, list_below = LocalStore.get, LocalStore.head, LocalStore.list
 
     def refusing(call: Callable[..., object]) -> Callable[..., object]:
@@ -125,14 +125,14 @@ def test_a_part_that_cannot_be_read_is_named_and_the_others_are_shown(
     assert found["errors"] == in_errors
     assert [run["report"] is None for run in found["runs"]] == [False, True, False]
     monkeypatch.undo()
-    store.delete([passes.key(plan.run_id, "data/some/object") for plan in plans])
+    store.delete([sweeping.key(plan.run_id, "data/some/object") for plan in plans])
 
 
 def test_copies_of_a_run_that_cannot_be_judged_are_reported(automated: Automated, status: Status) -> None:
     store = automated.repository.store
     plans = [began(automated.repository, hours * HOUR) for hours in (1, 2, 3)]
     for plan in plans:
-        store.put(passes.key(plan.run_id, "data/some/object"), b"copy")
+        store.put(sweeping.key(plan.run_id, "data/some/object"), b"copy")
     store.put(run_folder.plan(plans[0].run_id), b"damaged")
     store.put(run_folder.plan(plans[1].run_id), replace(plans[1], repository="another").to_json())
 

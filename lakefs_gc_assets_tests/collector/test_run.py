@@ -13,7 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector import run, sweeping
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
@@ -54,7 +54,6 @@ from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import AccessDenied, GuardTripped, ObjectArchived, StorageError
 from lakefs_gc_assets.lakefs import layout
@@ -284,7 +283,7 @@ class TestWhatRunsTell:
         assert re.fullmatch(r"an approval before .*Z waits until then, for commits .*", reported.steps[7])
 
     def test_a_sweep_that_takes_several_passes(self) -> None:
-        left, sweep_once = list[int](), passes.sweep_once
+        left, sweep_once = list[int](), sweeping.sweep_once
 
         def three_at_a_time(
             step: Step[ArrowRows], candidates: StoredFrame[CandidateFigures], remaining: ArrowRows, count: int
@@ -292,7 +291,7 @@ class TestWhatRunsTell:
             left.append(count)
             return sweep_once(step, candidates, step.engine.table(step.engine.collect(remaining, 3)), count)
 
-        with reported_by("clean") as (scene, reported), mock.patch.object(passes, "sweep_once", three_at_a_time):
+        with reported_by("clean") as (scene, reported), mock.patch.object(sweeping, "sweep_once", three_at_a_time):
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             outcomes = step_of(scene).stored(DELETED_REPORT).table()
         assert left == [7, 4, 1] and len(set(outcomes.column("address").to_pylist())) == 7
@@ -406,7 +405,7 @@ class TestWhatRunsTell:
         verdict = Verdict((denied,), (denied,), new=1, success=False)
         with (
             reported_by("clean") as (scene, _),
-            mock.patch.object(passes, "judge_failures", lambda *arguments: verdict),
+            mock.patch.object(sweeping, "judge_failures", lambda *arguments: verdict),
         ):
             scene.start(SWEEP, Faults())
             assert (scene.reported.success, scene.reported.counts["undeletable"]) == (False, 1)

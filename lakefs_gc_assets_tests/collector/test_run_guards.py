@@ -19,7 +19,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import commits, reporting, run
+from lakefs_gc_assets.collector import commits, recheck, reporting, run, sweeping
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
+from lakefs_gc_assets.collector.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -49,7 +49,6 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step, universe_of
-from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ObjectStats, RepositoryFacts, RetentionRules
@@ -324,7 +323,7 @@ class TestOrder:
 
     def test_nothing_is_swept_whose_commits_were_read_again_while_it_waited(self) -> None:
         """Another process of the run, which lost the lock unnoticed, read them: the recheck skips those commits."""
-        wait = passes.wait_for_recheck
+        wait = sweeping.wait_for_recheck
 
         def read_again(step: Step[ArrowRows], uncommitted_data: StoredFrame[UncommittedFigures]) -> None:
             wait(step, uncommitted_data)
@@ -334,7 +333,7 @@ class TestOrder:
         with world_of("clean") as scene:
             died(scene, SWEEP, DELETES)
             garbage, reported = marked(scene)[0], Faults()
-            with mock.patch.object(passes, "wait_for_recheck", read_again):
+            with mock.patch.object(sweeping, "wait_for_recheck", read_again):
                 refused(scene, only(scene, SWEEP, SWEPT, faults=reported), "was materialized again after", reported)
             assert garbage in scene.world.bucket.objects
 
@@ -370,7 +369,7 @@ class TestOrder:
     def test_every_candidate_is_decided_about(self) -> None:
         with (
             world_of("clean") as scene,
-            mock.patch.object(passes, "resume", lambda step, candidates: (candidates.rows(step.engine), 0, ())),
+            mock.patch.object(sweeping, "resume", lambda step, candidates: (candidates.rows(step.engine), 0, ())),
         ):
             refused(scene, scene.start(SWEEP, Faults()), "is unknown. Materialize deleted_report")
 
@@ -571,20 +570,20 @@ class TestRecheck:
         scene.world.bucket.put(ACTION_KEY, content)
 
     def test_it_waits_as_long_as_hooks_can_hold_a_commit(self) -> None:
-        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+        with world_of("clean") as scene, noting(sweeping, "find_live_again", lambda: scene.world.time.now) as asked:
             self.put_action(scene, action_file(minutes=17))
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
             assert asked[0] - prepared.timestamp() >= SWEEP.wait_before_recheck_seconds + 10 * 17 * MINUTE
 
     def test_it_waits_as_long_as_a_commit_lasts_by_the_settings(self) -> None:
-        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+        with world_of("clean") as scene, noting(sweeping, "find_live_again", lambda: scene.world.time.now) as asked:
             assert scene.start(allowing(longest_commit_minutes=45), Faults()) is Ended.WELL
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
             assert asked[0] - prepared.timestamp() >= 45 * MINUTE
 
     def test_an_approval_on_a_machine_whose_clock_is_ahead_waits_by_the_clock_of_the_store(self) -> None:
-        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+        with world_of("clean") as scene, noting(sweeping, "find_live_again", lambda: scene.world.time.now) as asked:
             dry(scene)
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at.timestamp()
             scene.world.collector_skew = 14 * MINUTE
@@ -645,7 +644,7 @@ class TestRecheck:
             refused(scene, approved(scene, options, reported), "loss of uncommitted data", reported)
 
     def test_it_waits_until_uncommitted_data_is_some_minutes_old(self) -> None:
-        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+        with world_of("clean") as scene, noting(sweeping, "find_live_again", lambda: scene.world.time.now) as asked:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
             assert asked[0] - prepared.timestamp() >= SWEEP.wait_before_recheck_seconds
@@ -673,7 +672,7 @@ class TestRecheck:
             def pass_time() -> None:
                 scene.world.pass_time(20 * MINUTE)
 
-            with noting(passes, "find_live_again", pass_time):
+            with noting(sweeping, "find_live_again", pass_time):
                 reported = Faults(Fault.DIES, _MANY_CALLS)
                 refused(scene, scene.start(SWEEP, reported), "nothing could be deleted", reported)
 
@@ -695,7 +694,7 @@ class TestRecheck:
                 held = json.loads(scene.store.get(lock.KEY))
                 scene.world.bucket.put(lock.KEY, json.dumps({**held, "nonce": "0", "owner": "another"}).encode())
 
-            with noting(passes, "find_live_again", take):
+            with noting(sweeping, "find_live_again", take):
                 reported = Faults()
                 refused(scene, scene.start(SWEEP, reported), "now belongs to another", reported)
 

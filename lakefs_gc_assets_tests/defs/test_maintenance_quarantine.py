@@ -7,16 +7,16 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.passes import Quarantine
+from lakefs_gc_assets.collector.sweeping import Quarantine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS
+from lakefs_gc_assets_tests.collector.test_sweeping_deletion_move import ALL, KEYS
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, failure_in, output_of, server
 
 __all__ = ["automated", "server"]
@@ -80,7 +80,7 @@ def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> 
 
 
 def test_what_does_not_come_back_fails_the_run_and_is_reported(moved: Moved) -> None:
-    moved.automated.repository.store.delete([passes.key(moved.run_id, KEYS[1])])
+    moved.automated.repository.store.delete([sweeping.key(moved.run_id, KEYS[1])])
 
     result = moved.launch(confirm=True)
 

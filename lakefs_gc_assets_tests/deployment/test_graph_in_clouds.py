@@ -15,11 +15,11 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import (
     LiveObject,
@@ -166,7 +166,7 @@ def test_it_is_swept_then_moved_and_restored(cloud: InCloud) -> None:
     assert (moved.flow, moved.ending) == ("clean", Ending.QUARANTINED)
     assert (moved.counts["quarantined"], moved.object_bytes["quarantined"]) == (1, len(dropped.content))
     assert dropped.address not in cloud.keys("data/")
-    copy = passes.key(moved.run_id, dropped.address)
+    copy = sweeping.key(moved.run_id, dropped.address)
     assert cloud.store.get(copy) == dropped.content
 
     restored = cloud.command("restore", moved.run_id, "--yes")

@@ -40,10 +40,10 @@ PACKAGE = "lakefs_gc_assets"
 TESTS = Path("lakefs_gc_assets_tests")
 MODULES = {
     "run": "collector.run",
-    "recheck": "collector.sweep.recheck",
+    "recheck": "collector.recheck",
     "make_step": "collector.make_step",
     "step": "collector.step",
-    "passes": "collector.sweep.passes",
+    "sweeping": "collector.sweeping",
 }
 """Modules that can be chosen, with their names in the package. The file that mirrors a module has its tests."""
 FOR_ALL = (

@@ -10,8 +10,7 @@ from typing import cast
 
 import pytest
 
-from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.sweep import passes, recheck
+from lakefs_gc_assets.collector import recheck, run, sweeping
 from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets_tests.documentation.test_pages import names_of_tests
 from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata
@@ -46,10 +45,10 @@ def test_a_sweep_does_what_the_model_does_in_its_order() -> None:
     assert in_order(
         run.sweep_candidates, "require_not_restored_since", "require_not_overtaken", "wait_for_recheck", "sweep_once"
     )
-    assert in_order(passes.sweep_once, "begin", "find_live_again", "require_inputs", "map_batches")
+    assert in_order(sweeping.sweep_once, "begin", "find_live_again", "require_inputs", "map_batches")
     assert in_order(recheck.find_live_again, "read_reasons", "prepare_uncommitted", "ask_committed")
-    assert in_order(passes.Sweep.delete, "verify", "is_over", "decide")
-    assert in_order(passes.Sweep.decide, "delete_batch", "write")
+    assert in_order(sweeping.Sweep.delete, "verify", "is_over", "decide")
+    assert in_order(sweeping.Sweep.decide, "delete_batch", "write")
 
 
 def test_an_act_on_metadata_does_what_the_model_does_in_its_order() -> None:

@@ -21,11 +21,11 @@ from lakefs_sdk import (
 )
 from lakefs_sdk.exceptions import ApiException
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import Configuration
@@ -225,7 +225,7 @@ def test_without_that_wait_the_objects_of_the_commit_are_lost(scene: Scene) -> N
     """Proves that the scene depends on the wait."""
     with scene.hook.holding(lambda: scene.lakefs.commit("repo", "main")) as held:
         scene.stage_anew()
-        with mock.patch.object(passes, "wait_for_recheck", lambda step, uncommitted: None):
+        with mock.patch.object(sweeping, "wait_for_recheck", lambda step, uncommitted: None):
             assert scene.runs(PassingClock()).collect().counts["deleted"] == 13
     assert held.error is None
     assert scene.unreadable(held.result.id) == PATHS

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, make_step, run
+from lakefs_gc_assets.collector import commits, make_step, recheck, run, sweeping
 from lakefs_gc_assets.collector.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
@@ -74,7 +74,6 @@ from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.rules import Rule
 from lakefs_gc_assets.collector.run import find_other_repositories, sweep_candidates, track
-from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -228,7 +227,7 @@ def _newest_of_all(
 
 def all_accepted(step: ArrowStep, candidates: Frame) -> Frame:
     """The outcomes of a sweep that has not begun, as if every deletion succeeded."""
-    decide = vars(passes)["_decide"]
+    decide = vars(sweeping)["_decide"]
     written = step.write(DELETED_REPORT, decide(step, candidates.rows(step.engine), Outcome.ACCEPTED))
     return step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
 

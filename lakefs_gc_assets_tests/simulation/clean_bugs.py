@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, guards, reporting, run
+from lakefs_gc_assets.collector import commits, guards, reporting, run, sweeping
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -35,14 +35,13 @@ from lakefs_gc_assets.collector.live.current import (
 from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.reporting import make_report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import LockToken
 from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.passes import Sweep
-from lakefs_gc_assets.collector.sweep.recheck import find_live_again
+from lakefs_gc_assets.collector.sweeping import Sweep
 from lakefs_gc_assets.errors import OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import addresses
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -60,7 +59,7 @@ from lakefs_gc_assets_tests.simulation.bug import (
 from lakefs_gc_assets_tests.simulation.servers import Servers
 
 Frame = StoredFrame[Any]
-_mark, _read_uncommitted, _resume, _each = run.mark, run.read_uncommitted, passes.resume, References._each
+_mark, _read_uncommitted, _resume, _each = run.mark, run.read_uncommitted, sweeping.resume, References._each
 
 
 def _committed_first() -> Sequence[Replacement]:
@@ -156,14 +155,14 @@ def _checked_at_the_mark() -> Sequence[Replacement]:
     def mark(step: ArrowStep, *frames: Frame) -> Frame:
         marked = _mark(step, *frames)
         if marked.count:
-            passes.wait_for_recheck(step, frames[1])
+            sweeping.wait_for_recheck(step, frames[1])
             live[step.plan.run_id, step.plan.attempt] = step.engine.collect(find_live_again(step, sample_staged(step)))
         return marked
 
     def found(step: ArrowStep, samples: Samples) -> ArrowRows:
         return step.engine.table(live[step.plan.run_id, step.plan.attempt])
 
-    return (run, "mark", mark), (passes, "find_live_again", found)
+    return (run, "mark", mark), (sweeping, "find_live_again", found)
 
 
 def _unchecked_once_resumed() -> Sequence[Replacement]:
@@ -179,7 +178,7 @@ def _unchecked_once_resumed() -> Sequence[Replacement]:
     def find(step: ArrowStep, samples: Samples) -> ArrowRows:
         return step.engine.table(LIVE.empty_table()) if step.lock_token in resumed else find_live_again(step, samples)
 
-    return (passes, "resume", resume), (passes, "find_live_again", find)
+    return (sweeping, "resume", resume), (sweeping, "find_live_again", find)
 
 
 def _resumed_by_hash(step: ArrowStep, candidates: Frame) -> Any:
@@ -315,16 +314,16 @@ CLEAN_BUGS: dict[str, Bug] = {
         (Namespace, "live_keys", lambda self, address, address_type: (address,)), _UNCHECKED
     ),
     "hash used in an intersection": replaced(
-        (passes, "resume", _resumed_by_hash), (passes, "require_all_decided", ignored)
+        (sweeping, "resume", _resumed_by_hash), (sweeping, "require_all_decided", ignored)
     ),
     "frames of two attempts mixed": replaced(
         (run, "read_uncommitted", _read_once), (files, "require_safe_order", ignored)
     ),
-    "recheck without new commits": without_unnamed(replaced((passes, "find_live_again", only_uncommitted))),
+    "recheck without new commits": without_unnamed(replaced((sweeping, "find_live_again", only_uncommitted))),
     "recheck older than the sweep": Bug(_checked_at_the_mark),
     "resume without recheck": Bug(_unchecked_once_resumed),
     "two collectors at once": replaced(
-        (lock, "_take", _take_lock), *((owner, "verify", ignored) for owner in (lock, passes, passes))
+        (lock, "_take", _take_lock), *((owner, "verify", ignored) for owner in (lock, sweeping, sweeping))
     ),
     "receipts written before the delete": replaced((Sweep, "decide", _claim_first)),
     "success claimed on partial failure": replaced((reporting, "make_report", _succeeded)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import make_step, run
+from lakefs_gc_assets.collector import make_step, purge, restore, run, sweeping
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -18,9 +18,8 @@ from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.quarantine import purge, restore
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
-from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate
+from lakefs_gc_assets.collector.purge import LiveCheck, Purged
+from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -28,10 +27,9 @@ from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import Clock, Moment
+from lakefs_gc_assets.collector.restore import Restored, RestoreFate
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.passes import Quarantine
-from lakefs_gc_assets.collector.sweep.recheck import find_live_again
+from lakefs_gc_assets.collector.sweeping import Quarantine
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
@@ -74,7 +72,7 @@ def _as_far_as_it_went(store: ObjectStore, state: object) -> tuple[str, ...]:
 _METADATA = "get _lakefs/[0-9a-f]{64}"
 _UNCOMMITTED = "get .*/uncommitted/.*/uncommitted/"
 _written: Callable[..., tuple[str, ...]] = uncommitted._written
-_release, _resume = Lock.release, passes.resume
+_release, _resume = Lock.release, sweeping.resume
 
 
 def _kept_on_failure(self: Lock) -> None:
@@ -111,12 +109,12 @@ def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
 
 def _uncopied(self: Quarantine, address: str) -> str | None:
     with suppress(StorageError):
-        self.store.copy(address, passes.key(self.run_id, address))
+        self.store.copy(address, sweeping.key(self.run_id, address))
     return None
 
 
 def _removed_first(store: ObjectStore, run_id: str, address: str, size: int, copy_etag: str | None = None) -> Restored:
-    copy = passes.key(run_id, address)
+    copy = sweeping.key(run_id, address)
     if copy_etag is not None:
         # Make the same calls as without the bug: faults are counted by calls.
         head_if_there(store, copy)
@@ -154,9 +152,9 @@ _AS_FAR_AS_IT_WENT = (
     (uncommitted, "_written", _as_far_as_it_went),
     (uncommitted, "missing_samples", lambda *about: ()),
 )
-_UNCHECKED = replaced((passes, "find_live_again", _unchecked_once_begun))
+_UNCHECKED = replaced((sweeping, "find_live_again", _unchecked_once_begun))
 _REPORTED_FIRST = replaced((run, "sweep_candidates", _report_first))
-_FORGETFUL = replaced((passes, "resume", _forget_earlier_tries), (passes, "require_all_decided", ignored))
+_FORGETFUL = replaced((sweeping, "resume", _forget_earlier_tries), (sweeping, "require_all_decided", ignored))
 FAULT_BUGS = {
     "a range that cannot be read is skipped": FaultBug(
         "clean", _METADATA, Fault.TRUNCATED, replaced((LiveFiles, "range", _swallowing(LiveFiles.range)))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import commits, guards, make_step, run
+from lakefs_gc_assets.collector import commits, guards, make_step, purge, recheck, run, sweeping
 from lakefs_gc_assets.collector.commits import LiveCommits
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -40,16 +40,14 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
-from lakefs_gc_assets.collector.quarantine import purge
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
+from lakefs_gc_assets.collector.purge import LiveCheck, plan_purge
+from lakefs_gc_assets.collector.recheck import Validity, find_live_again
 from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import passes, recheck
-from lakefs_gc_assets.collector.sweep.passes import Sweep
-from lakefs_gc_assets.collector.sweep.recheck import Validity, find_live_again
+from lakefs_gc_assets.collector.sweeping import Sweep
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -82,8 +80,8 @@ from lakefs_gc_assets_tests.storage.test_signing import (
 )
 
 _describe, _staged_samples, _dump = run.describe_committed, uncommitted.staged_samples, commits.complete_dump
-_once, _deleter = passes.sweep_once, passes._deleter
-_newest_sweep, _approve = planning.newest_sweep, passes.approve
+_once, _deleter = sweeping.sweep_once, sweeping._deleter
+_newest_sweep, _approve = planning.newest_sweep, sweeping.approve
 _files_of, _track = facts.files_of, run.track
 _verified, _sign = SignedStore._verified, Signer._sign
 
@@ -228,7 +226,7 @@ _RECHECK, _RETENTION, _OPTIMIZED, _FOLLOWING, _PURGE = (
     tests.TestFollowingExpiry(),
     tests.TestPurge(),
 )
-_UNLOCKED = tuple((owner, "verify", ignored) for owner in (passes, passes))
+_UNLOCKED = tuple((owner, "verify", ignored) for owner in (sweeping, sweeping))
 
 
 def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCommits, *more: object) -> Unread:
@@ -290,7 +288,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         recheck, "require_retention_holds", find_live_again, _RECHECK.test_the_rules_hold
     ),
     "hooks without a time limit accepted": _guarding(
-        guards, "require_limited_commits", passes.wait_for_recheck, _RECHECK.test_hooks_without_a_time_limit
+        guards, "require_limited_commits", sweeping.wait_for_recheck, _RECHECK.test_hooks_without_a_time_limit
     ),
     "hooks not looked for": TestedBug(
         replaced((run, "find_slowest_hooks", lambda repository: SlowestHooks())),
@@ -376,16 +374,16 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _ORDER.test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits,
     ),
     "sweep: inputs made again": _guarding(
-        passes, "require_inputs", run.sweep, _ORDER.test_nothing_is_swept_whose_commits_were_read_again
+        sweeping, "require_inputs", run.sweep, _ORDER.test_nothing_is_swept_whose_commits_were_read_again
     ),
     "recheck: inputs made again": _guarding(
-        passes,
+        sweeping,
         "require_inputs",
-        passes.sweep_once,
+        sweeping.sweep_once,
         _ORDER.test_nothing_is_swept_whose_commits_were_read_again_while_it_waited,
     ),
     "approval of any candidates": TestedBug(
-        replaced((passes, "approve", _approve_any)), _ORDER.test_an_approval_is_of_these_very_candidates
+        replaced((sweeping, "approve", _approve_any)), _ORDER.test_an_approval_is_of_these_very_candidates
     ),
     "later step of any windows": TestedBug(
         replaced((make_step, "require_windows", ignored)), _ORDER.test_a_later_step_is_of_the_windows_of_the_plan
@@ -398,7 +396,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         guards, "require_clocks_agree", planning.make_plan, _ORDER.test_clocks_that_disagree_end_it
     ),
     "report may lack candidates": _guarding(
-        passes, "require_all_decided", run.sweep, _ORDER.test_every_candidate_is_decided_about
+        sweeping, "require_all_decided", run.sweep, _ORDER.test_every_candidate_is_decided_about
     ),
     # Guards of a sweep.
     "guards of amount not raised": TestedBug(
@@ -439,7 +437,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         run, "require_not_overtaken", sweep_candidates, _GUARDS.test_a_newer_run_that_swept
     ),
     "what other runs deleted since the listing not asked": TestedBug(
-        replaced((passes, "deleted_since", _nothing_deleted_since)),
+        replaced((sweeping, "deleted_since", _nothing_deleted_since)),
         _GUARDS.test_what_an_older_run_deleted_since_the_listing_is_left_out,
     ),
     "multipart seen a moment ago": TestedBug(
@@ -448,17 +446,17 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     # Waits, and how long a recheck stays valid.
     "recheck right after the listing": _guarding(
-        passes,
+        sweeping,
         "wait_for_recheck",
         sweep_candidates,
         _RECHECK.test_it_waits_until_uncommitted_data_is_some_minutes_old,
     ),
     "recheck believed from its end": TestedBug(
-        replaced((passes, "_deleter", _valid_from_now)),
+        replaced((sweeping, "_deleter", _valid_from_now)),
         _RECHECK.test_it_is_not_believed_for_long_and_not_asked_for_ever,
     ),
     "recheck believed from before its samples": TestedBug(
-        replaced((passes, "sample_staged", lambda step: None)),
+        replaced((sweeping, "sample_staged", lambda step: None)),
         _RECHECK.test_samples_of_many_branches_may_take_longer_than_it_is_believed,
     ),
     "recheck believed for ever": TestedBug(
@@ -466,7 +464,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _RECHECK.test_it_is_not_believed_for_long_and_not_asked_for_ever,
     ),
     "recheck asked for ever": TestedBug(
-        replaced((passes, "sweep_once", _asks_for_ever)),
+        replaced((sweeping, "sweep_once", _asks_for_ever)),
         _RECHECK.test_it_is_not_believed_for_long_and_not_asked_for_ever,
     ),
     "lock not looked at before deleting": TestedBug(

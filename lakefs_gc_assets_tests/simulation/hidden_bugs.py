@@ -17,7 +17,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import expiring, guards, reporting
+from lakefs_gc_assets.collector import expiring, guards, recheck, reporting
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import LIVE, PENDING_DF
@@ -36,11 +36,10 @@ from lakefs_gc_assets.collector.live.contents import ContentSample
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeVerdict
+from lakefs_gc_assets.collector.purge import LiveCheck, PurgeVerdict
 from lakefs_gc_assets.collector.records import across_runs, records_json
 from lakefs_gc_assets.collector.repository.repository import Moment
 from lakefs_gc_assets.collector.retention import rules
-from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, ObjectStats, RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there

@@ -9,17 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector import run, sweeping
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, FRAMES, LISTED, PROVISIONAL_DF, SIGHTINGS, STEPS
 from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
+from lakefs_gc_assets.collector.purge import LiveCheck
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -204,7 +203,7 @@ def _marks(mark: Callable[..., Any], step: Any, *frames: Any) -> Any:
     return made
 
 
-@_around(passes, "find_live_again")
+@_around(sweeping, "find_live_again")
 def _rechecks(find_live_again: Callable[..., Any], step: Any, samples: Samples) -> Any:
     watch, refusals = _run_of(step).watch, _run_of(step).watch.refusals
     watch.rechecking()

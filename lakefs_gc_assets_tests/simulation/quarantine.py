@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from lakefs_gc_assets.collector import restore
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, purge_by
+from lakefs_gc_assets.collector.purge import LiveCheck, purge_by
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import commits as live_commits
-from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector import recheck, run, sweeping
 from lakefs_gc_assets.collector.commits import Dump, ServerCommits, complete_dump, server_commits
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
@@ -27,6 +27,7 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -36,8 +37,6 @@ from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy
-from lakefs_gc_assets.collector.sweep import passes, recheck
-from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import read_expired
 from lakefs_gc_assets.collector.universe.subtraction import subtract_committed
@@ -141,7 +140,7 @@ def _new_commits_alone() -> Sequence[Replacement]:
             return found
         return reading_only(step, found, set(found.own.metarange_ids) - let_go[step.plan.run_id], known)
 
-    return *_defining(define), (recheck, "ask_committed", ask), (passes, "find_live_again", find)
+    return *_defining(define), (recheck, "ask_committed", ask), (sweeping, "find_live_again", find)
 
 
 def _uncommitted_alone(step: ArrowStep, samples: Samples) -> ArrowRows:
@@ -307,7 +306,7 @@ RETENTION_BUGS: dict[str, Bug] = {
         *_by_rules(_zero_where_none), (retention, "server_commits", _nothing_if_refused)
     ),
     "recheck of new commits alone": Bug(_new_commits_alone),
-    "recheck of uncommitted data alone": replaced((passes, "find_live_again", _uncommitted_alone)),
+    "recheck of uncommitted data alone": replaced((sweeping, "find_live_again", _uncommitted_alone)),
     "ages from the clock ahead of the others": replaced(*_defining(_by_latest_clock)),
     "age not strict": replaced((active_commits, "_after", _not_after)),
     "last parents followed": replaced((active_commits, "_main_parents", _last_parents)),

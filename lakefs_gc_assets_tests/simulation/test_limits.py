@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.bucket import md5
@@ -210,7 +210,7 @@ class TestServersThatLeaveOutWhatIsStaged:
     def test_without_that_wait_what_is_staged_is_lost(self) -> None:
         with (
             self.blind_for(5 * MINUTE),
-            mock.patch.object(passes, "wait_for_recheck", lambda step, uncommitted: None),
+            mock.patch.object(sweeping, "wait_for_recheck", lambda step, uncommitted: None),
             pytest.raises(Violation),
         ):
             played(*self.STEPS)

@@ -30,7 +30,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeFate
+from lakefs_gc_assets.collector.purge import LiveCheck, PurgeFate
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import describe_result, size
 from lakefs_gc_assets.collector.records.plan import Flow

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.frames import COPIES
-from lakefs_gc_assets.collector.quarantine.purge import Check, Moved
+from lakefs_gc_assets.collector.purge import Check, Moved
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock, verify
 from lakefs_gc_assets.collector.repository.repository import OpenRepository

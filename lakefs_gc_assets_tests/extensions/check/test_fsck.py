@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.survey import Finding, FindingKind
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, ServerUnavailable, StorageError
 from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, Checkup, check
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -194,7 +194,7 @@ class TestObjects:
 
     def test_in_quarantine_and_referenced(self, made: RetainedRepository) -> None:
         store, address, run_id = store_of(made), made.addresses["v4"], "9m4e2mr0ui3e8a215n4g"
-        copy = passes.key(run_id, address)
+        copy = sweeping.key(run_id, address)
         store.put(copy, store.get(address))
         try:
             assert not checked(made).findings, "a copy beside the object is no damage"
@@ -209,14 +209,14 @@ class TestObjects:
         self, made: RetainedRepository
     ) -> None:
         store, address = store_of(made), made.addresses["v4"]
-        copies = [passes.key(f"9m4e2mr0ui3e8a215n{number}g", address) for number in (1, 2, 3)]
+        copies = [sweeping.key(f"9m4e2mr0ui3e8a215n{number}g", address) for number in (1, 2, 3)]
         store.put(copies[1], b"another")
         for copy in (copies[0], copies[2]):
             store.put(copy, store.get(address))
         list_below = LocalStore.list
 
         def fail(self: LocalStore, prefix: str) -> object:
-            if prefix == passes.key("9m4e2mr0ui3e8a215n2g", ""):
+            if prefix == sweeping.key("9m4e2mr0ui3e8a215n2g", ""):
                 raise StorageError("403")
             return list_below(self, prefix)
 

@@ -8,11 +8,11 @@ from unittest import mock
 
 import pytest
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.survey import FindingKind
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.check.fsck import Checkup, check
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -41,7 +41,7 @@ OBJECTS: dict[FindingKind, Callable[[ObjectStore, str, int], object]] = {
     FindingKind.CONTENT: lambda store, address, size: store.put(address, b"x" * size),
     FindingKind.SIZE: lambda store, address, size: store.put(address, b"x" * (size + 1)),
     FindingKind.MISSING: lambda store, address, size: store.delete([address]),
-    FindingKind.QUARANTINED: lambda store, address, size: store.put(passes.key("g4uk6erfnfus73frbnqg", address), b""),
+    FindingKind.QUARANTINED: lambda store, address, size: store.put(sweeping.key("g4uk6erfnfus73frbnqg", address), b""),
 }
 """Kinds of damage to an object, applied one after the other."""
 

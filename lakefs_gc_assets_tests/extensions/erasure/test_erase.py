@@ -18,16 +18,16 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.quarantine.purge import Purged, PurgeFate
+from lakefs_gc_assets.collector.purge import Purged, PurgeFate
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.collector.survey import HolderKind
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, decided_here
@@ -493,19 +493,19 @@ class TestQuarantine:
             moved_by = made.collect()
             assert not made.data
             assert made.shown(PATH)["addresses"][0]["remains"]["copies"] == [
-                passes.key(moved_by, made.addresses["old"])
+                sweeping.key(moved_by, made.addresses["old"])
             ]
             result = made.erase(PATH)
             assert result.exit_code == Status.WELL, result.output
             copies = {*keys_below(made.store, layout.QUARANTINE_PREFIX)}
-            assert copies == {passes.key(moved_by, made.addresses["bystander"])}
+            assert copies == {sweeping.key(moved_by, made.addresses["bystander"])}
             assert {row["outcome"] for row in made.content["receipts"]} == {"copied", "quarantined", "purged"}
             assert made.verify().exit_code == Status.WELL
 
     def test_copies_that_stay_are_named_on_the_certificate(self, tmp_path: Path) -> None:
         with self.expired(tmp_path) as made:
             moved_by = made.collect()
-            stays = Purged(moved_by, passes.key(moved_by, ""), 0, PurgeFate.FAILED, "the store failed")
+            stays = Purged(moved_by, sweeping.key(moved_by, ""), 0, PurgeFate.FAILED, "the store failed")
             with mock.patch("lakefs_gc_assets.defs.maintenance.purge", return_value=iter([stays])):
                 result = made.erase(PATH)
             assert result.exit_code == Status.INCOMPLETE
@@ -881,7 +881,7 @@ class TestCertificate:
             certified.store.delete([address])
 
     def test_a_copy_that_came_back(self, certified: Erasing) -> None:
-        key = passes.key("g" * 20, certified.addresses["content 1"])
+        key = sweeping.key("g" * 20, certified.addresses["content 1"])
         certified.store.put(key, b"again")
         try:
             assert f"the copy {key} is there" in certified.verify().output

@@ -8,10 +8,10 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector.quarantine.purge import Moved, PurgeVerdict
+from lakefs_gc_assets.collector import sweeping
+from lakefs_gc_assets.collector.purge import Moved, PurgeVerdict
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, LockLost, PermissionMissing
 from lakefs_gc_assets.extensions.erasure.remains import Remains, erase_versions, look
 from lakefs_gc_assets.lakefs import layout
@@ -26,7 +26,7 @@ __all__ = ["opened", "s3_server"]
 
 SLICE = "data/g4uk6erfnfus73frbnqg/"
 GONE, LIVE, UNSURE, THERE = (f"{SLICE}dc0n8tpksdu988af5s{number}0" for number in range(4))
-COPY = passes.key("g4uk6erfnfus73frbnqg", GONE)
+COPY = sweeping.key("g4uk6erfnfus73frbnqg", GONE)
 
 
 class Erasing:

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.extensions.metrics.metrics_command import HELP, format_samples
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
@@ -105,7 +105,7 @@ def test_copies_of_a_run_that_cannot_be_judged_are_named(
     printed(automated, tmp_path, monkeypatch)
     store = automated.repository.store
     plans = [began(automated.repository, hours * HOUR) for hours in (1, 2, 3)]
-    copies = [passes.key(plan.run_id, "data/some/object") for plan in plans]
+    copies = [sweeping.key(plan.run_id, "data/some/object") for plan in plans]
     for copy in copies:
         store.put(copy, b"copy")
     store.put(run_folder.plan(plans[1].run_id), b"damaged")

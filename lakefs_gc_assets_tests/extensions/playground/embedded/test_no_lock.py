@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
@@ -14,7 +15,6 @@ from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -105,7 +105,7 @@ def test_an_approved_dry_run_needs_the_reason_as_well(server: EmbeddedServer) ->
     refused = swept()
     assert isinstance(refused.error, NotOffered)
     # If the approval was already stored, the last action before any delete needs the lock.
-    passes.give(store_of(server), frame_of(server, run_id), datetime.now(UTC), "nobody")
+    sweeping.give(store_of(server), frame_of(server, run_id), datetime.now(UTC), "nobody")
     unasked = runs(server, sweep=False)
     opened = Opened(run_id, plan.read(store_of(server), run_id).windows, Flow.CLEAN)
     assert isinstance(unasked.make(opened, STEPS[-1:], "another").error, NotOffered)

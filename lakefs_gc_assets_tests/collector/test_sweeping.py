@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -28,6 +29,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.live.current import Samples
+from lakefs_gc_assets.collector.recheck import Countdown, Validity
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Undeletable, Verdict
@@ -39,9 +41,7 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import Clock, Moment, OpenRepository, Pace
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.passes import Quarantine, Sweep, give, require_dry_run
-from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity
+from lakefs_gc_assets.collector.sweeping import Quarantine, Sweep, give, require_dry_run
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
@@ -313,10 +313,10 @@ class Sweeping:
             return found
 
         with (
-            mock.patch.object(passes, "find_live_again", again),
-            mock.patch.object(passes, "require_inputs") as required,
+            mock.patch.object(sweeping, "find_live_again", again),
+            mock.patch.object(sweeping, "require_inputs") as required,
         ):
-            stored = passes.sweep_once(self.step, self.candidates, self.rows(*left), len(left))
+            stored = sweeping.sweep_once(self.step, self.candidates, self.rows(*left), len(left))
         required.assert_called_once_with(self.step, self.candidates)
         assert stored.figures == DeletedFigures(swept=True)
         reported = stored.table().to_pylist()
@@ -332,26 +332,26 @@ class Sweeping:
 class TestApprove:
     def test_only_the_run_that_is_named_is_approved_and_stays_so(self, opener: StoreOpener) -> None:
         other = Sweeping(opener, approve_run="g4uk6erfnfus73frbnqh")
-        assert not passes.approve(other.step, other.candidates)
+        assert not sweeping.approve(other.step, other.candidates)
         assert plans.read_approval(other.store, PLAN.run_id) is None and other.lines[1:] == []
         named = Sweeping(opener, approve_run=PLAN.run_id)
-        assert passes.approve(named.step, named.candidates)
+        assert sweeping.approve(named.step, named.candidates)
         digest = named.candidates.manifest.digest
         approval = plans.read_approval(named.store, PLAN.run_id)
         assert approval is not None and approval.approved_by.endswith(", on the command line")
         assert replace(approval, approved_by="") == Approval(PLAN.run_id, PLAN.attempt, digest, NOW)
         assert named.lines[1:] == [f"the candidates of run {PLAN.run_id} are approved: deleting them after a recheck"]
         later = Sweeping(opener)
-        assert passes.approve(later.step, named.candidates)
-        assert not passes.approve(later.step, Sweeping(opener, KEYS[:1]).candidates)
+        assert sweeping.approve(later.step, named.candidates)
+        assert not sweeping.approve(later.step, Sweeping(opener, KEYS[:1]).candidates)
 
     def test_the_first_of_two_is_of_the_very_candidates_and_approves_nothing(self, opener: StoreOpener) -> None:
         run, others = Sweeping(opener), Sweeping(opener, KEYS[:1]).candidates
         candidates = run.candidates.manifest
-        assert passes.give_first(run.store, others.manifest, NOW, "Ada") is None
-        assert passes.give_first(run.store, candidates, NOW, "Bob") is None, "Ada approved others"
-        assert passes.give_first(run.store, candidates, NOW, "Ada") == "Bob"
-        assert not passes.approve(run.step, run.candidates)
+        assert sweeping.give_first(run.store, others.manifest, NOW, "Ada") is None
+        assert sweeping.give_first(run.store, candidates, NOW, "Bob") is None, "Ada approved others"
+        assert sweeping.give_first(run.store, candidates, NOW, "Ada") == "Bob"
+        assert not sweeping.approve(run.step, run.candidates)
         for name in (
             "bob, as the proxy says",
             "B\u200bob",
@@ -361,16 +361,16 @@ class TestApprove:
             " Bob\u2060 ",
         ):
             with pytest.raises(CollectionError, match=r"was approved at .*Z by Bob, and .* under another name"):
-                passes.give_first(run.store, candidates, NOW, name)
+                sweeping.give_first(run.store, candidates, NOW, name)
         run.store.put(run_folder.first_approval(PLAN.run_id), b"{")
         with pytest.raises(CorruptFile):
-            passes.give_first(run.store, candidates, NOW, "Ada")
+            sweeping.give_first(run.store, candidates, NOW, "Ada")
 
 
 class TestDecideDry:
     def test_every_candidate_has_a_receipt(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
-        written = passes.decide_dry(run.step, run.candidates)
+        written = sweeping.decide_dry(run.step, run.candidates)
         reported = run.step.unfinished(DELETED_REPORT, DeletedFigures(False), written).table()
         assert reported.sort_by("address").to_pylist() == [
             {
@@ -392,11 +392,11 @@ class TestDecideDry:
 class TestRequireAllDecided:
     def test_a_report_that_lacks_candidates_ends_the_run(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
-        passes.require_all_decided(run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS)), run.candidates)
+        sweeping.require_all_decided(run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS)), run.candidates)
         more = run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS), run.receipts(Outcome.FAILED, KEYS[0]))
-        passes.require_all_decided(more, run.candidates)
+        sweeping.require_all_decided(more, run.candidates)
         with pytest.raises(CollectionError) as refused:
-            passes.require_all_decided(run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS[1:])), run.candidates)
+            sweeping.require_all_decided(run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS[1:])), run.candidates)
         assert str(refused.value) == (
             "the outcome of 1 of 4 candidates is unknown. Materialize deleted_report again: it continues from the "
             "receipts"
@@ -411,7 +411,7 @@ class TestWaitForRecheck:
         for by_own_clock, by_store in ((ago, ago), (9000, ago), (ago, 9000)):
             run = Sweeping(opener, wait_before_recheck_seconds=600)
             frame = self.stored(run, by_own_clock, by_store)
-            passes.wait_for_recheck(run.step, frame)
+            sweeping.wait_for_recheck(run.step, frame)
             waited = (run.step.repository.clock.now() - NOW).total_seconds()
             # A store has whole seconds, and time passes during the test.
             assert least - 5 <= waited <= (least and least + 2)
@@ -432,7 +432,7 @@ class TestWaitForRecheck:
 class TestResume:
     def test_without_receipts_all_candidates_are_left(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
-        remaining, left, written = passes.resume(run.step, run.candidates)
+        remaining, left, written = sweeping.resume(run.step, run.candidates)
         assert (left, written, run.lines[1:]) == (4, (), [])
         assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS
 
@@ -449,7 +449,7 @@ class TestResume:
         ]
         for number, part in enumerate(parts):
             receipts.write(run.store, PLAN.run_id, f"batch{number}", part)
-        remaining, left, written = passes.resume(run.step, run.candidates)
+        remaining, left, written = sweeping.resume(run.step, run.candidates)
         assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS[2:]
         assert (left, run.engine.counts) == (2, [5 * run.store.delete_limit, 4 + 2])
         reported = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
@@ -461,7 +461,7 @@ class TestResume:
         run = Sweeping(opener)
         for number, outcome in enumerate((Outcome.QUARANTINED, Outcome.ACCEPTED)):
             receipts.write(run.store, PLAN.run_id, f"batch{number}", run.receipts(outcome, *KEYS[::-1]))
-        _, left, written = passes.resume(run.step, run.candidates)
+        _, left, written = sweeping.resume(run.step, run.candidates)
         reported = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
         assert (left, reported.column("outcome").to_pylist()) == (0, ["quarantined"] * 4)
         assert reported.column("address").to_pylist() == KEYS[::-1]
@@ -488,7 +488,7 @@ class TestSweepOnce:
         run = Sweeping(opener, sweep_mode="quarantine")
         assert run.sweep() == dict.fromkeys(KEYS, "quarantined")
         assert run.there() == set()
-        assert {run.store.get(passes.key(PLAN.run_id, key)) for key in KEYS} == {b"0123456789"}
+        assert {run.store.get(sweeping.key(PLAN.run_id, key)) for key in KEYS} == {b"0123456789"}
 
     @pytest.mark.parametrize("minutes", [0.001, 1 / 60])
     def test_where_the_recheck_is_over_before_a_batch_begins_nothing_goes(
@@ -517,10 +517,10 @@ class TestSweepOnce:
 
         with (
             mock.patch.object(Validity, "begin", began),
-            mock.patch.object(passes, "find_live_again", asked),
-            mock.patch.object(passes, "require_inputs", lambda step, candidates: order.append("compared")),
+            mock.patch.object(sweeping, "find_live_again", asked),
+            mock.patch.object(sweeping, "require_inputs", lambda step, candidates: order.append("compared")),
         ):
-            passes.sweep_once(run.step, run.candidates, run.rows(*KEYS), 4)
+            sweeping.sweep_once(run.step, run.candidates, run.rows(*KEYS), 4)
         assert order == ["valid from now", "asked", "compared"]
 
     def test_each_task_counts_from_when_it_begins(self, opener: StoreOpener) -> None:
@@ -535,7 +535,7 @@ class TestSweepOnce:
             return counted(valid, store, run_id, clock)
 
         with mock.patch.object(Validity, "countdown", countdown):
-            task = passes._deleter(run.step, valid, None)(batches)
+            task = sweeping._deleter(run.step, valid, None)(batches)
             assert began == []
             reported = pa.Table.from_batches(task)
         assert began == [(run.store, PLAN.run_id, clock)]
@@ -549,7 +549,7 @@ class TestJudgeFailures:
 
     def judge(self, run: Sweeping, *parts: pa.Table) -> Verdict:
         outcomes = run.outcomes(*parts)
-        return passes.judge_failures(run.step, outcomes, count_amounts(run.step, outcomes))
+        return sweeping.judge_failures(run.step, outcomes, count_amounts(run.step, outcomes))
 
     def test_what_cannot_be_deleted_is_kept_in_the_list(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
@@ -592,7 +592,7 @@ class TestLeaveOut:
     def test_what_is_decided_is_left_out(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         outcomes = run.outcomes(run.receipts(Outcome.ACCEPTED, KEYS[0]), run.receipts(Outcome.FAILED, KEYS[1]))
-        left = passes.exclude_decided(run.step, run.rows(*KEYS), len(KEYS), outcomes)
+        left = sweeping.exclude_decided(run.step, run.rows(*KEYS), len(KEYS), outcomes)
         assert run.engine.collect(left).column("address").to_pylist() == KEYS[2:]
         assert run.engine.counts == [4 + 2]
 
@@ -752,7 +752,7 @@ def test_tasks_that_delete_at_a_rate_are_no_more_than_run_at_once_and_can_keep_t
         settings = CollectionSettings(max_delete_rate=rate, sweep_mode=sweep_mode)
         repository = SimpleNamespace(settings=settings, store=SimpleNamespace(delete_limit=1000))
         step: Any = SimpleNamespace(repository=repository, engine=SimpleNamespace(tasks_at_once=at_once))
-        return passes._tasks_of_rate(step)
+        return sweeping._tasks_of_rate(step)
 
     assert tasks(0, 16) is None
     assert [tasks(rate, 16) for rate in (0.1, 100, 3500, 10**6)] == [1, 1, 7, 16]

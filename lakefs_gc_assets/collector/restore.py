@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
@@ -31,7 +32,6 @@ from lakefs_gc_assets.collector.records import across_runs, plan, run_folder
 from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome
 from lakefs_gc_assets.collector.repository.lock import LockToken, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, relative
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import (
     AlreadyExists,
     CollectionError,
@@ -263,7 +263,7 @@ def from_quarantine(store: ObjectStore, run_id: str, address: str, size: int, co
         copy_etag: ETag of the copy as the run made it; None if unknown.
     """
     try:
-        return _copy_back(store, address, passes.key(run_id, address), size, copy_etag)
+        return _copy_back(store, address, sweeping.key(run_id, address), size, copy_etag)
     except StorageError as error:
         return Restored(address, RestoreFate.FAILED, str(error))
 
@@ -313,7 +313,7 @@ def find_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> froz
 
     def is_back(address: str) -> bool:
         with suppress(StorageError):
-            there, kept = head_if_there(store, address), head_if_there(store, passes.key(run_id, address))
+            there, kept = head_if_there(store, address), head_if_there(store, sweeping.key(run_id, address))
             if there is not None and kept is not None and there.size == kept.size:
                 return address in restored or _alike(store, there, kept)
         return False

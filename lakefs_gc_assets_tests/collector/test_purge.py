@@ -13,18 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector import expiring, sweeping
+from lakefs_gc_assets.collector import purge as quarantine_purge
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES
-from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved, Purged, PurgeFate, PurgeVerdict
+from lakefs_gc_assets.collector.purge import LiveCheck, Moved, Purged, PurgeFate, PurgeVerdict
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import (
@@ -52,7 +51,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, op
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW as SCRIPTED_NOW
 from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi, page
-from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS, SLICE, Moving
+from lakefs_gc_assets_tests.collector.test_sweeping_deletion_move import ALL, KEYS, SLICE, Moving
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 from lakefs_gc_assets_tests.servers.stores import bucket, in_a_folder, local_store, s3_server, s3_store, store
 
@@ -193,7 +192,7 @@ def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
 @in_a_folder
 def test_of_each_copy_is_reported_what_became_of_it_and_why(purge: Purging) -> None:
     other = f"{KEYS[0][:-2]}v0"
-    purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
+    purge.store.put(sweeping.key(purge.moving.run, other), b"copied before the sweep was killed")
     purge.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
     token = purge.moving.lock().token
     moved = purge.moved()
@@ -215,7 +214,7 @@ def test_of_each_copy_is_reported_what_became_of_it_and_why(purge: Purging) -> N
 @in_a_folder
 def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
     older = began(purge.moving.opened, 2 * DAY).run_id
-    purge.store.put(passes.key(older, KEYS[0]), b"older")
+    purge.store.put(sweeping.key(older, KEYS[0]), b"older")
     purge.store.put(f"{layout.QUARANTINE_PREFIX}by hand/{KEYS[0]}", b"somebody's")
 
     def named(run_id: str | None) -> list[str]:
@@ -229,7 +228,7 @@ def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
 def test_what_was_taken_out_while_the_folders_were_listed_is_nothing(purge: Purging) -> None:
     class Emptied(BreakingStore):
         def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-            return iter([]) if prefix == passes.key(purge.moving.run, "") else super().list(prefix)
+            return iter([]) if prefix == sweeping.key(purge.moving.run, "") else super().list(prefix)
 
     (moved,) = purge.moved(Emptied(purge.store))
     assert (moved.copies, moved.size) == (COPIES.empty_table(), 0)
@@ -273,7 +272,7 @@ def test_what_is_live_and_there_already_loses_only_a_copy_that_is_the_same(
 
 @in_a_folder
 def test_what_lakefs_does_not_name_so_is_none_of_ours(purge: Purging) -> None:
-    note = passes.key(purge.moving.run, "note by hand.txt")
+    note = sweeping.key(purge.moving.run, "note by hand.txt")
     purge.store.put(note, b"note")
 
     assert set(purge.purge(purge.store)) == set(KEYS)
@@ -308,7 +307,7 @@ def with_two_more_runs(purge: Purging) -> list[str]:
     """Adds two runs with a copy each; returns the ids of all runs, in purge order."""
     for hours in (2, 3):
         plan = began(purge.moving.opened, hours * HOUR)
-        purge.store.put(passes.key(plan.run_id, KEYS[0]), b"copy")
+        purge.store.put(sweeping.key(plan.run_id, KEYS[0]), b"copy")
     return [moved.run_id for moved in purge.moved()]
 
 
@@ -318,7 +317,7 @@ def test_a_store_that_fails_at_the_second_of_three_runs_keeps_no_other(purge: Pu
 
     class Refusing(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-            if keys[0].startswith(passes.key(run_ids[1], "data")):
+            if keys[0].startswith(sweeping.key(run_ids[1], "data")):
                 raise StorageError("400 MalformedXML")
             return super().delete(keys)
 
@@ -330,7 +329,7 @@ def test_a_store_that_fails_at_the_second_of_three_runs_keeps_no_other(purge: Pu
     assert list(by_run) == run_ids
     assert {each.fate for run_id in (run_ids[0], run_ids[2]) for each in by_run[run_id]} == {PurgeFate.PURGED}
     (failed,) = by_run[run_ids[1]]
-    assert (failed.address, failed.fate) == (passes.key(run_ids[1], ""), PurgeFate.FAILED)
+    assert (failed.address, failed.fate) == (sweeping.key(run_ids[1], ""), PurgeFate.FAILED)
     assert failed.why is not None and "400 MalformedXML" in failed.why
     assert [each.run_id for each in purge.moved() if each.copies.num_rows] == [run_ids[1]]
     assert set(purge.purge(purge.store).values()) == {PurgeFate.PURGED}
@@ -342,7 +341,7 @@ def test_a_list_of_a_batch_that_cannot_be_settled_keeps_no_other_run(purge: Purg
 
     class Unlisted(BreakingStore):
         def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-            if prefix == passes.key(run_ids[1], "purging/"):
+            if prefix == sweeping.key(run_ids[1], "purging/"):
                 raise StorageError("503")
             return super().list(prefix)
 
@@ -379,7 +378,7 @@ def test_a_store_that_does_not_tell_of_every_copy_fails_the_run_and_no_receipt_s
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
             return [outcome for outcome in super().delete(keys) if not outcome.key.endswith(KEYS[0])]
 
-    assert purge.purge(Silent(purge.store)) == {passes.key(purge.moving.run, ""): PurgeFate.FAILED}
+    assert purge.purge(Silent(purge.store)) == {sweeping.key(purge.moving.run, ""): PurgeFate.FAILED}
     assert purge.receipts(Outcome.PURGED) == []
     assert purge.purge(purge.store) == {}
 
@@ -392,7 +391,7 @@ def test_a_list_of_a_batch_that_cannot_be_removed_is_reported_and_settled_the_ne
                 return [DeleteOutcome(keys[0], DeleteResult.FAILED, "AccessDenied")]
             return super().delete(keys)
 
-    assert purge.purge(Refusing(purge.store)) == {passes.key(purge.moving.run, ""): PurgeFate.FAILED}
+    assert purge.purge(Refusing(purge.store)) == {sweeping.key(purge.moving.run, ""): PurgeFate.FAILED}
     assert len(purge.moving.moved()) == 1
     assert purge.purge(purge.store) == {}
     assert (purge.moving.moved(), purge.receipts(Outcome.PURGED)) == ({}, KEYS)
@@ -400,9 +399,9 @@ def test_a_list_of_a_batch_that_cannot_be_removed_is_reported_and_settled_the_ne
 
 @in_a_folder
 def test_a_list_of_a_batch_that_is_damaged_keeps_the_copies_of_its_run(purge: Purging) -> None:
-    begun = passes.key(purge.moving.run, "purging/purged-1")
+    begun = sweeping.key(purge.moving.run, "purging/purged-1")
     purge.store.put(begun, b"damaged")
-    assert purge.purge(purge.store) == {passes.key(purge.moving.run, ""): PurgeFate.KEPT}
+    assert purge.purge(purge.store) == {sweeping.key(purge.moving.run, ""): PurgeFate.KEPT}
     assert purge.moving.moved() == {**ALL, "purging/purged-1": b"damaged"}
     purge.store.delete([begun])
     assert set(purge.purge(purge.store).values()) == {PurgeFate.PURGED}
@@ -658,7 +657,7 @@ class World:
         self.step: Step[ArrowRows] = Step(self.lines.append, self.lines.append, self.opened, LocalEngine(), plan, None)
         self.check = LiveCheck(self.step)
         for address in COPIED:
-            self.store.put(passes.key(plan.run_id, address), CONTENT)
+            self.store.put(sweeping.key(plan.run_id, address), CONTENT)
         rows = [
             {
                 "address": address,
@@ -666,7 +665,7 @@ class World:
                 "slice": None,
                 "slice_window": "2026-11",
                 "etag": None,
-                "key": passes.key(plan.run_id, address),
+                "key": sweeping.key(plan.run_id, address),
             }
             for address in COPIED
         ]

@@ -13,15 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lakefs_gc_assets.collector import restore, sweeping
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.passes import Sweep
+from lakefs_gc_assets.collector.restore import RestoreFate
+from lakefs_gc_assets.collector.sweeping import Sweep
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import NULL_VERSION, DeleteOutcome, KeepsVersions, ObjectFacts, ObjectStore
@@ -350,7 +349,7 @@ class TestInAFolder:
     def test_of_what_was_moved_and_what_was_not_each_goes_its_own_way(self, folder: Deleting) -> None:
         rows = folder.sweep(*KEYS[:2])
         plain = LocalStore(cast(VersionedFolder, folder.store).folder)
-        plain.copy(KEYS[2], passes.key(folder.run, KEYS[2]))
+        plain.copy(KEYS[2], sweeping.key(folder.run, KEYS[2]))
         plain.delete([KEYS[2]])
         moved = receipts.table(candidates(KEYS[2]), [Outcome.QUARANTINED], [None], NOW, "attempt")
         place = moved.schema.get_field_index("size")

@@ -18,7 +18,7 @@ from typing import Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import guards, restore, sweeping
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS
@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.live.current import (
     sample_staged,
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
-from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.collector.records import across_runs, run_folder, tables
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome, size
@@ -41,8 +41,6 @@ from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.lock import Lock, LockToken, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Clocks, Moment, OpenRepository, Pace
 from lakefs_gc_assets.collector.step import Step, require_own_plan
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -322,13 +320,13 @@ def purge(
 
 def left_out(run_id: str, why: str) -> Purged:
     """The result for copies of a run with unreadable files: all stay."""
-    return Purged(run_id, passes.key(run_id, ""), 0, PurgeFate.KEPT, why)
+    return Purged(run_id, sweeping.key(run_id, ""), 0, PurgeFate.KEPT, why)
 
 
 def _failed(moved: Moved, error: StorageError) -> Purged:
     """The result for copies of a run at which the store failed. The next purge finds out which copies are gone."""
     why = f"the store failed, and the other objects of this run stay: {error}. Purge again"
-    return Purged(moved.run_id, passes.key(moved.run_id, ""), 0, PurgeFate.FAILED, why)
+    return Purged(moved.run_id, sweeping.key(moved.run_id, ""), 0, PurgeFate.FAILED, why)
 
 
 def _emptied(
@@ -365,7 +363,7 @@ def _count(moved: Sequence[Moved]) -> int:
 
 def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
     """The copies of a run (COPIES); other files in its folder are left out."""
-    folder = passes.key(plan.run_id, "")
+    folder = sweeping.key(plan.run_id, "")
     batches = [pa.table(batch.select(["key", "size", "etag"])) for batch in store.list(folder)]
     if not batches:
         return COPIES.empty_table()
@@ -418,7 +416,7 @@ def _delete(
 ) -> Generator[Purged, None, pa.Table]:
     """Deletes the copies of a batch permanently; returns the copies that are left because the time is over."""
     batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
-    begun = passes.key(plan.run_id, _BEGUN + batch_id)
+    begun = sweeping.key(plan.run_id, _BEGUN + batch_id)
     store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
     with deletes_until(is_over):
         outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
@@ -450,7 +448,7 @@ def _settle(store: ObjectStore, plan: Plan) -> None:
 
     Raises CorruptFile if the list of such a batch is unreadable.
     """
-    folder = passes.key(plan.run_id, _BEGUN)
+    folder = sweeping.key(plan.run_id, _BEGUN)
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts", receipts.ADDED)
         # Compared with all copies of the run, even if only some are to be purged.

@@ -9,17 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lakefs_gc_assets.collector import restore as restore_module
+from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.quarantine import restore as restore_module
-from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
+from lakefs_gc_assets.collector.recheck import Validity
 from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.passes import Quarantine
-from lakefs_gc_assets.collector.sweep.recheck import Validity
+from lakefs_gc_assets.collector.restore import RestoreFate
+from lakefs_gc_assets.collector.sweeping import Quarantine
 from lakefs_gc_assets.collector.universe import listing as parts
 from lakefs_gc_assets.errors import LockLost, ObjectArchived, StorageError
 from lakefs_gc_assets.lakefs import layout
@@ -213,7 +213,7 @@ def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
 )
 def test_copy_that_was_cut_or_exchanged_does_not_come_back(moving: Moving, changed: bytes) -> None:
     moving.quarantine(moving.store)
-    moving.store.put(passes.key(moving.run, KEYS[1]), changed)
+    moving.store.put(sweeping.key(moving.run, KEYS[1]), changed)
     fates = {KEYS[0]: RestoreFate.RESTORED, KEYS[1]: RestoreFate.FAILED, KEYS[2]: RestoreFate.RESTORED}
     assert moving.restore(moving.store) == fates
     assert moving.there() == {key: ALL[key] for key in (KEYS[0], KEYS[2])}
@@ -228,7 +228,7 @@ def test_receipts_of_earlier_versions_name_no_etag_and_copies_come_back_as_they_
     for key in receipts.keys(moving.store, moving.run):
         old = receipts.read_file(moving.store, key).drop_columns(["copy_etag"])
         moving.store.put(key, tables.encode(old))
-    moving.store.put(passes.key(moving.run, KEYS[1]), b"XX")
+    moving.store.put(sweeping.key(moving.run, KEYS[1]), b"XX")
     assert moving.restore(moving.store) == dict.fromkeys(KEYS, RestoreFate.RESTORED)
 
 
@@ -246,7 +246,7 @@ def test_the_copy_of_what_cannot_be_deleted_goes_whatever_size_a_client_named(mo
 
 
 def test_a_batch_is_one_request_of_every_store_so_that_no_answer_is_lost_in_part() -> None:
-    assert min(gcs_module.BATCH, azure_module.BATCH, BucketStore.delete_limit) >= passes.BATCH
+    assert min(gcs_module.BATCH, azure_module.BATCH, BucketStore.delete_limit) >= sweeping.BATCH
 
 
 @in_a_folder
@@ -278,7 +278,7 @@ def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
                 raise StorageError("AccessDenied")
             return super().copy(source, target)
 
-    monkeypatch.setattr(passes, "BATCH", 1)
+    monkeypatch.setattr(sweeping, "BATCH", 1)
     moving.quarantine(Refusing(moving.store))
     rows = receipts.read(moving.store, moving.run)
     assert sorted(zip(*(rows[name].to_pylist() for name in ("address", "outcome", "attempt")), strict=True)) == [
@@ -335,10 +335,10 @@ class TestWhatIsToldOfARestoration:
 
     def test_where_there_is_something_else_or_nothing(self, moving: Moving) -> None:
         moving.quarantine(moving.store)
-        moving.store.delete([passes.key(moving.run, KEYS[0])])
+        moving.store.delete([sweeping.key(moving.run, KEYS[0])])
         moving.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
         moving.store.put(KEYS[2], b"another size")
-        copy = passes.key(moving.run, KEYS[1])
+        copy = sweeping.key(moving.run, KEYS[1])
         assert self.reported(moving, moving.store) == [
             (KEYS[0], RestoreFate.HIDDEN, "it is no longer in quarantine: purged, or removed by hand"),
             (
@@ -382,7 +382,7 @@ class TestWhatIsToldOfARestoration:
                 return super().get(key)
 
         moving.quarantine(moving.store, KEYS[:1])
-        moving.store.copy(passes.key(moving.run, KEYS[0]), KEYS[0])
+        moving.store.copy(sweeping.key(moving.run, KEYS[0]), KEYS[0])
         assert restore_module.find_back(Unread(moving.store), moving.run, KEYS) == {KEYS[0]}
         assert self.reported(moving, Unread(moving.store)) == [(KEYS[0], RestoreFate.THERE, None)]
         assert moving.there()[KEYS[0]] == ALL[KEYS[0]]
@@ -440,8 +440,8 @@ class TestWithoutACopy:
 
 @in_a_folder
 def test_a_stale_copy_is_replaced(moving: Moving) -> None:
-    moving.store.put(passes.key(moving.run, KEYS[0]), b"x" * len(ALL[KEYS[0]]))
-    moving.store.put(passes.key(moving.run, KEYS[1]), b"another size")
+    moving.store.put(sweeping.key(moving.run, KEYS[0]), b"x" * len(ALL[KEYS[0]]))
+    moving.store.put(sweeping.key(moving.run, KEYS[1]), b"another size")
     moving.quarantine(moving.store)
     assert moving.moved() == ALL
 

@@ -1,1 +1,0 @@
-"""Restoring from quarantine, and purging it."""

@@ -1,1 +1,0 @@
-"""Deleting: passes with a recheck each, batches with a receipt for every object."""
