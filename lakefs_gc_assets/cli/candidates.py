@@ -22,9 +22,9 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.incremental import earlier_runs
-from lakefs_gc_assets.collector.page import run_facts
+from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import SIZES, WITH_A_RUN, FrameReader, written_by
-from lakefs_gc_assets.collector.page.run_facts import LAST_SEEN, Counting, LastSeen, RunFacts
+from lakefs_gc_assets.collector.page.page import LAST_SEEN, Counting, LastSeen, RunFacts
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, counted, printable
@@ -309,7 +309,7 @@ def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
     manifest = stored.manifest
     counting = Counting(lambda _: None, frames=FrameReader(LocalEngine(), opened.opener))
     now = opened.clock.now()
-    facts = run_facts.gather(opened.store, manifest.span.run_id, opened.settings, ReportSettings(), now, counting)
+    facts = page.gather(opened.store, manifest.span.run_id, opened.settings, ReportSettings(), now, counting)
     return Paths(facts, Amount(manifest.rows, manifest.object_bytes))
 
 
@@ -317,7 +317,7 @@ def _find_last_seen(opened: OpenRepository, stored: StoredFrame[Any], some: pa.T
     """Reads the last locations of some candidates; the result has a reason if that fails or they are too many."""
     reader = FrameReader(LocalEngine(), opened.opener)
     try:
-        return run_facts.find_last_seen(opened.store, stored.manifest.span.run_id, some, reader, WITH_A_RUN)
+        return page.find_last_seen(opened.store, stored.manifest.span.run_id, some, reader, WITH_A_RUN)
     except CollectionError as error:
         return LastSeen.nowhere(some.num_rows, str(error))
 

@@ -10,7 +10,7 @@ import click
 from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer, readable_report, show_progress
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.page import garbage, page
-from lakefs_gc_assets.collector.page.run_facts import Counting
+from lakefs_gc_assets.collector.page.page import Counting
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import run_folder

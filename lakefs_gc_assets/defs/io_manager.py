@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.page.garbage import FrameReader
-from lakefs_gc_assets.collector.page.run_facts import trace
+from lakefs_gc_assets.collector.page.page import trace
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.figures import STEP_FIGURES
 from lakefs_gc_assets.collector.records.outcomes import size

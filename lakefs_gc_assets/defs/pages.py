@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     find_counts,
     keep_counts,
 )
-from lakefs_gc_assets.collector.page.run_facts import Counting
+from lakefs_gc_assets.collector.page.page import Counting
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.figures import Figure
 from lakefs_gc_assets.collector.records.outcomes import Amount, size

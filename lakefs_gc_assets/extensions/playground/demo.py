@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, PHASES, UNCOMMITTED_DF, UNRECOGNISED_DF
 from lakefs_gc_assets.collector.page.garbage import WITH_A_RUN, FrameReader, written_by
-from lakefs_gc_assets.collector.page.run_facts import find_last_seen
+from lakefs_gc_assets.collector.page.page import find_last_seen
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF, CandidateFigures
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.page import run_facts
+from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     LARGEST,
@@ -42,8 +42,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     find_last_held,
     written_by,
 )
-from lakefs_gc_assets.collector.page.page import render
-from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, _decoded, find_last_seen, gather, trace
+from lakefs_gc_assets.collector.page.page import Counting, RunFacts, _decoded, find_last_seen, gather, render, trace
 from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Amount, Why
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -387,7 +386,7 @@ def test_some_candidates_have_their_paths_and_commits(
     assert [holder for path, holder in found if not path] == ["no commit"]
     assert {holder[16:] for path, holder in found if path == "raw/2026/a"} == {"branch main", "branch dev"}
 
-    monkeypatch.setattr(run_facts, "WITH_A_PREVIEW", 3 * 20_000)
+    monkeypatch.setattr(page, "WITH_A_PREVIEW", 3 * 20_000)
     assert "too much to read for a preview" in trace(opened.store, run_id, candidates.sample(20), reader_of(opened))
 
 

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.page import markup, page
 from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, LastStaged, StagedEntry, count_here
-from lakefs_gc_assets.collector.page.run_facts import Counting, gather
+from lakefs_gc_assets.collector.page.page import Counting, gather
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
