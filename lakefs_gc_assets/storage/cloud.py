@@ -5,7 +5,6 @@ that the service throttled, at an adaptive rate (`Throttle`). Slow calls are log
 """
 
 import json
-import logging
 import math
 import re
 import threading
@@ -54,7 +53,6 @@ READ_TIMEOUT = timedelta(minutes=1)
 REQUEST_TIMEOUT = timedelta(minutes=10)
 """Maximum time for one whole answer that obstore reads."""
 CONNECTIONS = 32
-_log = logging.getLogger(__name__)
 _FIRST_CONTACT = ContextVar("first contact", default=False)
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of temporary failures, which are retried."""

@@ -185,9 +185,6 @@ COPIES = pa.schema(
 )
 """Copies in quarantine: `address` is the original address, `key` the key of the copy, `etag` the copy's ETag."""
 
-UNRECOGNISED = arrow_schema(UNRECOGNISED_COLUMNS)
-"""Unreferenced objects whose names lakeFS never makes."""
-
 SIGHTINGS = arrow_schema(SIGHTING_COLUMNS)
 """Unreferenced objects uploaded in parts, and when a run listed them for the first time."""
 
