@@ -35,7 +35,7 @@ from pyspark import SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, SparkNotStarted
+from lakefs_gc_assets.errors import ConfigurationError, SparkNotStarted
 from lakefs_gc_assets.spark.start import process
 
 MINIMUM_VERSION = 17
@@ -216,7 +216,8 @@ def _write_launcher(home: Path, script: str, release: Path) -> None:
             (home / "release").symlink_to(release)
 
 
-_BUILDING = "LAKEFS_GC_BUILDING_CLASS_ARCHIVE"
+BUILDING = "LAKEFS_GC_BUILDING_CLASS_ARCHIVE"
+"""Variable with the path of the archive that the JVM of this process writes as it ends."""
 _QUIET = ("-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:disable", "-Xlog:all=error:stderr")
 # By default a JVM relocates the archive in memory, which copies pages that it could share with the file.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
@@ -258,46 +259,8 @@ def _feature_version(java_home: Path) -> int:
 
 def archive_being_made() -> Path | None:
     """The archive that the JVM of this process writes as it ends; None in a process that builds none."""
-    building = os.environ.get(_BUILDING)
+    building = os.environ.get(BUILDING)
     return Path(building) if building else None
-
-
-def make_archive(module: str) -> str:
-    """Builds the archive if there is none yet, and returns a message; takes as long as the module runs.
-
-    Args:
-        module: module to run while `archive_being_made` is set: it does the same as every run, and waits until its JVM
-            has ended.
-
-    Raises OSError if the environment is not writable, and CollectionError if the module fails.
-    """
-    archive = archive_file(ensure_java())
-    if archive.is_file():
-        return f"{archive} is there"
-    with tempfile.TemporaryDirectory(prefix="spark-classes-", dir=archive.parent) as folder:
-        building = Path(folder) / archive.name
-        _load_classes(module, building)
-        if not building.is_file():
-            return "this Java made no archive of classes; sessions start without"
-        for old in archive.parent.glob("spark-classes-*.jsa"):
-            old.unlink()
-        building.chmod(0o644)  # The user who builds an image is not the one who runs it.
-        building.rename(archive)
-    return f"{archive}, {archive.stat().st_size / 1e6:.0f} MB"
-
-
-def _load_classes(module: str, building: Path) -> None:
-    """Runs the module in its own process, because the JVM prints all its options when it builds an AOT cache."""
-    ended = subprocess.run(
-        [sys.executable, "-m", module],
-        env={**os.environ, _BUILDING: str(building)},
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    if ended.returncode:
-        last = ended.stderr.strip().rpartition("\n")[2]
-        raise CollectionError(f"{module}, which loads Spark's classes, ended with {ended.returncode}: {last}")
 
 
 _SHELL = "pyspark-shell"
