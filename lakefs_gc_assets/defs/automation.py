@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import Clock
-from lakefs_gc_assets.defs import history, jobs, launching, maintenance
+from lakefs_gc_assets.defs import history, launching, maintenance
 from lakefs_gc_assets.defs.history import (
     BEGINS_OTHER,
     HISTORY,
@@ -225,7 +225,11 @@ def off_schedule(
     description: str,
     permit: Permit | None = None,
 ) -> dg.ScheduleDefinition:
-    """A schedule in the time zone of the settings, off until turned on; its launches get a ticket for the permit."""
+    """A schedule in the time zone of the settings, off until turned on; its launches get a ticket for the permit.
+
+    Args:
+        config: configuration of the only op of the job.
+    """
 
     def tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
         return launching.issue_ticket(context.instance, names.repository, permit) if permit else {}
@@ -235,7 +239,7 @@ def off_schedule(
         cron_schedule=cron,
         execution_timezone=settings.time_zone,
         job=job,
-        run_config=config,
+        run_config={"ops": {job.top_level_node_defs[0].name: {"config": config}}} if config else {},
         tags_fn=tags,
         default_status=dg.DefaultScheduleStatus.STOPPED,
         description=description,
@@ -257,7 +261,7 @@ def define_schedules(
             "clean_runs",
             settings.clean_cron,
             opening,
-            jobs.opening_config(names, "clean"),
+            {"flow": "clean"},
             f"Opens a clean run of repository {names.repository}, which examines every object. It deletes if the "
             "configuration file sets `sweep`; otherwise it is a dry run. Optimized runs can follow it (sensor "
             f"{names.qualified('follow_deleted_report')}). Cron: automation.clean_cron.",
@@ -267,7 +271,7 @@ def define_schedules(
             "dry_runs",
             settings.dry_run_cron,
             opening,
-            jobs.opening_config(names, flow, sweep=False),
+            {"flow": flow, "sweep": False},
             f"Opens a dry run of repository {names.repository}, flow {flow}: it reports candidates and deletes "
             "nothing, whatever the configuration says. Cron: automation.dry_run_cron; flow: automation.dry_run_flow.",
         ),
@@ -275,7 +279,7 @@ def define_schedules(
             "expire_old_runs",
             settings.expiry_cron,
             expire,
-            maintenance.removing_config(names),
+            {"dry": False},
             f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}, "
             "and old forecasts; plans, reports and receipts stay. Launch the job "
             f"{names.qualified('expire_runs')} first to see what it would remove. Cron: automation.expiry_cron.",
@@ -284,7 +288,7 @@ def define_schedules(
             maintenance.PURGING_SCHEDULE,
             settings.purge_cron,
             purge,
-            maintenance.purging_config(names),
+            {"confirm": True},
             f"Permanently deletes objects that runs of {names.repository} moved to quarantine at least "
             "collection.quarantine_days ago, and restores objects that are live again. Launch the job "
             f"{names.qualified('purge')} first to see the quarantine. Cron: automation.purge_cron.",

@@ -20,13 +20,12 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import jobs, launching
-from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
-from lakefs_gc_assets.defs.jobs import RunConfig
+from lakefs_gc_assets.defs.jobs import RunConfig, one_op_job
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import undo_link
-from lakefs_gc_assets.defs.partitions import Names, key_of, one_op_job
+from lakefs_gc_assets.defs.partitions import Names, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings
@@ -39,7 +38,9 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     """A single-op job, which starts a job run of EMR Serverless, waits for its end, and materializes its frames."""
     settings = loaded.configuration.emr_serverless
 
-    @collector_op(names, _OP, RunConfig)
+    description = f"Collects {names.repository} on EMR Serverless, application {settings.application_id}."
+
+    @one_op_job(names, "collect_on_emr_serverless", _OP, RunConfig, description)
     def run_on_emr_serverless(context: dg.OpExecutionContext, collector: Collector, config: RunConfig) -> None:
         """Starts a job run on EMR Serverless, forwards its log, and materializes the five assets when it ends."""
         permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
@@ -70,8 +71,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         if not report.success:
             raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")
 
-    description = f"Collects {names.repository} on EMR Serverless, application {settings.application_id}."
-    return one_op_job(names, "collect_on_emr_serverless", run_on_emr_serverless, description)
+    return run_on_emr_serverless
 
 
 def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:

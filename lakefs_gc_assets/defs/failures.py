@@ -1,9 +1,8 @@
-"""Failures in Dagster: one-line messages, also for ops of jobs that collect nothing themselves."""
+"""Failures in Dagster: one-line messages, and the end of a run outside of its steps."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
 
 import dagster as dg
 
@@ -11,16 +10,12 @@ from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
-from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, full_disk
 from lakefs_gc_assets.spark.faults import from_spark
 
 _log = logging.getLogger(__name__)
 
-LaunchConfig = TypeVar("LaunchConfig", bound=dg.Config)
-Work: TypeAlias = Callable[[dg.OpExecutionContext, Collector, LaunchConfig], None]
-"""The work of an op, with its repository and the configuration of its launch."""
 KIND = "error"
 """Metadata name of a failure for the class of our own error."""
 
@@ -97,34 +92,3 @@ def readable() -> Iterator[None]:
         failure = explained(error)
         assert failure is not None
         raise failure from error
-
-
-def collector_op(
-    names: Names, name: str, config_type: type[LaunchConfig], in_pool: bool = True
-) -> Callable[[Work[LaunchConfig]], dg.OpDefinition]:
-    """Makes an op of a function and its docstring. Our own errors fail the Dagster run with one-line messages.
-
-    Args:
-        name: name of the op in a code location with one repository.
-        config_type: configuration of a launch.
-        in_pool: True if the op and runs of the repository wait for each other.
-    """
-
-    def decorate(work: Work[LaunchConfig]) -> dg.OpDefinition:
-        @dg.op(
-            name=names.qualified(name),
-            description=work.__doc__,
-            pool=names.pool if in_pool else None,
-        )
-        @names.bound
-        def op(
-            context: dg.OpExecutionContext,
-            collector: dg.ResourceParam[Collector],
-            config: config_type,  # type: ignore[valid-type]
-        ) -> None:
-            with readable():
-                work(context, collector, config)
-
-        return op
-
-    return decorate

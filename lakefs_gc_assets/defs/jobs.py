@@ -1,12 +1,12 @@
-"""Opening a run, and the jobs that collect: open_run, approve and collect.
+"""Jobs of one op, and those of them that collect: open_run and approve.
 
 Opening a run adds its id and its slice windows as partitions. The jobs open_run and approve set tags on their own
 Dagster runs; the sensor launch_opened_runs reads these tags and launches the job collect.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 import dagster as dg
 from pydantic import Field, create_model
@@ -20,11 +20,11 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.failures import LaunchConfig, collector_op
+from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.pages import launchpad
-from lakefs_gc_assets.defs.partitions import RUN_TAG, WHY_CLEAN_TAG, Names, key_of, one_op_job, run_id_in
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, RUN_TAG, WHY_CLEAN_TAG, Names, key_of, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs import layout
@@ -38,6 +38,54 @@ The UI hides tags that begin with `.dagster/`.
 _OPENING_OP, _APPROVING_OP = "open_new_run", "approve_dry_run"
 _TAG_LENGTH = 500
 _RELAX = "Settings of `collection` for this run alone. Only settings in launch.may_relax of the file may be set."
+LaunchConfig = TypeVar("LaunchConfig", bound=dg.Config)
+Work: TypeAlias = Callable[[dg.OpExecutionContext, Collector, LaunchConfig], None]
+"""The work of an op, with its repository and the configuration of its launch."""
+
+
+def one_op_job(
+    names: Names,
+    name: str,
+    op_name: str,
+    config_type: type[LaunchConfig],
+    description: str,
+    in_pool: bool = True,
+    tags: Mapping[str, str] | None = None,
+) -> Callable[[Work[LaunchConfig]], dg.JobDefinition]:
+    """Makes a function and its docstring the only op of a job, in the process of the Dagster run.
+
+    Our own errors fail the Dagster run with one-line messages.
+
+    Args:
+        name, op_name: names of the job and its op in a code location with one repository.
+        config_type: configuration of a launch.
+        in_pool: True if the op and runs of the repository wait for each other.
+        tags: tags of its runs; by default the repository's.
+    """
+
+    def decorate(work: Work[LaunchConfig]) -> dg.JobDefinition:
+        @dg.op(name=names.qualified(op_name), description=work.__doc__, pool=names.pool if in_pool else None)
+        @names.bound
+        def op(
+            context: dg.OpExecutionContext,
+            collector: dg.ResourceParam[Collector],
+            config: config_type,  # type: ignore[valid-type]
+        ) -> None:
+            with readable():
+                work(context, collector, config)
+
+        @dg.job(
+            name=names.qualified(name),
+            description=description,
+            executor_def=dg.in_process_executor,
+            tags={REPOSITORY_TAG: names.repository} if tags is None else tags,
+        )
+        def job() -> None:
+            op()
+
+        return job
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -107,12 +155,6 @@ def choose_windows(
     needed, why_clean = planning.windows_to_collect(repository, flow)
     chosen = select_windows(needed, windows, repository.settings.slice_window) if windows else needed
     return needed, chosen, why_clean
-
-
-def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> dict[str, Any]:
-    """Run configuration of the job open_run with this flow and, unless None, this value of `sweep`."""
-    config = {"flow": flow} if sweep is None else {"flow": flow, "sweep": sweep}
-    return {"ops": {names.qualified(_OPENING_OP): {"config": config}}}
 
 
 class RunConfig(dg.Config):
@@ -196,7 +238,6 @@ def approval_address(
     policy = collector.configuration.launch
     if plan.sweep or not plan.opened or not found.objects or policy.sweep == "never":
         return None
-    job, config = names.qualified("approve"), {"run_id": plan.run_id, "approved_by": ""}
     does = "Moves to quarantine" if collector.configuration.collection.quarantines else "Deletes"
     second = " Two people must approve it, under different names." if policy.approvers == 2 else ""
     if asks_name:
@@ -204,8 +245,9 @@ def approval_address(
     return launchpad(
         collector,
         run,
-        job,
-        {"ops": {names.qualified(_APPROVING_OP): {"config": config}}},
+        names.qualified("approve"),
+        names.qualified(_APPROVING_OP),
+        {"run_id": plan.run_id, "approved_by": ""},
         f"{does} the candidates of dry run {plan.run_id} of {names.repository}, except any that are live by now: "
         f"{found}.{second}",
         {RUN_TAG: plan.run_id},
@@ -214,8 +256,14 @@ def approval_address(
 
 def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job open_run: one op, which sets the tags of the new run on its own Dagster run for the sensor."""
+    description = (
+        f"Opens a run of repository {names.repository}: choose the flow and, if not all, the slice windows. "
+        f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} starts it within "
+        "seconds."
+    )
+    config_type = _with_relaxable(OpenRunConfig, policy)
 
-    @collector_op(names, _OPENING_OP, _with_relaxable(OpenRunConfig, policy), in_pool=False)
+    @one_op_job(names, "open_run", _OPENING_OP, config_type, description, in_pool=False, tags={})
     def opening(context: dg.OpExecutionContext, collector: Collector, config: OpenRunConfig) -> None:
         """Lists slice windows, adds them and a new run id as partitions, and requests the run."""
         permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
@@ -240,12 +288,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         )
         hand_on(context, opened.tags)
 
-    description = (
-        f"Opens a run of repository {names.repository}: choose the flow and, if not all, the slice windows. "
-        f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} starts it within "
-        "seconds."
-    )
-    return one_op_job(names, "open_run", opening, description, tags={})
+    return opening
 
 
 def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
@@ -263,8 +306,15 @@ def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
 
 def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job approve: one op, which stores the approval, and sets tags for the sensor to repeat the last step."""
+    description = (
+        f"Deletes the candidates of a dry run of {names.repository}: give its id. The log and the page of the run "
+        "show how many objects and bytes these are. The run's own plan and every guard of a sweep apply, and objects "
+        f"that are live by now stay. The sensor {names.qualified('launch_opened_runs')} starts the deletion within "
+        f"seconds, as a run of {names.qualified('collect')} that makes deleted_report again."
+        + (" Two launches must approve it, with different names in approved_by." if policy.approvers == 2 else "")
+    )
 
-    @collector_op(names, _APPROVING_OP, _with_relaxable(ApproveConfig, policy))
+    @one_op_job(names, "approve", _APPROVING_OP, _with_relaxable(ApproveConfig, policy), description)
     def approving(context: dg.OpExecutionContext, collector: Collector, config: ApproveConfig) -> None:
         """Logs the garbage of the dry run, approves it, and requests its last step."""
         run_id = run_id_in(config.run_id) or config.run_id
@@ -301,14 +351,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         permitted = launching.tags(context.instance, collector.name, run_id, permit)
         hand_on(context, {**tags, **permitted, **approval})
 
-    description = (
-        f"Deletes the candidates of a dry run of {names.repository}: give its id. The log and the page of the run "
-        "show how many objects and bytes these are. The run's own plan and every guard of a sweep apply, and objects "
-        f"that are live by now stay. The sensor {names.qualified('launch_opened_runs')} starts the deletion within "
-        f"seconds, as a run of {names.qualified('collect')} that makes deleted_report again."
-        + (" Two launches must approve it, with different names in approved_by." if policy.approvers == 2 else "")
-    )
-    return one_op_job(names, "approve", approving, description)
+    return approving
 
 
 def _with_relaxable(config: type[LaunchConfig], policy: LaunchSettings) -> type[LaunchConfig]:

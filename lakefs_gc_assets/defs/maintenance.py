@@ -35,10 +35,10 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.restore import Restored
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.history import UNDO
+from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bullets, launchpad, link, table
-from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, one_op_job, run_id_in
+from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
@@ -129,11 +129,6 @@ class PurgeConfig(dg.Config):
     )
 
 
-def purging_config(names: Names) -> dict[str, Any]:
-    """Run configuration of the job purge that lets it purge."""
-    return {"ops": {names.qualified(_PURGE_OP): {"config": {"confirm": True}}}}
-
-
 def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, report: Report) -> str | None:
     """Address of the launchpad that shows the objects of a run that can be restored; None if it deleted nothing.
 
@@ -143,12 +138,12 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
     statistics = report.statistics
     if not (statistics.deleted or statistics.quarantined):
         return None
-    config = {"run_id": report.run_id, "confirm": False}
     return launchpad(
         collector,
         run,
         names.qualified("restore"),
-        {"ops": {names.qualified(_RESTORE_OP): {"config": config}}},
+        names.qualified(_RESTORE_OP),
+        {"run_id": report.run_id, "confirm": False},
         f"Shows which deletions of run {report.run_id} of {names.repository} can be undone: {report.did}. "
         "With `confirm: true` it undoes them.",
         {RUN_TAG: report.run_id},
@@ -165,8 +160,13 @@ def undo_link(
 
 def restore_job(names: Names) -> dg.JobDefinition:
     """The job restore: one op, which takes the repository's lock if it changes anything."""
+    description = (
+        f"Restores objects that a run of {names.repository} deleted: from quarantine or, in a bucket "
+        "that keeps versions, by removing their delete markers. Give the run's id. It only shows the objects unless "
+        "`confirm` is true. The next run is a clean one."
+    )
 
-    @collector_op(names, _RESTORE_OP, RestoreConfig)
+    @one_op_job(names, "restore", _RESTORE_OP, RestoreConfig, description)
     def restore_objects(context: dg.OpExecutionContext, collector: Collector, config: RestoreConfig) -> None:
         """Restores objects that a run deleted, or shows them."""
         run_id = run_id_in(config.run_id) or config.run_id
@@ -179,18 +179,18 @@ def restore_job(names: Names) -> dg.JobDefinition:
         restored = bring_back(collector, run_id, config.addresses, context.run_id, context.log.warning)
         context.add_output_metadata({**shown, **_count_restored(context, restored)})
 
-    description = (
-        f"Restores objects that a run of {names.repository} deleted: from quarantine or, in a bucket "
-        "that keeps versions, by removing their delete markers. Give the run's id. It only shows the objects unless "
-        "`confirm` is true. The next run is a clean one."
-    )
-    return one_op_job(names, "restore", restore_objects, description)
+    return restore_objects
 
 
 def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job purge: one op, which takes the repository's lock if it changes anything."""
+    description = (
+        f"Permanently deletes objects that runs of {names.repository} moved to quarantine at least "
+        "collection.quarantine_days ago. It first checks again what is live: it restores live objects, and if that "
+        "check fails it deletes nothing. It only shows the quarantine unless `confirm` is true."
+    )
 
-    @collector_op(names, _PURGE_OP, PurgeConfig)
+    @one_op_job(names, "purge", _PURGE_OP, PurgeConfig, description)
     def purge_quarantine(context: dg.OpExecutionContext, collector: Collector, config: PurgeConfig) -> None:
         """Permanently deletes due objects and restores live ones, or shows the quarantine."""
         if not config.confirm:
@@ -213,12 +213,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         if tally.failed:
             raise dg.Failure(description=totals, allow_retries=False)
 
-    description = (
-        f"Permanently deletes objects that runs of {names.repository} moved to quarantine at least "
-        "collection.quarantine_days ago. It first checks again what is live: it restores live objects, and if that "
-        "check fails it deletes nothing. It only shows the quarantine unless `confirm` is true."
-    )
-    return one_op_job(names, "purge", purge_quarantine, description)
+    return purge_quarantine
 
 
 def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[str, Any]:
@@ -268,15 +263,17 @@ class ExpireRunsConfig(dg.Config):
     dry: bool = Field(default=True, description="Show which runs would be removed or kept, and remove nothing.")
 
 
-def removing_config(names: Names) -> dict[str, Any]:
-    """Run configuration of the job expire_runs that lets it remove."""
-    return {"ops": {names.qualified(_EXPIRE_OP): {"config": {"dry": False}}}}
-
-
 def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinition:
     """The job expire_runs: one op, which takes the repository's lock if it removes anything."""
+    description = (
+        f"Removes frames and partitions of old runs of {names.repository}, and old forecasts. Those of the newest "
+        f"{settings.keep_runs} runs (automation.keep_runs) stay. Also removes files that the server prepared for "
+        "`explain`. Plans, reports and receipts stay for ever. A run also keeps its frames while the next optimized "
+        "run builds on it, while its sweep is unfinished, or while its approved candidates are not deleted yet. It "
+        "only shows what it would remove unless `dry` is false."
+    )
 
-    @collector_op(names, _EXPIRE_OP, ExpireRunsConfig)
+    @one_op_job(names, "expire_runs", _EXPIRE_OP, ExpireRunsConfig, description)
     def remove_frames(context: dg.OpExecutionContext, collector: Collector, config: ExpireRunsConfig) -> None:
         """Decides which runs are old, says why others stay, and removes frames and partitions."""
         repository = collector.open()
@@ -305,14 +302,7 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             f"{counted(len(decided.forecasts), 'forecasts')}: {counted(removed, 'objects')}"
         )
 
-    description = (
-        f"Removes frames and partitions of old runs of {names.repository}, and old forecasts. Those of the newest "
-        f"{settings.keep_runs} runs (automation.keep_runs) stay. Also removes files that the server prepared for "
-        "`explain`. Plans, reports and receipts stay for ever. A run also keeps its frames while the next optimized "
-        "run builds on it, while its sweep is unfinished, or while its approved candidates are not deleted yet. It "
-        "only shows what it would remove unless `dry` is false."
-    )
-    return one_op_job(names, "expire_runs", remove_frames, description)
+    return remove_frames
 
 
 def _remove(

@@ -266,6 +266,7 @@ def launchpad(
     collector: Collector,
     run: dg.DagsterRun,
     job: str,
+    op: str,
     config: Mapping[str, Any],
     comment: str,
     tags: Mapping[str, str],
@@ -276,6 +277,7 @@ def launchpad(
 
     Args:
         run: a Dagster run of the job's code location.
+        op: the only op of the job.
         comment: effect of the launch, above the configuration.
         tags: tags of the launched run.
     """
@@ -283,7 +285,7 @@ def launchpad(
     if location is None:
         return None
     lines = "".join(f"# {line}\n" for line in wrap(comment, _COMMENT))
-    query = {"config": lines + yaml.safe_dump(dict(config), sort_keys=False)}
+    query = {"config": lines + yaml.safe_dump({"ops": {op: {"config": dict(config)}}}, sort_keys=False)}
     for number, (name, value) in enumerate(tags.items()):
         query |= {f"tags[{number}][key]": name, f"tags[{number}][value]": value}
     filled = urlencode(query, quote_via=quote, safe="")

@@ -9,7 +9,7 @@ run. Earlier versions added ids without the time, which mean the same.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -326,25 +326,3 @@ class Names:
         renamed.__annotations__ = {each.name: each.annotation for each in parameters}
         vars(renamed)["__signature__"] = inspect.Signature(parameters)
         return cast("Function", renamed)
-
-
-def one_op_job(
-    names: Names, name: str, op: dg.OpDefinition, description: str, tags: Mapping[str, str] | None = None
-) -> dg.JobDefinition:
-    """A single-op job, in the process of the Dagster run.
-
-    Args:
-        name: name of the job in a code location with one repository.
-        tags: tags of its runs; by default the repository's.
-    """
-
-    @dg.job(
-        name=names.qualified(name),
-        description=description,
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository} if tags is None else tags,
-    )
-    def job() -> None:
-        op()
-
-    return job

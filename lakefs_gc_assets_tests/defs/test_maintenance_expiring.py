@@ -12,8 +12,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.defs.maintenance import removing_config
-from lakefs_gc_assets.defs.partitions import Names, RunPartitions
+from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -22,7 +21,7 @@ from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automat
 
 __all__ = ["automated", "server"]
 
-REMOVING = removing_config(Names(REPOSITORY))
+REMOVING = {"ops": {"remove_old_frames": {"config": {"dry": False}}}}
 
 
 @pytest.fixture

@@ -11,8 +11,6 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import resources
-from lakefs_gc_assets.defs.maintenance import removing_config
-from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import AutomationSettings
 from lakefs_gc_assets_tests.runs import plain_runs
@@ -71,7 +69,7 @@ def test_the_next_optimized_run_builds_on_what_was_kept_when_old_runs_expired() 
         configuration = runs.loaded.configuration.model_copy(update={"automation": AutomationSettings(keep_runs=1)})
         job = build(Loaded(configuration, {}), runs.clock).resolve_job_def("expire_runs")
 
-        assert job.execute_in_process(run_config=removing_config(Names(runs.server.repository))).success
+        assert job.execute_in_process(run_config={"ops": {"remove_old_frames": {"config": {"dry": False}}}}).success
 
         store = runs.repository.store
         assert [run.run_id for run in expiring.past_runs(expiring.folders(store)) if run.frames] == [dry, swept]

@@ -13,9 +13,9 @@ from lakefs_gc_assets.collector.records.outcomes import Tally
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.automation import off_schedule
-from lakefs_gc_assets.defs.failures import collector_op
+from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bullets
-from lakefs_gc_assets.defs.partitions import Names, one_op_job
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import ConfigurationError, counted
@@ -81,8 +81,13 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
 
     It lists stale branches. A second launch with the digest of that listing deletes exactly the listed branches.
     """
+    description = (
+        f"Lists branches of {names.repository} that are stale by the policy, and the reasons why others stay. With the "
+        "digest of that list in `approve`, it checks each listed branch again and deletes it unless it has changed. "
+        "`lakefs-gc branches restore` recreates them."
+    )
 
-    @collector_op(names, _RETIRE_OP, StaleBranchesConfig)
+    @one_op_job(names, STALE_BRANCHES, _RETIRE_OP, StaleBranchesConfig, description)
     def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
         """Lists stale branches, or deletes those of an approved list."""
         repository, log = collector.open(), context.log
@@ -105,12 +110,7 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
                 allow_retries=False,
             )
 
-    description = (
-        f"Lists branches of {names.repository} that are stale by the policy, and the reasons why others stay. With the "
-        "digest of that list in `approve`, it checks each listed branch again and deletes it unless it has changed. "
-        "`lakefs-gc branches restore` recreates them."
-    )
-    return one_op_job(names, STALE_BRANCHES, retire, description)
+    return retire
 
 
 def require_approvable(policy: LaunchSettings, digest: str) -> None:

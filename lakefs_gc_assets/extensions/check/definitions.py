@@ -13,10 +13,10 @@ from pydantic import Field
 from lakefs_gc_assets.collector.survey import Finding
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import history
-from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.history import CheckVerdict
+from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bullets
-from lakefs_gc_assets.defs.partitions import Names, newest_metadata, one_op_job
+from lakefs_gc_assets.defs.partitions import Names, newest_metadata
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import LogLine
@@ -84,8 +84,12 @@ def define_check(names: Names) -> dg.AssetChecksDefinition:
 
 def fsck_job(names: Names) -> dg.JobDefinition:
     """The job that checks a repository, and reports it as a materialization of the asset and an evaluation."""
+    description = (
+        f"Checks whether {names.repository} is whole: each object that live commits, branches and tags need is in the "
+        "store with its size, and metadata can be read. Deletes nothing."
+    )
 
-    @collector_op(names, NAME, FsckConfig, in_pool=False)
+    @one_op_job(names, JOB, NAME, FsckConfig, description, in_pool=False)
     def repository_check(context: dg.OpExecutionContext, collector: Collector, config: FsckConfig) -> None:
         """Checks the repository."""
         deep = EVERYTHING if config.deep < 0 else config.deep
@@ -94,11 +98,7 @@ def fsck_job(names: Names) -> dg.JobDefinition:
         verdict = CheckVerdict(not checkup.is_damaged, checkup.verdict)
         history.report_check(context.instance, names, NAME, IS_WHOLE, verdict)
 
-    description = (
-        f"Checks whether {names.repository} is whole: each object that live commits, branches and tags need is in the "
-        "store with its size, and metadata can be read. Deletes nothing."
-    )
-    return one_op_job(names, JOB, repository_check, description)
+    return repository_check
 
 
 def described(checkup: Checkup) -> dict[str, Any]:

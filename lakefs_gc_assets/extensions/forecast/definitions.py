@@ -17,9 +17,9 @@ from lakefs_gc_assets.collector.records.stored_forecasts import NAME
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.failures import collector_op
+from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bars, bullets, stored_page, table
-from lakefs_gc_assets.defs.partitions import Names, one_op_job
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import ConfigurationError, LogLine, StorageError
@@ -108,8 +108,12 @@ def forecast_asset(names: Names) -> dg.AssetSpec:
 
 def forecast_job(names: Names) -> dg.JobDefinition:
     """The job that makes a forecast and reports it as a materialization of the asset."""
+    description = (
+        f"Shows the bytes that other retention rules would free in {names.repository}, and the bytes of each branch "
+        "and tag. Deletes nothing."
+    )
 
-    @collector_op(names, NAME, ForecastConfig, in_pool=False)
+    @one_op_job(names, JOB, NAME, ForecastConfig, description, in_pool=False)
     def retention_forecast(context: dg.OpExecutionContext, collector: Collector, config: ForecastConfig) -> None:
         """Makes a forecast, and its page."""
         # Dagster would report a limit on the field as a list of errors with the whole configuration.
@@ -124,11 +128,7 @@ def forecast_job(names: Names) -> dg.JobDefinition:
         shown = stored_page(collector, namespace + stored_forecasts.page_key(result.forecast_id), result.forecast_id)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata={**described(result), "page": shown}))
 
-    description = (
-        f"Shows the bytes that other retention rules would free in {names.repository}, and the bytes of each branch "
-        "and tag. Deletes nothing."
-    )
-    return one_op_job(names, JOB, retention_forecast, description)
+    return retention_forecast
 
 
 def described(result: Forecast) -> dict[str, Any]:

@@ -27,8 +27,6 @@ from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.sweeping import Quarantine
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.maintenance import purging_config
-from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.extensions.playground import demo
@@ -229,7 +227,7 @@ def test_the_job_shows_first_and_purges_when_it_is_confirmed(quarantined: Quaran
     assert "confirm: true" in shown["next"] and quarantined.addresses["dropped"] in shown["for_example"]
     assert len(quarantined.moved()) == 4
 
-    done = metadata(quarantined.job(purging_config(Names(quarantined.repository))))
+    done = metadata(quarantined.job({"ops": {"empty_quarantine": {"config": {"confirm": True}}}}))
 
     assert (done["confirmed"], done["purged"]) == (True, 4)
     assert done["bytes_freed"] == sum(len(f"old {name}") for name in OLD) + len("dropped")
