@@ -84,9 +84,8 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
     """Deletes the candidates if the run sweeps, and reports their outcomes."""
     with run_step(context, collector) as current:
         outcomes, report = run.sweep(current, candidates)
-    names = collector_names(context, collector)
-    undo = undo_link(collector, names, context.run, report)
-    Historian.from_context(context, names).ended(current.repository.store, report, undo)
+    undo = undo_link(collector, context.run, report)
+    Historian.from_context(context, collector).ended(current.repository.store, report, undo)
     page = pages.keep(collector, current.repository, report.run_id, context.log.warning)
     links = next_steps(context, collector, current.plan, report)
     context.add_output_metadata({**report_figures(report), **links, **page})
@@ -135,21 +134,22 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.Assets
         **frames: StoredFrame[Any] | NotBegun,
     ) -> Iterator[dg.Output[StoredFrame[Any]]]:
         if not_begun := [frame for frame in frames.values() if isinstance(frame, NotBegun)]:
-            _launch_whole(context, names, not_begun[0])
+            _launch_whole(context, collector, not_begun[0])
             return
         try:
             stored = compute(context, collector=collector, **frames)
         except RunEnded as ended:
             context.log.info(str(ended))
-            stored = _made_before(context, collector, names)
+            stored = _made_before(context, collector)
         _note_cells(context, stored.manifest)
         yield dg.Output(stored)
 
     return asset
 
 
-def _launch_whole(context: dg.AssetExecutionContext, names: Names, not_begun: NotBegun) -> None:
+def _launch_whole(context: dg.AssetExecutionContext, collector: Collector, not_begun: NotBegun) -> None:
     """Requests a run of all five assets from the sensor, under a name without a run."""
+    names = collector.names
     context.log.warning(
         f"no run named {not_begun.name} has begun over {plans.describe_windows(not_begun.windows)}, and every run "
         f"begins with store_df: the sensor {names.qualified('launch_opened_runs')} launches all five assets under "
@@ -173,7 +173,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
         RunEnded: the run has already ended well, and its first step is among the launched steps.
         dagster.Failure: with a one-line message; the failed run's report is stored before.
     """
-    historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
+    historian, run_id = Historian.from_context(context, collector), None
     try:
         at = STEPS.index(context.asset_key.path[-1])
         continues = any(assets_to_make(context.run, STEPS[:at]))
@@ -241,12 +241,12 @@ def _open_named(context: dg.AssetExecutionContext, collector: Collector, key: st
     return run_id
 
 
-def _made_before(context: dg.AssetExecutionContext, collector: Collector, names: Names) -> StoredFrame[Any]:
+def _made_before(context: dg.AssetExecutionContext, collector: Collector) -> StoredFrame[Any]:
     """The stored frame of an asset of a run that has ended well, with the metadata of its first materialization.
 
     Raises dagster.Failure if it is no longer stored: the run's key is removed, so that its cells do not stay failed.
     """
-    historian = Historian.from_context(context, names)
+    historian = Historian.from_context(context, collector)
     with readable():
         key, windows = selected(context.partition_keys)
         run_id = collector.require_run(key, windows)
@@ -257,7 +257,7 @@ def _made_before(context: dg.AssetExecutionContext, collector: Collector, names:
                 repository.store, repository.opener, run_id, FRAMES[context.asset_key.path[-1]]
             )
         except OrderViolation:
-            names.partitions.forget(context.instance, key)
+            collector.names.partitions.forget(context.instance, key)
             raise
         if stored.frame is CANDIDATES_DF:
             plan, now = plans.read(repository.store, run_id), collector.clock.now()
@@ -269,11 +269,6 @@ def _made_before(context: dg.AssetExecutionContext, collector: Collector, names:
             links = next_steps(context, collector, plans.read(repository.store, run_id), report)
             context.add_output_metadata({**report_figures(report), **links, **page})
     return stored
-
-
-def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> Names:
-    """The names of the repository that an asset belongs to."""
-    return Names(collector.name, apart=len(context.asset_key.path) > 1)
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
@@ -289,11 +284,10 @@ def next_steps(
     context: dg.AssetExecutionContext, collector: Collector, plan: Plan, report: Report
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
     """The pending decision about a dry run, and a link that undoes the newest deletion, if the UI has one."""
-    names = collector_names(context, collector)
-    if undo := link("Show objects to restore", restore_address(collector, names, context.run, report)):
+    if undo := link("Show objects to restore", restore_address(collector, context.run, report)):
         return undo
     approval = _approval(context, collector, plan, ApprovableGarbage.from_report(report)) if report.dry_run else {}
-    return {**approval, **history.newest_undo(context.instance, names)}
+    return {**approval, **history.newest_undo(context.instance, collector.names)}
 
 
 def _approval(
@@ -305,8 +299,7 @@ def _approval(
     if not found.objects:
         return {"next": dg.MetadataValue.md("Nothing to approve: the run found no garbage")}
     asks_name = not launching.is_named_by_proxy(context.instance)
-    names = collector_names(context, collector)
-    address = approval_address(collector, names, context.run, plan, found, asks_name=asks_name)
+    address = approval_address(collector, context.run, plan, found, asks_name=asks_name)
     by_command = dg.MetadataValue.md(f"Approve by `lakefs-gc approve {plan.run_id}`: {found}")
     return link(f"Approve: {found}", address) or {"next": by_command}
 

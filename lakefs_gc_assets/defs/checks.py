@@ -249,11 +249,11 @@ class Checked:
         return self.stored(FRAMES[self.frame_name])
 
 
-def _checked(context: dg.AssetCheckExecutionContext, collector: Collector, names: Names, asset: str) -> Checked:
+def _checked(context: dg.AssetCheckExecutionContext, collector: Collector, asset: str) -> Checked:
     """The run of the Dagster run, or else the last run that made the asset. Raises dagster.Failure."""
-    shown = newest_metadata(context.instance, names.asset(asset))
+    shown = newest_metadata(context.instance, collector.names.asset(asset))
     run_id = str(shown["run_id"]) if "run_id" in shown else None
-    if cells := names.partitions.covered(context.instance, context.run):
+    if cells := collector.names.partitions.covered(context.instance, context.run):
         with readable():
             run_id = collector.require_run(*selected(cells))
     if run_id is None:
@@ -283,16 +283,16 @@ def _check(
     )
     @names.bound
     def check(context: dg.AssetCheckExecutionContext, collector: dg.ResourceParam[Collector]) -> dg.AssetCheckResult:
-        checked = _checked(context, collector, names, asset)
+        checked = _checked(context, collector, asset)
         try:
             with between_steps(checked.collector, checked.run_id, holds_lock=checked.ends_run):
                 frame, violations = checked.frame, find(checked)
         except BaseException as error:
-            checked.note_end(Historian.from_context(context, names), summary(error.__cause__ or error))
+            checked.note_end(Historian.from_context(context, collector), summary(error.__cause__ or error))
             raise
         if violations and blocking and checked.ends_run:
             end_run(checked.collector, checked.run_id, _in_words(frame, violations))
-            checked.note_end(Historian.from_context(context, names), _in_words(frame, violations))
+            checked.note_end(Historian.from_context(context, collector), _in_words(frame, violations))
         return _result(frame, violations)
 
     return check

@@ -63,10 +63,10 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
             raise CollectionError("the job on EMR Serverless ended without reporting a run: see the job's log")
         repository = collector.open()
         report = _materialize(context, names, repository, replies[-1]["run_id"])
-        historian = Historian.from_context(context, names)
+        historian = Historian.from_context(context, collector)
         plan = plans.read(repository.store, report.run_id)
         historian.begins(repository.store, plan, repository.settings)
-        historian.ended(repository.store, report, undo_link(collector, names, context.run, report))
+        historian.ended(repository.store, report, undo_link(collector, context.run, report))
         context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
         if not report.success:
             raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")

@@ -212,10 +212,12 @@ class Historian:
 
     @classmethod
     def from_context(
-        cls, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext, names: Names
+        cls,
+        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
+        collector: Collector,
     ) -> "Historian":
         """The historian of a step's Dagster run."""
-        return cls(context.instance, names, context.run, context.log.warning)
+        return cls(context.instance, collector.names, context.run, context.log.warning)
 
     def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
         """Tags the Dagster run with the id and the mode of its run."""
@@ -447,7 +449,7 @@ def forget_unused(
     keys of a backfill stay until `forget_refused` finds that it has ended. Otherwise Dagster would fail it with an
     error about missing keys, which hides the refusal.
     """
-    names = Names(collector.name)
+    names = collector.names
     keys = {cell.keys_by_dimension["run_id"] for cell in cells if isinstance(cell, dg.MultiPartitionKey)}
     with suppress(CollectionError):
         waiting = _not_waiting(instance, names, but_for=refused) & keys

@@ -122,7 +122,7 @@ def open_run(
     repository = collector.open() if permit is None else collector.open_for(permit)
     needed, chosen, why_clean = choose_windows(repository, flow, windows)
     run_id = layout.issue_run_id(repository.clock.now())
-    partitions, key = Names(collector.name).partitions, key_of(run_id)
+    partitions, key = collector.names.partitions, key_of(run_id)
     covered = partitions.add(instance, key, needed)
     if windows:
         covered = partitions.add(instance, key, chosen)
@@ -227,7 +227,7 @@ class ApprovableGarbage:
 
 
 def approval_address(
-    collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: ApprovableGarbage, *, asks_name: bool
+    collector: Collector, run: dg.DagsterRun, plan: Plan, found: ApprovableGarbage, *, asks_name: bool
 ) -> str | None:
     """Address of the launchpad that approves a dry run; None if a launch may approve nothing.
 
@@ -235,7 +235,7 @@ def approval_address(
         run: a Dagster run of the same code location.
         asks_name: True if the launch has to name the approver.
     """
-    policy = collector.configuration.launch
+    names, policy = collector.names, collector.configuration.launch
     if plan.sweep or not plan.opened or not found.objects or policy.sweep == "never":
         return None
     does = "Moves to quarantine" if collector.configuration.collection.quarantines else "Deletes"

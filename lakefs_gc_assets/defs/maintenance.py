@@ -129,7 +129,7 @@ class PurgeConfig(dg.Config):
     )
 
 
-def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, report: Report) -> str | None:
+def restore_address(collector: Collector, run: dg.DagsterRun, report: Report) -> str | None:
     """Address of the launchpad that shows the objects of a run that can be restored; None if it deleted nothing.
 
     Args:
@@ -138,6 +138,7 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
     statistics = report.statistics
     if not (statistics.deleted or statistics.quarantined):
         return None
+    names = collector.names
     return launchpad(
         collector,
         run,
@@ -150,11 +151,9 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
     )
 
 
-def undo_link(
-    collector: Collector, names: Names, run: dg.DagsterRun, report: Report
-) -> dict[str, dg.MarkdownMetadataValue]:
+def undo_link(collector: Collector, run: dg.DagsterRun, report: Report) -> dict[str, dg.MarkdownMetadataValue]:
     """Metadata with a link that undoes a run's deletions, for events that stay; empty if it deleted nothing."""
-    address = restore_address(collector, names, run, report)
+    address = restore_address(collector, run, report)
     return link(f"Show objects to restore of run {report.run_id}", address, UNDO)
 
 

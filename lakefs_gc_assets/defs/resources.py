@@ -91,16 +91,23 @@ class Collector:
     deployed_store: object = field(default=None, repr=False)
     deployed_spark: object = field(default=None, repr=False)
     launch: Launch = field(default_factory=Launch, repr=False)
+    apart: bool = False
+    """As for `Names`."""
 
     @classmethod
     def from_loaded(cls, loaded: Loaded, clock: Clock) -> "Collector":
         """The repository outside of a Dagster run; secrets are read from the environment."""
-        return cls(loaded.with_secrets(), clock)
+        return cls(loaded.with_secrets(), clock, apart=loaded.apart)
 
     @property
     def name(self) -> str:
         """Dagster's name of the repository."""
         return self.configuration.label
+
+    @property
+    def names(self) -> Names:
+        """The names of its definitions in Dagster."""
+        return Names(self.name, self.apart)
 
     @property
     def repository(self) -> str:
@@ -235,7 +242,7 @@ def define(names: Names, loaded: Loaded, clock: Clock) -> dict[str, dg.ResourceD
         if not written.spark.resource:
             sections["spark"] = spark.settings
         own = read("collection", *(section for section in written.resource_keys))
-        return Collector(own.model_copy(update=sections), clock, store, spark, launch_of(context))
+        return Collector(own.model_copy(update=sections), clock, store, spark, launch_of(context), names.apart)
 
     resources = {
         names.collector: collector,

@@ -15,7 +15,6 @@ from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.partitions import (
     RANGE_END_TAG,
     RANGE_START_TAG,
-    Names,
     RunPartitions,
     key_of,
     run_id_in,
@@ -232,11 +231,11 @@ def filled(address: str | None, definitions: dg.Definitions) -> tuple[str, str, 
 def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "location_of", lambda _: "my location")
     automated.changes["notifications"] = {"ui_url": "https://ui.example/dagster/"}
-    names, run, definitions = Names("sample"), dg.DagsterRun("collect"), automated.definitions
+    run, definitions = dg.DagsterRun("collect"), automated.definitions
     dry, found = began(automated.repository, HOUR, sweep=False), ApprovableGarbage(1200, 3 * 2**30, 24000)
 
     def address(plan: Plan = dry, found: ApprovableGarbage = found, asks_name: bool = False) -> str | None:
-        return jobs.approval_address(automated.collector, names, run, plan, found, asks_name=asks_name)
+        return jobs.approval_address(automated.collector, run, plan, found, asks_name=asks_name)
 
     path, comment, config, tags = filled(address(), definitions)
     assert path == "/dagster/locations/my%20location/jobs/approve/playground/setup"
@@ -255,10 +254,10 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
 
     swept = began(automated.repository, HOUR)
     report = ended(automated.repository, swept, counts={"deleted": 7})
-    undo = restore_address(automated.collector, names, run, report)
+    undo = restore_address(automated.collector, run, report)
     path, comment, config, tags = filled(undo, definitions)
     assert path.endswith("/jobs/restore/playground/setup") and "7 deleted" in comment
     assert (config, tags) == ({"run_id": swept.run_id, "confirm": False}, {"lakefs/run_id": swept.run_id})
-    assert restore_address(automated.collector, names, run, replace(report, counts={})) is None
+    assert restore_address(automated.collector, run, replace(report, counts={})) is None
     automated.changes["launch"] = {"sweep": "never"}
     assert address() is None

@@ -230,7 +230,7 @@ def _ended(context: dg.SensorEvaluationContext, collector: Collector, names: Nam
     if report is None or report.ended_at.timestamp() < record.start_time:
         return None  # No report, or one that an earlier Dagster run made.
     asks_name = not launching.is_named_by_proxy(context.instance)
-    approval = _approval(collector, names, run, plans.read(store, run_id), report, asks_name)
+    approval = _approval(collector, run, plans.read(store, run_id), report, asks_name)
     return f"{_of(names)} {_in_words(report)}{approval}"
 
 
@@ -259,13 +259,11 @@ def _in_words(report: Report) -> str:
     return f"{mode} of run {report.run_id} ({report.flow}): {report.ending.value}{freed}{counts}"
 
 
-def _approval(
-    collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, report: Report, asks_name: bool
-) -> str:
+def _approval(collector: Collector, run: dg.DagsterRun, plan: Plan, report: Report, asks_name: bool) -> str:
     """Launchpad that approves a dry run, if the address of the UI is known."""
     if not report.dry_run or not collector.configuration.notifications.ui_url:
         return ""
-    address = approval_address(collector, names, run, plan, ApprovableGarbage.from_report(report), asks_name=asks_name)
+    address = approval_address(collector, run, plan, ApprovableGarbage.from_report(report), asks_name=asks_name)
     return f". To approve it: {address}" if address else ""
 
 

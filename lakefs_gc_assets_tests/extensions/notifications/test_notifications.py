@@ -61,6 +61,7 @@ class StoreAlone:
     repository: OpenRepository
     fails: bool = False
     configuration: Configuration = field(default_factory=Configuration)
+    names: Names = NAMES
 
     def open(self, *, to_read: bool = False) -> OpenRepository:
         if self.fails:
