@@ -42,7 +42,7 @@ from lakefs_gc_assets.collector.reporting import (
     find_young_candidates,
 )
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.defs.failures import between_steps, end_run, readable, summary
+from lakefs_gc_assets.defs.failures import between_steps, end_run, readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.pages import table
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, newest_metadata, selected
@@ -219,25 +219,16 @@ class Checked:
 
     Attributes:
         frame_name: name of the asset's frame.
-        ends_run: True if the Dagster run makes assets of the run, so that a failed check ends it. A check that is
-            executed alone has no lock to release and nothing to report.
     """
 
     collector: Collector
     run_id: str
     frame_name: str
-    ends_run: bool
 
     @cached_property
     def repository(self) -> OpenRepository:
         """The repository, opened on first use. Raises CollectionError."""
         return self.collector.open()
-
-    def note_end(self, historian: Historian, why: str) -> None:
-        """Records in the history that the check ended the run."""
-        if self.ends_run:
-            now = self.collector.clock.now()
-            historian.failed(self.collector.last_opened(), self.run_id, now, why)
 
     def stored(self, frame: Frame[Figures]) -> StoredFrame[Figures]:
         """A frame of the run. Raises OrderViolation if it does not exist, or CorruptFile."""
@@ -249,16 +240,15 @@ class Checked:
         return self.stored(FRAMES[self.frame_name])
 
 
-def _checked(context: dg.AssetCheckExecutionContext, collector: Collector, asset: str) -> Checked:
-    """The run of the Dagster run, or else the last run that made the asset. Raises dagster.Failure."""
-    shown = newest_metadata(context.instance, collector.names.asset(asset))
-    run_id = str(shown["run_id"]) if "run_id" in shown else None
+def _checked_run(context: dg.AssetCheckExecutionContext, collector: Collector, asset: str) -> str:
+    """The id of the Dagster run's collection, or else of the last run that made the asset. Raises dagster.Failure."""
     if cells := collector.names.partitions.covered(context.instance, context.run):
         with readable():
-            run_id = collector.require_run(*selected(cells))
-    if run_id is None:
+            return collector.require_run(*selected(cells))
+    shown = newest_metadata(context.instance, collector.names.asset(asset))
+    if "run_id" not in shown:
         raise dg.Failure(description=f"{asset} has not been materialized yet: start a run first", allow_retries=False)
-    return Checked(collector, run_id, asset, ends_run=any(assets_to_make(context.run, STEPS)))
+    return str(shown["run_id"])
 
 
 def _check(
@@ -283,16 +273,14 @@ def _check(
     )
     @names.bound
     def check(context: dg.AssetCheckExecutionContext, collector: dg.ResourceParam[Collector]) -> dg.AssetCheckResult:
-        checked = _checked(context, collector, asset)
-        try:
-            with between_steps(checked.collector, checked.run_id, holds_lock=checked.ends_run):
-                frame, violations = checked.frame, find(checked)
-        except BaseException as error:
-            checked.note_end(Historian.from_context(context, collector), summary(error.__cause__ or error))
-            raise
-        if violations and blocking and checked.ends_run:
-            end_run(checked.collector, checked.run_id, _in_words(frame, violations))
-            checked.note_end(Historian.from_context(context, collector), _in_words(frame, violations))
+        checked = Checked(collector, _checked_run(context, collector, asset), asset)
+        # A check that is executed alone has no lock to release and nothing to report.
+        ends_run = any(assets_to_make(context.run, STEPS))
+        historian = Historian.from_context(context, collector)
+        with between_steps(collector, checked.run_id, ends_run, historian):
+            frame, violations = checked.frame, find(checked)
+        if violations and blocking and ends_run:
+            end_run(collector, checked.run_id, _in_words(frame, violations), historian)
         return _result(frame, violations)
 
     return check

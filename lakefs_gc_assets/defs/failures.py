@@ -10,6 +10,7 @@ from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
+from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, full_disk
 from lakefs_gc_assets.spark.faults import from_spark
@@ -53,42 +54,49 @@ def was_interrupted(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def between_steps(collector: Collector, run_id: str, holds_lock: bool = True) -> Iterator[None]:
-    """Runs work on a run outside of its steps, such as checks: a failure ends the run in the store as well.
-
-    Args:
-        holds_lock: True if an earlier step of the same Dagster run kept the lock; otherwise nothing is ended.
-    Raises:
-        dagster.Failure: with our own message.
-    """
+def readable() -> Iterator[None]:
+    """Context that raises errors that can be explained as dagster.Failure; others propagate unchanged."""
     try:
         yield
     except BaseException as error:
-        if holds_lock:
-            end_run(collector, run_id, summary(error), leaves_page=not was_interrupted(error))
-        failure = explained(error)
-        if failure is None:
+        if (failure := explained(error)) is None:
             raise
         raise failure from error
 
 
-def end_run(collector: Collector, run_id: str, why: str, leaves_page: bool = True) -> None:
+@contextmanager
+def between_steps(
+    collector: Collector, run_id: str, holds_lock: bool = True, historian: Historian | None = None
+) -> Iterator[None]:
+    """Runs work on a run outside of its steps, such as checks: a failure ends the run in the store as well.
+
+    Args:
+        holds_lock: True if an earlier step of the same Dagster run kept the lock; otherwise nothing is ended.
+        historian: as for `end_run`.
+    Raises:
+        dagster.Failure: with our own message.
+    """
+    with readable():
+        try:
+            yield
+        except BaseException as error:
+            if holds_lock:
+                end_run(collector, run_id, summary(error), historian, leaves_page=not was_interrupted(error))
+            raise
+
+
+def end_run(
+    collector: Collector, run_id: str, why: str, historian: Historian | None = None, leaves_page: bool = True
+) -> None:
     """Ends a run between its steps: writes the reason to its report and releases its lock. Asks no server.
 
     Args:
+        historian: records the end in Dagster; None to leave that to the sensor note_failures.
         leaves_page: True if there is time to make its page.
     """
-    make_step.end_between_steps(run_id, collector.last_opened(), collector.clock.now(), why)
+    store, now = collector.last_opened(), collector.clock.now()
+    make_step.end_between_steps(run_id, store, now, why)
     if leaves_page:
         pages.keep_failed(collector, run_id, _log.warning)
-
-
-@contextmanager
-def readable() -> Iterator[None]:
-    """Runs work of a job that is no collection. Raises dagster.Failure with our own message for our own errors."""
-    try:
-        yield
-    except CollectionError as error:
-        failure = explained(error)
-        assert failure is not None
-        raise failure from error
+    if historian is not None:
+        historian.failed(store, run_id, now, why)
