@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs.failures import between_steps, readable
 from lakefs_gc_assets.defs.history import forget_unused
-from lakefs_gc_assets.defs.pages import column_lineage, place, plain
+from lakefs_gc_assets.defs.pages import column_lineage, markdown_table, place, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, run_keys_of, selected
 from lakefs_gc_assets.defs.resources import Collector, session
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation, counted
@@ -202,16 +202,15 @@ def described(count: int | None, unit: str, size_in_bytes: int | None = None) ->
 
 def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:
     """A table of names and values, which the UI shows and does not plot."""
-    lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
-    return dg.MetadataValue.md("\n".join(["| figure | value |", "|---|---:|", *lines]))
+    return dg.MetadataValue.md(markdown_table({"figure": "---", "value": "---:"}, rows.items()))
 
 
 def _counts(what: str, counts: dict[str, int]) -> str:
     # Counts come first, since a long name would push them out of sight.
-    lines = [f"| {count:,} | {plain(name)} |" for name, count in sorted(counts.items())]
-    if len(lines) > _COUNTS_SHOWN:
-        lines[_COUNTS_SHOWN:] = [f"| | {len(lines) - _COUNTS_SHOWN:,} more, which are not shown |"]
-    return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
+    rows = [(f"{count:,}", name) for name, count in sorted(counts.items())]
+    if len(rows) > _COUNTS_SHOWN:
+        rows[_COUNTS_SHOWN:] = [("", f"{len(rows) - _COUNTS_SHOWN:,} more, which are not shown")]
+    return markdown_table({"rows": "---:", what: "---"}, rows) if rows else "no rows"
 
 
 def _trace(frame: StoredFrame[Any], sampled: pa.Table) -> list[tuple[str, str]] | str:
@@ -248,12 +247,7 @@ def _preview(rows: pa.Table, now: datetime, traced: Sequence[tuple[str, str]] | 
     if not shown:
         return "no rows"
     names = [name for name in dict.fromkeys([*_LEADING, *shown[0]]) if any(row.get(name) is not None for row in shown)]
-    lines = ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in shown]
-    return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *lines]) + unknown
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else plain(str(value))
+    return markdown_table(dict.fromkeys(names, "---"), ([row[name] for name in names] for row in shown)) + unknown
 
 
 def _numbers(figures: Any) -> dict[str, str]:

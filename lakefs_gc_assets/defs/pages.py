@@ -75,6 +75,16 @@ def bullets(lines: Iterable[str]) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in lines) or "none")
 
 
+def markdown_table(columns: Mapping[str, str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table of texts from outside; cells with None are empty.
+
+    Args:
+        columns: alignment of columns by name, as Markdown writes it.
+    """
+    cells = (["" if value is None else plain(str(value)) for value in row] for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*columns], [*columns.values()], *cells))
+
+
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[str | int]]) -> dg.TableMetadataValue:
     """A table for the UI.
 

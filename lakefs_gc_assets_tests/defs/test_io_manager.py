@@ -183,7 +183,7 @@ def test_metadata_of_a_run_over_many_windows_stays_small(s3_server: S3Server, bu
 
     lines = text(metadata(frame), "rows_by_window").splitlines()
 
-    assert len(lines) == 2 + 50 + 1 and lines[-1] == "| | 10 more, which are not shown |"
+    assert len(lines) == 2 + 50 + 1 and lines[-1] == "|  | 10 more, which are not shown |"
     for count in (200, 201):
         context = mock.Mock()
         context.partition_keys = [dg.MultiPartitionKey({"run_id": "a", "slice": str(each)}) for each in range(count)]
