@@ -87,8 +87,7 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
     undo = undo_link(collector, context.run, report)
     Historian.from_context(context, collector).ended(current.repository.store, report, undo)
     page = pages.keep(collector, current.repository, report.run_id, context.log.warning)
-    links = next_steps(context, collector, current.plan, report)
-    context.add_output_metadata({**report_figures(report), **links, **page})
+    _show_report(context, collector, current.plan, report, page)
     return outcomes
 
 
@@ -266,8 +265,7 @@ def _made_before(context: dg.AssetExecutionContext, collector: Collector) -> Sto
             context.add_output_metadata(pages.garbage_charts(stored, counts, plan.slice_window, now))
         elif stored.frame is DELETED_REPORT and (report := reports.read(repository.store, run_id)) is not None:
             page = pages.shown(collector, repository, run_id)
-            links = next_steps(context, collector, plans.read(repository.store, run_id), report)
-            context.add_output_metadata({**report_figures(report), **links, **page})
+            _show_report(context, collector, plans.read(repository.store, run_id), report, page)
     return stored
 
 
@@ -280,14 +278,15 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> N
         context.add_asset_metadata(shown, context.asset_key, cell)
 
 
-def next_steps(
-    context: dg.AssetExecutionContext, collector: Collector, plan: Plan, report: Report
-) -> Mapping[str, dg.MarkdownMetadataValue]:
-    """The pending decision about a dry run, and a link that undoes the newest deletion, if the UI has one."""
-    if undo := link("Show objects to restore", restore_address(collector, context.run, report)):
-        return undo
-    approval = _approval(context, collector, plan, ApprovableGarbage.from_report(report)) if report.dry_run else {}
-    return {**approval, **history.newest_undo(context.instance, collector.names)}
+def _show_report(
+    context: dg.AssetExecutionContext, collector: Collector, plan: Plan, report: Report, page: Mapping[str, object]
+) -> None:
+    """Shows a report, its page, the pending decision about a dry run, and a link that undoes the newest deletion."""
+    links = link("Show objects to restore", restore_address(collector, context.run, report))
+    if not links:
+        approval = _approval(context, collector, plan, ApprovableGarbage.from_report(report)) if report.dry_run else {}
+        links = {**approval, **history.newest_undo(context.instance, collector.names)}
+    context.add_output_metadata({**report_figures(report), **links, **page})
 
 
 def _approval(

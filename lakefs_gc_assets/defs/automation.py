@@ -175,8 +175,9 @@ def follow_deleted_report(
         report = report_to_follow(repository.store, timedelta(hours=hours), now, followed)
         if isinstance(report, str):
             return dg.SkipReason(report)
-        if waiting := under_way(context.instance, names):
-            return dg.SkipReason(f"Dagster run {waiting} is collecting this repository, or waits to do so")
+        collecting_now = dg.RunsFilter(statuses=UNFINISHED, tags={REPOSITORY_TAG: names.repository})
+        if waiting := context.instance.get_runs(collecting_now, limit=1):
+            return dg.SkipReason(f"Dagster run {waiting[0].run_id} is collecting this repository, or waits to do so")
         permit = Permit(names.qualified("follow_deleted_report"), automatic=True, flow=Flow.OPTIMIZED.value)
         opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
         tags = {**opened.tags, FOLLOWED_TAG: report.run_id}
@@ -207,12 +208,6 @@ def watch_sweeps(names: Names, sweep_within: timedelta) -> dg.SensorDefinition:
         return dg.SensorResult(skip_reason=verdict.why, cursor=cursor)
 
     return sensor
-
-
-def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:
-    """The id of a Dagster run that collects the repository or waits to do so; None if there is none."""
-    collecting = dg.RunsFilter(statuses=UNFINISHED, tags={REPOSITORY_TAG: names.repository})
-    return next((run.run_id for run in instance.get_runs(collecting, limit=1)), None)
 
 
 def off_schedule(
