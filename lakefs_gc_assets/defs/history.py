@@ -7,7 +7,7 @@ run.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +36,7 @@ from lakefs_gc_assets.defs.partitions import (
     newest_metadata,
     run_id_in,
     run_key_of,
+    runs_of,
 )
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, counted
@@ -69,7 +70,7 @@ _RECENT_RUNS = 100
 _UNUSED_SECONDS = 3600
 _ERROR = 1000
 _RECENT_EVENTS = 50
-"""Maximum recent events of the history that are searched for a Dagster run that just ended."""
+"""Maximum recent events of the history that are searched for a Dagster run, a link or a total."""
 
 
 def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
@@ -271,15 +272,9 @@ class Historian:
                 self._note(report_failure(store, plan, now, error), store)
                 return
             self._tag(Ending.FAILED, 0)
-            self._report(
-                {
-                    "ending": Ending.FAILED.value,
-                    "success": False,
-                    "error": error[:_ERROR],
-                    **({"run_id": run_id} if run_id else {}),
-                    **({"flow": self.run.tags[FLOW_TAG]} if FLOW_TAG in self.run.tags else {}),
-                }
-            )
+            named = {"run_id": run_id, "flow": self.run.tags.get(FLOW_TAG)}
+            shown = {"ending": Ending.FAILED.value, "success": False, "error": error[:_ERROR]}
+            self._report({**shown, **{name: value for name, value in named.items() if value}})
 
     def _note(
         self, report: Report, store: ObjectStore, undo: Mapping[str, dg.MetadataValue[Any]] = MappingProxyType({})
@@ -289,7 +284,7 @@ class Historian:
         before = self._freed_before()
         if before is None:
             others = (other for other in run_folder.newest_runs(store) if other != report.run_id)
-            before = _freed_in_all(store, others)
+            before = reports.bytes_freed(store, others)
         mode = self._tags().get(MODE_TAG)
         shown = ({"mode": mode} if mode else {}) | run_metadata(report) | {FREED_IN_ALL: before + freed}
         oldest = self._oldest_garbage(report.run_id)
@@ -324,20 +319,15 @@ class Historian:
 
         Events reported by users through the webserver have metadata of plain types, and are ignored.
         """
-        records = self.instance.fetch_materializations(self.names.asset(HISTORY), limit=_RECENT_EVENTS).records
-        events = (record.asset_materialization for record in records)
-        values = (event.metadata.get("dagster_run") for event in events if event)
+        values = (shown.get("dagster_run") for shown in _recent_runs(self.instance, self.names))
         return any(isinstance(value, dg.DagsterRunMetadataValue) and value.value == self.run.run_id for value in values)
 
     def _freed_before(self) -> int | None:
         """The total of the newest event with a total; None if no recent event has one, 0 on an ephemeral instance."""
         if self.instance.is_ephemeral:
             return 0
-        for record in self.instance.fetch_materializations(self.names.asset(HISTORY), limit=20).records:
-            event = record.asset_materialization
-            if event and FREED_IN_ALL in event.metadata:
-                return int(str(event.metadata[FREED_IN_ALL].value))
-        return None
+        totals = (shown.get(FREED_IN_ALL) for shown in _recent_runs(self.instance, self.names))
+        return next((int(str(total.value)) for total in totals if total), None)
 
     def _oldest_garbage(self, run_id: str) -> float | None:
         """Age in days of the oldest garbage, from this run's event of the asset `candidates`; None if unknown."""
@@ -358,22 +348,14 @@ def newest_undo(instance: dg.DagsterInstance, names: Names) -> dict[str, dg.Mark
 
     Events reported by users through the webserver have metadata of plain types, and are ignored.
     """
-    if instance.is_ephemeral:
-        return {}
-    for record in instance.fetch_materializations(names.asset(HISTORY), limit=_RECENT_EVENTS).records:
-        event = record.asset_materialization
-        if event and isinstance(undo := event.metadata.get(UNDO), dg.MarkdownMetadataValue):
-            return {UNDO: undo}
-    return {}
+    links = (shown.get(UNDO) for shown in _recent_runs(instance, names))
+    return next(({UNDO: undo} for undo in links if isinstance(undo, dg.MarkdownMetadataValue)), {})
 
 
-def _freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:
-    """Bytes that runs freed, by their reports; unreadable reports are skipped."""
-    freed = 0
-    for run_id in run_ids:
-        with suppress(CorruptFile):
-            freed += (report.statistics.deleted_bytes or 0) if (report := reports.read(store, run_id)) else 0
-    return freed
+def _recent_runs(instance: dg.DagsterInstance, names: Names) -> list[Mapping[str, dg.MetadataValue[Any]]]:
+    """Metadata of recent events of the history, newest first."""
+    records = instance.fetch_materializations(names.asset(HISTORY), limit=_RECENT_EVENTS).records
+    return [event.metadata for record in records if (event := record.asset_materialization)]
 
 
 def run_metadata(report: Report) -> dict[str, Any]:
@@ -406,10 +388,8 @@ def warnings_of(report: Report) -> dict[str, dg.MarkdownMetadataValue]:
 def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectStore, ended: Report) -> list[str]:
     """Removes the keys of failed or canceled runs that a newer run has overtaken; returns these keys.
 
-    A successful run overtakes older dry runs that failed, and launches that failed before they had a plan. A sweep also
-    overtakes older sweeps, which can no longer be finished: their mark is older than that sweep. Their cells would be
-    shown as failed or missing for ever. Plans and reports stay in the store, and all runs stay in the history. Names
-    without a run are removed an hour after they were first seen.
+    Their cells would be shown as failed or missing for ever. Plans and reports stay in the store, and all runs stay in
+    the history. Names without a run are removed an hour after they were first seen.
 
     Args:
         ended: the report of the newer run, which has ended well.
@@ -425,19 +405,9 @@ def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectSt
 def _is_overtaken(store: ObjectStore, ended: Report, key: str) -> bool:
     """True if a newer run overtakes all runs of a key of the dimension run_id, if it has any."""
     try:
-        run_id = run_id_in(key)
-        runs = [run_id] if run_id else plans.runs_named(store, key)
-        return all(_overtakes(store, ended, run) for run in runs)
+        return all(reports.overtakes(store, ended, run) for run in runs_of(store, key))
     except CorruptFile:
         return False
-
-
-def _overtakes(store: ObjectStore, ended: Report, older: str) -> bool:
-    if older <= ended.run_id:
-        return False
-    if not ended.dry_run or not run_folder.has_plan(store, older):
-        return True
-    return not plans.read(store, older).sweep and plans.read_approval(store, older) is None
 
 
 def forget_unused(
@@ -479,13 +449,10 @@ def forget_refused(instance: dg.DagsterInstance, names: Names) -> None:
 
 def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> bool:
     """True if a key has a run, or if a run was opened with it and waits for its launch. Raises CollectionError."""
-    run_id = run_id_in(key)
-    if run_id is None and not plans.is_name(key):
-        return False
-    store = collector.store_at_hand()
-    if run_id is None:
-        return bool(plans.runs_named(store, key))
-    return launching.find(instance, collector.name, run_id) is not None or run_folder.has_plan(store, run_id)
+    if run_id := run_id_in(key):
+        opened = launching.find(instance, collector.name, run_id) is not None
+        return opened or run_folder.has_plan(collector.store_at_hand(), run_id)
+    return plans.is_name(key) and bool(plans.runs_named(collector.store_at_hand(), key))
 
 
 def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.DagsterRun | None = None) -> set[str]:

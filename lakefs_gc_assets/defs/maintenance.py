@@ -27,6 +27,7 @@ from lakefs_gc_assets.collector.purge import (
     purge_by,
 )
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
@@ -38,7 +39,7 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.history import UNDO
 from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bullets, launchpad, link, table
-from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, run_id_in
+from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, run_id_in, runs_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
@@ -312,11 +313,7 @@ def _remove(
     Returns the number of removed objects, and a line for each run or forecast that could not be removed. Such a run
     keeps its partitions. Raises LockLost.
     """
-    store, failures = repository.store, list[str]()
-    existing = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
-    expired = {run.run_id for run in decided.expired}
-
-    removed = 0
+    store, failures, removed = repository.store, list[str](), 0
 
     def remove(what: str, work: Callable[[], int]) -> bool:
         nonlocal removed
@@ -329,17 +326,15 @@ def _remove(
             return False
         return True
 
+    expired = set()
     for run in decided.expired:
-        if not remove(f"frames of run {run.run_id}", partial(expiring.remove_frames, store, run)):
-            expired.remove(run.run_id)
-            continue
-        for key in (key for key in existing if run_id_in(key) == run.run_id):
-            names.partitions.forget(instance, key)
-    for name in (key for key in existing if plans.is_name(key) and not run_id_in(key)):
+        if remove(f"frames of run {run.run_id}", partial(expiring.remove_frames, store, run)):
+            expired.add(run.run_id)
+    for key in instance.get_dynamic_partitions(names.partitions.run_ids.name or ""):
         with suppress(CorruptFile):
-            runs = plans.runs_named(store, name)
+            runs = runs_of(store, key)
             if runs and expired.issuperset(runs):
-                names.partitions.forget(instance, name)
+                names.partitions.forget(instance, key)
     for forecast in decided.forecasts:
         remove(f"forecast {forecast.run_id}", partial(expiring.remove_forecast, store, forecast))
     for server_run_id in decided.explained:

@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
@@ -135,6 +136,13 @@ def run_id_in(key: str) -> str | None:
     """The id in a key of the dimension run_id; None for a name. An id behind another time than its own is a name."""
     run_id = key[-layout.XID_LENGTH :]
     return run_id if layout.is_xid(run_id) and key in (run_id, key_of(run_id)) else None
+
+
+def runs_of(store: ObjectStore, key: str) -> list[str]:
+    """Ids of the runs that a key of the dimension run_id means; none for a name without a run. Raises CorruptFile."""
+    if (run_id := run_id_in(key)) is not None:
+        return [run_id]
+    return plans.runs_named(store, key) if plans.is_name(key) else []
 
 
 def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -15,7 +15,6 @@ from dagster_spark.utils import flatten_dict
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.opening import open_repository
@@ -163,21 +162,11 @@ class Collector:
     def run_of(self, key: str, windows: Collection[str]) -> str | None:
         """The id of the run of a key of the dimension run_id over some windows; None for a name without one.
 
-        A name means the run that was opened under it over these windows, or else a run over more windows that has ended
-        well.
-
         Raises CollectionError: the repository cannot be opened, or a record cannot be read.
         """
         if (run_id := run_id_in(key)) is not None:
             return run_id
-        store = self.store_at_hand()
-        if (run_id := plans.find_named(store, key, windows)) is not None:
-            return run_id
-        for other in sorted(plans.runs_named(store, key)):
-            stored = reports.read(store, other)
-            if stored is not None and stored.is_complete and {*windows} <= {*stored.windows}:
-                return other
-        return None
+        return reports.find_named(self.store_at_hand(), key, windows)
 
     def require_run(self, key: str, windows: Collection[str]) -> str:
         """As `run_of`. Raises OrderViolation for a name without a run."""

@@ -5,17 +5,19 @@ run for a person.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.figures import Statistics
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, count_known, share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded, counted
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 2
@@ -307,6 +309,49 @@ def write(store: ObjectStore, report: Report) -> None:
 def read(store: ObjectStore, run_id: str) -> Report | None:
     """The stored report of a run; None if there is none yet. Raises CorruptFile."""
     return records_json.read(store, Report, run_folder.report(run_id), run_id)
+
+
+def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str | None:
+    """The id of the run that a name means over some windows; None if there is none.
+
+    It is the run that was opened under the name over these windows, or else a run over more windows that ended well.
+
+    Raises CorruptFile.
+    """
+    if (run_id := plans.find_named(store, name, windows)) is not None:
+        return run_id
+    for other in sorted(plans.runs_named(store, name)):
+        report = read(store, other)
+        if report is not None and report.is_complete and {*windows} <= {*report.windows}:
+            return other
+    return None
+
+
+def overtakes(store: ObjectStore, ended: Report, run_id: str) -> bool:
+    """True if a run has overtaken an older one that failed, which then need not be finished.
+
+    A run that ended well overtakes dry runs, and launches that failed before they had a plan. A sweep also overtakes
+    sweeps, which can no longer be finished: their mark is older than that sweep.
+
+    Args:
+        ended: the report of the newer run, which ended well.
+    Raises:
+        CorruptFile: the older run's plan or approval cannot be read.
+    """
+    if run_id <= ended.run_id:
+        return False
+    if not ended.dry_run or not run_folder.has_plan(store, run_id):
+        return True
+    return not plans.read(store, run_id).sweep and plans.read_approval(store, run_id) is None
+
+
+def bytes_freed(store: ObjectStore, run_ids: Iterable[str]) -> int:
+    """Bytes that runs freed, by their reports; unreadable reports are skipped."""
+    freed = 0
+    for run_id in run_ids:
+        with suppress(CorruptFile):
+            freed += (report.statistics.deleted_bytes or 0) if (report := read(store, run_id)) else 0
+    return freed
 
 
 def require_not_ended(store: ObjectStore, run_id: str, windows: Collection[str]) -> None:

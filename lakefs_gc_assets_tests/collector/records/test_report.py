@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -221,6 +223,50 @@ class TestStored:
         store.put(run_folder.report("other"), REPORT.to_json())
         with pytest.raises(CorruptFile, match=REPORT.run_id):
             reports.read(store, "other")
+
+
+OLDER, NEWER = "g4uk6erfnfus73frbnr0", "g4uk6erfnfus73frbnq0"
+"""Ids of runs before and after REPORT: ids descend in time."""
+
+
+class TestOvertaking:
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_older_launch_without_plan_is_overtaken_and_newer_one_is_not(
+        self, store: ObjectStore, dry_run: bool
+    ) -> None:
+        ended = replace(REPORT, dry_run=dry_run)
+        assert [reports.overtakes(store, ended, each) for each in (OLDER, NEWER)] == [True, False]
+
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_only_a_sweep_overtakes_a_sweep(self, store: ObjectStore, dry_run: bool) -> None:
+        plans.write_first(store, replace(PLAN, run_id=OLDER, sweep=True))
+        assert reports.overtakes(store, replace(REPORT, dry_run=dry_run), OLDER) is not dry_run
+
+    def test_dry_run_overtakes_a_dry_run_until_that_is_approved(self, store: ObjectStore) -> None:
+        plans.write_first(store, replace(PLAN, run_id=OLDER))
+        assert reports.overtakes(store, replace(REPORT, dry_run=True), OLDER)
+        plans.write_approval(store, Approval(OLDER, PLAN.attempt, "", NOW))
+        assert not reports.overtakes(store, replace(REPORT, dry_run=True), OLDER)
+
+
+def test_freed_bytes_skip_missing_and_unreadable_reports(store: ObjectStore) -> None:
+    reports.write(store, REPORT)
+    store.put(run_folder.report(OLDER), b"no report")
+    assert reports.bytes_freed(store, [REPORT.run_id, OLDER, NEWER]) == REPORT.statistics.deleted_bytes == 10
+
+
+def test_name_over_fewer_windows_means_the_run_over_more_that_ended_well(store: ObjectStore) -> None:
+    plan = replace(PLAN, name="Monday", windows=REPORT.windows)
+    plans.write_first(store, plan)
+    plans.write_name(store, plan)
+    fewer = REPORT.windows[:1]
+    assert reports.find_named(store, "Monday", REPORT.windows) == PLAN.run_id
+    assert reports.find_named(store, "Monday", fewer) is None
+    reports.write(store, replace(REPORT, success=False, ending=Ending.FAILED))
+    assert reports.find_named(store, "Monday", fewer) is None
+    reports.write(store, REPORT)
+    assert reports.find_named(store, "Monday", fewer) == PLAN.run_id
+    assert reports.find_named(store, "Monday", ["2026-09"]) is None
 
 
 def test_a_failed_run_is_no_success() -> None:
