@@ -9,10 +9,11 @@ count. The newest finished forecast always stays.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.incremental import planning
@@ -20,7 +21,7 @@ from lakefs_gc_assets.collector.live import facts, uncommitted
 from lakefs_gc_assets.collector.records import plan, records_json, run_folder, stored_forecasts
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, delete_all, get_if_there, keys_below
 
@@ -207,6 +208,44 @@ def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozense
             )
             if files:
                 yield PastFolder(forecast_id, (), entries, stored_forecasts.forecast_key(forecast_id) in files)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Removed frames of a run, forecast, or files that a server prepared for `explain`.
+
+    Attributes:
+        run_id: the run that had the frames; None for the others.
+        objects: number of deleted objects.
+        failure: what could not be removed, and why; None if it was removed.
+    """
+
+    run_id: str | None
+    objects: int = 0
+    failure: str | None = None
+
+
+def remove(store: ObjectStore, decided: Expiry, check_lock: Callable[[], None]) -> Iterator[Removal]:
+    """Removes everything that has expired, during iteration. If the store fails at a removal, the others are made.
+
+    Args:
+        check_lock: called before each removal. It raises LockLost if nothing more may be deleted.
+    """
+    works: list[tuple[str | None, str, Callable[[], int]]] = []
+    for run in decided.expired:
+        works.append((run.run_id, f"frames of run {run.run_id}", partial(remove_frames, store, run)))
+    for forecast in decided.forecasts:
+        works.append((None, f"forecast {forecast.run_id}", partial(remove_forecast, store, forecast)))
+    for server_run_id in decided.explained:
+        forget = partial(uncommitted.remove_preparation_without_run, store, server_run_id)
+        works.append((None, f"files that the server prepared as {server_run_id}", forget))
+    for run_id, what, work in works:
+        check_lock()
+        try:
+            removal = Removal(run_id, work())
+        except StorageError as error:
+            removal = Removal(run_id, failure=f"{what} could not be removed: {error}")
+        yield removal
 
 
 def remove_forecast(store: ObjectStore, forecast: PastFolder) -> int:

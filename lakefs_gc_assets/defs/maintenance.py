@@ -3,9 +3,8 @@
 Each job only shows its effects unless its configuration confirms them. The command line purges by the same functions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,7 +15,6 @@ from pydantic import Field
 from lakefs_gc_assets.collector import expiring, restore
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.expiring import Expiry
-from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.purge import (
     Check,
     LiveCheck,
@@ -26,13 +24,10 @@ from lakefs_gc_assets.collector.purge import (
     plan_purge,
     purge_by,
 )
-from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.lock import Lock, locked
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.restore import Restored
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
@@ -41,10 +36,11 @@ from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bullets, launchpad, link, table
 from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, run_id_in, runs_of
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError, counted
+from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.faults import errors_of_spark
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 PURGING_SCHEDULE = "empty_quarantine"
 _MANY = 5000
@@ -287,7 +283,11 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             return
         with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
             decided = expiring.decide(repository.store, settings.keep_runs)
-            removed, failures = _remove(context.instance, names, repository, decided, lock)
+            removals = list(expiring.remove(repository.store, decided, lock.check))
+            # Frames go first: a run without a partition could not be found again.
+            expired = {each.run_id for each in removals if each.run_id and not each.failure}
+            _forget_partitions(context.instance, names, repository.store, expired)
+        failures, removed = [each.failure for each in removals if each.failure], sum(each.objects for each in removals)
         if failures:
             for failure in failures:
                 context.log.warning(failure)
@@ -305,42 +305,15 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
     return remove_frames
 
 
-def _remove(
-    instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock
-) -> tuple[int, list[str]]:
-    """Removes frames, then partitions: a run without a partition could not be found again.
-
-    Returns the number of removed objects, and a line for each run or forecast that could not be removed. Such a run
-    keeps its partitions. Raises LockLost.
-    """
-    store, failures, removed = repository.store, list[str](), 0
-
-    def remove(what: str, work: Callable[[], int]) -> bool:
-        nonlocal removed
-        # Without the lock nothing more may be deleted: this ends the whole job.
-        lock.check()
-        try:
-            removed += work()
-        except StorageError as error:
-            failures.append(f"{what} could not be removed: {error}")
-            return False
-        return True
-
-    expired = set()
-    for run in decided.expired:
-        if remove(f"frames of run {run.run_id}", partial(expiring.remove_frames, store, run)):
-            expired.add(run.run_id)
+def _forget_partitions(
+    instance: dg.DagsterInstance, names: Names, store: ObjectStore, expired: Collection[str]
+) -> None:
+    """Removes the partitions of expired runs. A name goes with the last of its runs."""
     for key in instance.get_dynamic_partitions(names.partitions.run_ids.name or ""):
         with suppress(CorruptFile):
             runs = runs_of(store, key)
-            if runs and expired.issuperset(runs):
+            if runs and {*runs} <= {*expired}:
                 names.partitions.forget(instance, key)
-    for forecast in decided.forecasts:
-        remove(f"forecast {forecast.run_id}", partial(expiring.remove_forecast, store, forecast))
-    for server_run_id in decided.explained:
-        work = partial(uncommitted.remove_preparation_without_run, store, server_run_id)
-        remove(f"files that the server prepared as {server_run_id}", work)
-    return removed, failures
 
 
 def _count(decided: Expiry) -> int:

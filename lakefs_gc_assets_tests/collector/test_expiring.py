@@ -13,9 +13,9 @@ from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
 from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.errors import LockLost, StorageError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -362,6 +362,32 @@ def test_an_object_that_cannot_be_deleted_is_named(opened: OpenRepository, monke
     monkeypatch.setattr(opened.store, "delete", refused)
     with pytest.raises(StorageError, match=r"part\.parquet could not be deleted: denied"):
         expiring.remove_frames(opened.store, run)
+
+
+def test_lost_lock_ends_removal_and_a_failure_does_not(opened: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, *old = [swept(opened, days) for days in (1, 2, 3, 4)]
+    remove_frames, held = expiring.remove_frames, iter([True, True, False])
+
+    def fail(store: ObjectStore, run: expiring.PastFolder) -> int:
+        if run.run_id == old[0]:
+            raise StorageError("AccessDenied")
+        return remove_frames(store, run)
+
+    def check_lock() -> None:
+        if not next(held):
+            raise LockLost("another client holds the lock")
+
+    monkeypatch.setattr(expiring, "remove_frames", fail)
+    removing = expiring.remove(opened.store, expiring.decide(opened.store, 1), check_lock)
+
+    assert next(removing) == expiring.Removal(
+        old[0], failure=f"frames of run {old[0]} could not be removed: AccessDenied"
+    )
+    removed = next(removing)
+    assert (removed.run_id, removed.failure) == (old[1], None) and removed.objects >= 2 * len(expiring.FOLDERS)
+    with pytest.raises(LockLost):
+        next(removing)
+    assert expiring.decide(opened.store, 1).expired[-1].frames == expiring.FOLDERS
 
 
 def test_a_run_that_lost_its_frames_before_is_asked_nothing(opened: OpenRepository) -> None:

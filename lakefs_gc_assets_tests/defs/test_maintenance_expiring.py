@@ -21,7 +21,7 @@ from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automat
 
 __all__ = ["automated", "server"]
 
-REMOVING = {"ops": {"remove_old_frames": {"config": {"dry": False}}}}
+REMOVING: dict[str, object] = {"ops": {"remove_old_frames": {"config": {"dry": False}}}}
 
 
 @pytest.fixture
