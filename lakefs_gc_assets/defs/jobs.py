@@ -1,4 +1,4 @@
-"""Jobs of one op, and those of them that collect: open_run and approve.
+"""The builder of jobs with one op, and the jobs open_run and approve.
 
 Opening a run adds its id and its slice windows as partitions. The jobs open_run and approve set tags on their own
 Dagster runs; the sensor launch_opened_runs reads these tags and launches the job collect.
@@ -52,9 +52,9 @@ def one_op_job(
     in_pool: bool = True,
     tags: Mapping[str, str] | None = None,
 ) -> Callable[[Work[LaunchConfig]], dg.JobDefinition]:
-    """Makes a function and its docstring the only op of a job, in the process of the Dagster run.
+    """Decorates a function that becomes the only op of a job, with its docstring as description.
 
-    Our own errors fail the Dagster run with one-line messages.
+    The job runs in the process of the Dagster run. Our own errors fail the run with one-line messages.
 
     Args:
         name, op_name: names of the job and its op in a code location with one repository.

@@ -328,9 +328,9 @@ def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str |
 
 
 def overtakes(store: ObjectStore, ended: Report, run_id: str) -> bool:
-    """True if a run has overtaken an older one that failed, which then need not be finished.
+    """True if an older failed run need not be finished any more, because this run ended well.
 
-    A run that ended well overtakes dry runs, and launches that failed before they had a plan. A sweep also overtakes
+    Every run overtakes dry runs, and launches that failed before they had a plan. A sweep also overtakes
     sweeps, which can no longer be finished: their mark is older than that sweep.
 
     Args:
