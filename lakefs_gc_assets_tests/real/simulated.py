@@ -18,7 +18,7 @@ from typing import Any
 
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
 from lakefs_gc_assets_tests.real.calls import Server
-from lakefs_gc_assets_tests.simulation import versioning, writers
+from lakefs_gc_assets_tests.simulation import writers
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MachineClock
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
@@ -156,7 +156,7 @@ def _commit(world: World, branch: str, *, body: dict[str, Any]) -> dict[str, str
     else:
         # Half a second more than asked for: dates are cut to seconds.
         days = (body["date"] + 0.5 - world.time.now) / DAY if "date" in body else 0
-        _finish(versioning.commit(world, _branch(world, branch), versioning.dated(0) + days, 0))
+        _finish(writers.commit(world, _branch(world, branch), writers.dated(0) + days, 0))
     return {"id": found.commit_id}
 
 
@@ -173,7 +173,7 @@ def _create_branch(world: World, *, body: dict[str, Any]) -> None:
 
 
 def _delete_branch(world: World, branch: str, *, body: None) -> None:
-    _finish(versioning.delete_branch(world, _branch(world, branch)))
+    _finish(writers.delete_branch(world, _branch(world, branch)))
 
 
 def _create_tag(world: World, *, body: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def _delete_tag(world: World, tag: str, *, body: None) -> None:
 
 
 def _merge(world: World, source: str, destination: str, *, body: dict[str, Any]) -> None:
-    _finish(versioning.merge(world, _branch(world, source), _branch(world, destination), 0))
+    _finish(writers.merge(world, _branch(world, source), _branch(world, destination), 0))
 
 
 def _on_top(
@@ -196,11 +196,11 @@ def _on_top(
 
 
 def _revert(world: World, branch: str, *, body: dict[str, Any]) -> None:
-    _on_top(versioning.revert, world, branch, body=body)
+    _on_top(writers.revert, world, branch, body=body)
 
 
 def _cherry_pick(world: World, branch: str, *, body: dict[str, Any]) -> None:
-    _on_top(versioning.cherry_pick, world, branch, body=body)
+    _on_top(writers.cherry_pick, world, branch, body=body)
 
 
 def _set_rules(world: World, *, body: dict[str, Any]) -> None:

@@ -29,15 +29,13 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.bug import Bug, ignored, replaced
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
-from lakefs_gc_assets_tests.simulation.commands import copies
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS, Kind
 from lakefs_gc_assets_tests.simulation.faults import QUIET_SECONDS, scene_before, whole
-from lakefs_gc_assets_tests.simulation.final_runs import Quiet
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import History, Player, deterministic, uncollected
-from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene, require_well
+from lakefs_gc_assets_tests.simulation.playing import History, Player, Quiet, deterministic, uncollected
+from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene, copies, require_well
 
 ROOT = "_lakefs/retention/gc/uncommitted/"
 """Folder of the runs' files."""

@@ -1,4 +1,5 @@
-"""Oracle: an optimized run marks the objects that a full run would have marked at that moment.
+"""Oracles of marks: an optimized run marks the objects that a full run would have marked at that moment, and a run by
+retention rules keeps exactly the right commits.
 
 Either the runs are an optimized and a clean one, or both go by retention rules; the text speaks of the first pair. A
 clean run lists everything and reads every range. The clean run simulated here lists the store at the moment when the
@@ -20,15 +21,18 @@ Documented differences, and no others:
   several keys, it waits for a run that lists everything.
 """
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.universe import listing as universe_listing
 from lakefs_gc_assets.collector.universe.listing import Listing
 from lakefs_gc_assets.lakefs import layout
@@ -37,6 +41,8 @@ from lakefs_gc_assets_tests.collector.engine.reference_engine import ReferenceEn
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
+from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, Span, keeps_tag, kept_as_told, window_of
+from lakefs_gc_assets_tests.simulation.servers import ServerAnswers
 from lakefs_gc_assets_tests.simulation.stored_results import Row
 
 LATE_SECONDS = 26 * HOUR
@@ -196,3 +202,125 @@ def _no_point(call: str) -> bool:
 
 def _read_only(key: str, what: object) -> None:
     raise AssertionError(f"{key} is written or deleted")
+
+
+@dataclass
+class RetentionExactness:
+    """Compares runs with the log of heads.
+
+    Attributes:
+        compared: number of live definitions of marks.
+    """
+
+    oracle: RetentionOracle
+    compared: int = 0
+
+    def defined(self, plan: Plan, reported: ServerAnswers, found: LiveDefinition, *, universe: bool) -> None:
+        """A run defines the commits that stay.
+
+        Args:
+            universe: True if it has not requested uncommitted data yet.
+        """
+        if found.live.source is not CommitSource.REFS_DUMP:
+            return
+        defined, stays = self._defined(plan, reported), self._stays(plan, reported)
+        before = None if universe else reported.as_before()
+        if before is not None:
+            stays |= self._stays(plan, before)
+        kept, let_go = frozenset(found.live.metarange_ids), frozenset(found.expired_metaranges)
+        live = self._metaranges(stays)
+        expired = self._metaranges(reported.commits.keys() - stays) - live
+        claimed = self._defined(plan, reported, claimed=True)
+        listed = reported.listed if reported.rules is not None and reported.listed is not None else claimed
+        alone = {
+            kept_by: frozenset(each.commit_id for each in found.differences if each.kept_by == kept_by)
+            for kept_by in ("definition", "server")
+        }
+        if before is None and not universe:
+            # Another process of the run knew the earlier state: more may stay.
+            kept, expired = kept & live, expired & let_go
+        self.compared += 1
+        for what, ours, theirs in (
+            ("keep by the definition alone", frozenset(claimed - listed), alone["definition"]),
+            ("keep by the server's list alone", frozenset(listed - claimed), alone["server"]),
+            ("keep", live, kept),
+            ("let go", expired, let_go),
+        ):
+            if ours != theirs:
+                lacks, more = len(ours - theirs), len(theirs - ours)
+                raise Violation(
+                    f"run {plan.run_id} does not {what} the right commits: it lacks {lacks}, and has {more} more"
+                )
+        if len(defined) != found.counts["commits_active"]:
+            raise Violation(f"run {plan.run_id} keeps {found.counts['commits_active']} commits, and not {len(defined)}")
+
+    def universe(self, plan: Plan, reported: ServerAnswers, addresses: Collection[str]) -> None:
+        """A run that lists nothing defines the objects that may go."""
+        stays = self._stays(plan, reported)
+        kept, expired = self._own_objects(stays), self._own_objects(reported.commits.keys() - stays)
+        there = self.oracle.bucket.objects.keys()
+        gone = {key for watched in self.oracle.runs.values() for key in watched.accepted.keys() - watched.restored}
+        if plan.base_run is not None:
+            kept = kept | self._held_by_other_names(stays, reported)
+        if missed := (expired - kept - gone) & there - set(addresses):
+            raise Violation(f"run {plan.run_id} does not look at {min(missed)}, which only expired commits hold")
+
+    def _held_by_other_names(self, stays: Collection[str], reported: ServerAnswers) -> set[str]:
+        """Objects that a run with a base run may leave out, besides those that stay under their own name.
+
+        It does not examine objects again that stay under another name. Objects that any commit names by an address that
+        may mean several keys wait for a run that reads everything.
+        """
+        known, uri = self.oracle.repository.commits, self.oracle.repository.uri
+        held = set[str]()
+        for commit_id in reported.commits:
+            for entry in known[commit_id].entries.values():
+                key = self.oracle.key_of(entry)
+                if key is not None and (commit_id in stays or entry.address not in (key, uri + key)):
+                    held.add(key)
+        return held
+
+    def _stays(self, plan: Plan, reported: ServerAnswers) -> set[str]:
+        """The commits that stay."""
+        tagged = {commit for tag, commit in reported.tags.items() if keeps_tag(self.oracle.policy, tag)}
+        return self._defined(plan, reported) | tagged | (reported.listed or frozenset())
+
+    def _defined(self, plan: Plan, reported: ServerAnswers, *, claimed: bool = False) -> set[str]:
+        """The commits that were heads within the windows.
+
+        Args:
+            claimed: True to use the dates that commits claim, as servers do.
+        """
+        oracle = self.oracle
+        if not reported.asked_rules:
+            raise Violation(f"run {plan.run_id} goes on without having been told the rules")
+        now = plan.earliest_clock.timestamp()
+        if now > min(plan.started_at.timestamp(), oracle.time.now + oracle.bucket.clock.skew) + 1:
+            raise Violation(f"run {plan.run_id} counts ages from a moment that is to come by some clock")
+        if reported.rules is None:
+            return set(reported.commits)
+        claims, dates = reported.claims(), reported.dates(now)
+        if claimed:
+            heads, commits = reported.branches, reported.commits.keys()
+            until = oracle.log.stays_until(heads, commits, window_of(reported.rules), claims.__getitem__)
+        else:
+
+            def counted(branch: str, line: Sequence[str]) -> set[str]:
+                return kept_as_told(oracle.policy, branch, line, span)
+
+            def span(commit: str) -> Span:
+                written = reported.written.get(reported.commits[commit].metarange_id, -math.inf)
+                return min(claims[commit], written), dates[commit]
+
+            until = oracle.stays_until(reported.rules, reported.branches, reported.commits, dates.__getitem__, counted)
+        return {commit_id for commit_id, moment in until.items() if moment > now}
+
+    def _metaranges(self, commits: Collection[str]) -> frozenset[str]:
+        known = self.oracle.repository.commits
+        return frozenset(known[commit_id].facts.metarange_id for commit_id in commits) - {""}
+
+    def _own_objects(self, commits: Collection[str]) -> set[str]:
+        """Objects of commits under a name that can mean nothing else."""
+        known = self.oracle.repository.commits
+        entries = (entry for commit_id in commits for entry in known[commit_id].entries.values())
+        return {entry.address for entry in entries if entry.address_type == 1}

@@ -17,12 +17,21 @@ from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.bucket import address_of, is_back
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
-from lakefs_gc_assets_tests.simulation.commands import copies, purge, restore, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked, settings
-from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Opened, Scene, require_well
+from lakefs_gc_assets_tests.simulation.scenes import (
+    Ended,
+    NotFinished,
+    Opened,
+    Scene,
+    copies,
+    purge,
+    require_well,
+    restore,
+    stage_moved,
+)
 from lakefs_gc_assets_tests.simulation.world import Setup
 
 _COLLECTORS_OWN = "_lakefs/retention/"

@@ -1,44 +1,180 @@
-"""Plays a history: a setup and a list of steps, which are plain data, in one world with up to two collectors."""
+"""Plays a history: a setup and a list of steps, which are plain data, in one world with up to two collectors.
 
+At its end come a few more runs in quiet times. A failing history is shortened: steps are left out as long as it fails
+in the same way.
+"""
+
+import dataclasses
 import gc
 import os
 import pkgutil
 import random
+import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Literal
 
 from lakefs_gc_assets import collector
 from lakefs_gc_assets.collector import make_step
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import current, hidden
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets.storage import interface
-from lakefs_gc_assets_tests.simulation import other_writers, versioning, writers
+from lakefs_gc_assets_tests.simulation import writers
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
-from lakefs_gc_assets_tests.simulation.bug import replace
-from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
+from lakefs_gc_assets_tests.simulation.bug import Bug, replace
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.collecting import observing
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
-from lakefs_gc_assets_tests.simulation.exactness import Exactness
-from lakefs_gc_assets_tests.simulation.final_runs import Kind, Quiet
-from lakefs_gc_assets_tests.simulation.observing import observing
+from lakefs_gc_assets_tests.simulation.exactness import Exactness, RetentionExactness
+from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
-from lakefs_gc_assets_tests.simulation.repository import Refused
-from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
+from lakefs_gc_assets_tests.simulation.repository import Branch, Refused
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
-from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked, settings
-from lakefs_gc_assets_tests.simulation.world import Setup, World
+from lakefs_gc_assets_tests.simulation.run_requests import ASKED, LOCK_EXPIRY, Asked, settings
+from lakefs_gc_assets_tests.simulation.stored_results import addresses
+from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, Setup, World
 
-OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | other_writers.OPERATIONS
+Kind = Literal["clean", "optimized", "retention", "unified", "committed"]
+"""Kind of runs that a history is about."""
+_QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
+_BEFORE_TIME_PASSES: dict[Kind, tuple[Flow, ...]] = {
+    "clean": (),
+    "optimized": (Flow.CLEAN,),
+    "retention": (),
+    "unified": (Flow.UNIFIED,),
+    "committed": (Flow.COMMITTED,),
+}
+_AFTERWARDS: dict[Kind, tuple[Flow, ...]] = {
+    "clean": (Flow.CLEAN, Flow.CLEAN),
+    "optimized": (Flow.OPTIMIZED, Flow.OPTIMIZED),
+    "retention": (Flow.COMMITTED, Flow.UNIFIED, Flow.UNIFIED),
+    "unified": (Flow.UNIFIED, Flow.UNIFIED),
+    "committed": (Flow.COMMITTED, Flow.UNIFIED, Flow.UNIFIED),
+}
+_BUILT_ON_DAYS = 60
+
+
+class Left(Violation):
+    """Garbage stays although nothing keeps it."""
+
+
+class Quiet:
+    """Ends a history."""
+
+    def __init__(self, world: World, collectors: Mapping[str, Process], figures: Figures) -> None:
+        self._world, self._collectors, self._figures = world, collectors, figures
+
+    def end(self, kind: Kind) -> None:
+        """Stops writers, lets time pass and makes two runs that list; raises Left if garbage stays.
+
+        With retention rules a run without a listing comes first, and must leave no garbage that it examined.
+        """
+        world = self._world
+        self.calm(kind)
+        if not all(self._run_alone(flow) for flow in _BEFORE_TIME_PASSES[kind]):
+            return
+        world.pass_time(_QUIET_SECONDS)
+        for flow in _AFTERWARDS[kind]:
+            builds = kind == "unified" or (kind == "committed" and flow is Flow.COMMITTED)
+            if not self._run_alone(flow, _BUILT_ON_DAYS if builds else 0):
+                return
+            garbage = self._garbage(flow)
+            if not garbage and flow is not Flow.COMMITTED:
+                return
+            if garbage and flow is Flow.COMMITTED:
+                break
+            world.pass_time(2 * HOUR)
+        raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
+
+    def calm(self, kind: Kind) -> None:
+        """Ends collectors, writers and server faults."""
+        world = self._world
+        for process in self._collectors.values():
+            process.go_on(None)
+        for running in list(world.jobs):
+            if running.due is None:
+                world.abandon(running)
+        world.behave()
+        world.dismiss_twin()
+        self._end_commits(kind)
+
+    def _garbage(self, flow: Flow) -> list[str]:
+        """Objects that the last run had to delete and did not."""
+        garbage, last = self._world.garbage(), self._collectors["c0"]
+        assert last.run is not None
+        setup = self._world.setup
+        if not (setup.around.only_young_count and setup.dumps):
+            # Unnamed ranges count at any age, as another repository may have them.
+            kept = self._world.repository.compacted_keys
+            garbage = [key for key in garbage if key not in kept]
+        if last.run.plan.follows_expiry:
+            return [key for key in garbage if not last.exactness.named_oddly(key)]
+        if flow is not Flow.COMMITTED:
+            return garbage
+        listed = addresses(last.exactness.store, last.run.run_id, STEPS[0])
+        return [key for key in garbage if key in listed]
+
+    def _run_alone(self, flow: Flow, full_listing_days: float = 0) -> bool:
+        """Makes a run while nothing else happens. Returns True if it did its deletions.
+
+        Args:
+            full_listing_days: how long a run by retention rules builds on one that listed everything.
+        """
+        world, last, failed = self._world, self._collectors["c0"], self._figures.failed
+        around = world.setup.around.lenient
+        options = settings(True, 24.0, "month", around=around, full_listing_days=full_listing_days)
+        last.start(options, None, Asked(flow))
+        if self._figures.failed > failed:
+            if world.oracle.commits_hold_nothing and "empty live set" in world.log[-1]:
+                return False
+            if "guard address form: the server gives s3://elsewhere/" in world.log[-1]:
+                # Imports replaced all objects by which the spelling of addresses could be compared.
+                return False
+            raise Left(f"a run in quiet times failed: {world.log[-1]}")
+        assert last.run is not None
+        if last.run.plan.flow is not flow:
+            raise Left(f"a clean run in quiet times instead of an optimized one: {last.run.plan.why_clean}")
+        if full_listing_days and not world.setup.around.also_live and last.run.plan.base_run is None:
+            raise Left(f"everything was listed in quiet times: {last.run.plan.why_clean}")
+        return True
+
+    def _end_commits(self, kind: Kind) -> None:
+        """Retries failed commits, or resets their branches.
+
+        With retention rules it also commits entries that uncommitted data cannot hold, since no run could complete
+        before.
+        """
+        world = self._world
+        # The lock of a killed collector expires, too.
+        world.pass_time(max(writers.longest_commit_seconds(world), LOCK_EXPIRY + 5 * MINUTE))
+        for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
+            compacted = branch.compacted is not None
+            by_rules = kind in ("retention", "unified", "committed") and self._spelled_otherwise(branch)
+            if len(branch.tokens) > 1 or by_rules or compacted:
+                world.start("w0 commit_now", writers.commit_now(world, number, 0, 0))
+                branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
+                # Entries staged over a compacted base that is never listed again would be kept with it forever.
+                branch.compacted, branch.base_id = None, ""
+        world.oracle.look()
+
+    def _spelled_otherwise(self, branch: Branch) -> bool:
+        staged = self._world.repository.staged(branch)
+        full = [entry.address for entry in staged.values() if entry and entry.address_type == 2]
+        return any(not address.startswith(self._world.repository.uri) for address in full)
+
+
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
 DRY_RUN, DELETE, MOVE = range(3)
@@ -247,7 +383,7 @@ class Player:
                 (world.go_on if what == "go_on" else world.abandon)(running)
             return
         try:
-            job = OPERATIONS[what](world, *numbers)
+            job = writers.OPERATIONS[what](world, *numbers)
         except Refused:
             return
         world.start(f"{writer} {what}", job)
@@ -363,3 +499,57 @@ class Player:
             len(retention.oracle.too_late) if retention else 0,
             self.world.log,
         )
+
+
+NONE = Bug(tuple)
+_NAMES = re.compile(r"\S*[0-9a-v]{20}\S*|\d+")
+
+
+def failure(history: History, bug: Bug = NONE) -> Violation | None:
+    """How a history fails, or None."""
+    try:
+        with bug.patches():
+            play(history)
+    except Violation as violation:
+        return violation
+    return None
+
+
+def shortened(history: History, bug: Bug = NONE) -> History:
+    """The shortest history found that fails in the same way, apart from names and numbers."""
+    first = failure(history, bug)
+    if first is None:
+        raise ValueError("the history does not fail")
+    wanted = _kind(first)
+
+    def fails(steps: list[Step]) -> bool:
+        found = failure(dataclasses.replace(history, steps=tuple(steps)), bug)
+        return found is not None and _kind(found) == wanted
+
+    return dataclasses.replace(history, steps=tuple(_without(list(history.steps), fails)))
+
+
+def _kind(violation: Violation) -> str:
+    return type(violation).__name__ + _NAMES.sub("", str(violation))
+
+
+def _without(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
+    """Leaves out halves, then quarters, down to single steps."""
+    size = len(steps) // 2
+    while size:
+        start = 0
+        while start < len(steps):
+            fewer = steps[:start] + steps[start + size :]
+            if fails(fewer):
+                steps = fewer
+            else:
+                start += size
+        size //= 2
+    return steps
+
+
+def reported(history: History, bug: Bug = NONE) -> str:
+    """Describes a failing history: its setup with the seed, its steps, and the failure."""
+    lines = [f"seed {history.setup.seed}, {len(history.steps)} steps", repr(history.setup)]
+    lines += [f"  {step}" for step in history.steps]
+    return "\n".join([*lines, f"=> {failure(history, bug)}"])

@@ -16,7 +16,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
+from lakefs_gc_assets_tests.simulation.servers import ServerAnswers
 from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import World
 

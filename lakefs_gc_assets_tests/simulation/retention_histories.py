@@ -7,9 +7,8 @@ import random
 from dataclasses import replace
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets_tests.simulation import versioning
+from lakefs_gc_assets_tests.simulation import writers
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
-from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.histories import ARGUMENTS, LEAST_RUNS, LEAST_STEPS, Maker
 from lakefs_gc_assets_tests.simulation.playing import (
     DELETE,
@@ -20,6 +19,7 @@ from lakefs_gc_assets_tests.simulation.playing import (
     MOVE,
     WINDOWS,
     History,
+    Kind,
     Step,
 )
 from lakefs_gc_assets_tests.simulation.processes import CALLS
@@ -113,7 +113,7 @@ def with_false_dates(steps: list[Step], seed: int) -> tuple[Step, ...]:
     for step in steps:
         if step.what in _COMMITS:
             if not left and chance.random() < 0.15:
-                left, date = chance.randint(1, 4), versioning.dated(chance.choice(_FALSE_DAYS))
+                left, date = chance.randint(1, 4), writers.dated(chance.choice(_FALSE_DAYS))
             if left:
                 left -= 1
                 step = replace(step, numbers=(step.numbers[0], date, step.numbers[2]))

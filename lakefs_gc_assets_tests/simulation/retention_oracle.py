@@ -10,7 +10,7 @@ makes rules longer. Such an object is *revived*. A sweep must know of it if this
 or longer ago than a recheck is valid. Objects revived later may be lost, and each is counted. Data that never expired
 is never lost.
 
-Ages are as exact as the clocks: the last quarter of an hour of a window is not promised. `retention_exactness` checks
+Ages are as exact as the clocks: the last quarter of an hour of a window is not promised. `exactness` checks
 that a mark counts to the second from the earliest clock that it knows.
 
 Commits that policies keep by number are derived from the world's log of lines and from calendars, without a graph or
@@ -33,7 +33,7 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation, Watched
-from lakefs_gc_assets_tests.simulation.server_answers import effective_dates
+from lakefs_gc_assets_tests.simulation.servers import effective_dates
 
 POLICIES = {
     "": "",

@@ -24,13 +24,11 @@ from multiprocessing.pool import Pool
 
 from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata
 from lakefs_gc_assets_tests.simulation import damaged_files, faults
+from lakefs_gc_assets_tests.simulation.bugs import KINDS
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS as RUNS
-from lakefs_gc_assets_tests.simulation.final_runs import Kind
-from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import play
-from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shortened
+from lakefs_gc_assets_tests.simulation.playing import Kind, failure, play, reported, shortened
 
 BOUND = 2000
 """Maximum histories played to find a seeded bug."""

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from lakefs_gc_assets_tests.simulation.bugs import KINDS as HISTORIES
 from lakefs_gc_assets_tests.simulation.damaged_files import DAMAGE_BUGS, Damaged, class_of, damages, play, play_damaged
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
-from lakefs_gc_assets_tests.simulation.final_runs import Kind as HistoryKind
-from lakefs_gc_assets_tests.simulation.kinds import KINDS as HISTORIES
 from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.playing import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 
 EVERY = {"approved": 2, "dry": 3, "optimized": 2, "purge": 3, "quarantine": 3}

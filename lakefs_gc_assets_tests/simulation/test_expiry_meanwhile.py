@@ -3,8 +3,8 @@
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.playing import DELETE, FLOWS, FULL_LISTING_DAYS, History, Result, Step, play
-from lakefs_gc_assets_tests.simulation.versioning import DAYS
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, Setup
+from lakefs_gc_assets_tests.simulation.writers import DAYS
 
 FIRST_BRANCH = 0
 """The first branch by name: `main`, or `alpha` while it exists."""

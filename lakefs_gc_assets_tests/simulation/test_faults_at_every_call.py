@@ -15,9 +15,8 @@ import pytest
 
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.failing_calls import distinct
-from lakefs_gc_assets_tests.simulation.fault_bugs import FAULT_BUGS
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
-from lakefs_gc_assets_tests.simulation.faults import Play, Recovery, play, plays, whole
+from lakefs_gc_assets_tests.simulation.faults import FAULT_BUGS, Play, Recovery, play, plays, whole
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
 

@@ -23,10 +23,10 @@ from lakefs_gc_assets.extensions.forecast.scenarios import Scenario, of_age
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation import collecting
 from lakefs_gc_assets_tests.simulation.bug import replace
+from lakefs_gc_assets_tests.simulation.bugs import KINDS
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.collecting import Run
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
-from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process

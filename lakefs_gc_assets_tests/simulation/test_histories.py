@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from lakefs_gc_assets_tests.simulation.final_runs import Kind
+from lakefs_gc_assets_tests.simulation.bugs import KINDS
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
-from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.playing import Kind, play, reported, shortened
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed, fresh
-from lakefs_gc_assets_tests.simulation.shortening import reported, shortened
 
 QUICK: Mapping[Kind, int] = {"clean": 6, "optimized": 3, "retention": 4, "unified": 2, "committed": 1}
 """Number of new histories of each kind that `make test` plays."""

@@ -10,7 +10,7 @@ import pytest
 from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
-from lakefs_gc_assets_tests.simulation import versioning
+from lakefs_gc_assets_tests.simulation import writers
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
@@ -22,7 +22,7 @@ from lakefs_gc_assets_tests.simulation.other_repository import Around
 from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, deterministic, play
 from lakefs_gc_assets_tests.simulation.repository import Repository
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED
-from lakefs_gc_assets_tests.simulation.scenes import OPERATIONS, Ended, Scene
+from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi, Server, Servers
 from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import Setup, World
@@ -145,7 +145,7 @@ class TestLongCommits:
     @pytest.mark.parametrize("dumps", [True, False])
     def test_one_that_takes_longer_than_anybody_said_can_lose_what_is_staged_anew_meanwhile(self, dumps: bool) -> None:
         with (
-            mock.patch.object(versioning, "COMMIT_SECONDS", 2 * HOUR),
+            mock.patch.object(writers, "COMMIT_SECONDS", 2 * HOUR),
             pytest.raises(Violation, match="a commit under way"),
         ):
             played(*self.STEPS, setup=Setup(old_objects=0, dumps=dumps))
@@ -157,8 +157,8 @@ class TestLongCommits:
             scene.do((("upload_now", (0, 0, 1, 0)),))
             scene.world.pass_time(30 * HOUR)
             (old,) = [key for key in scene.world.bucket.objects if key.startswith("data/")]
-            scene.world.start("w0 commit", versioning.commit(scene.world, 0, 0, 0))
-            scene.world.start("w1 upload_now", OPERATIONS["upload_now"](scene.world, 0, 0, 2, 0))
+            scene.world.start("w0 commit", writers.commit(scene.world, 0, 0, 0))
+            scene.world.start("w1 upload_now", writers.OPERATIONS["upload_now"](scene.world, 0, 0, 2, 0))
             assert scene.start(DRY, Faults(), ASKED) is Ended.WELL
             assert addresses(scene.store, scene.reported.run_id, "candidates") == {old}
             assert scene.opened is not None
@@ -340,7 +340,7 @@ class TestTimesOfFilesThatSomebodySetsBack:
             Step("w0", "commit_now", (0, 0, 0)),
             self.DAYS,
             Step("w0", "upload_now", (0, 0, 2, 0)),
-            Step("w0", "commit_now", (0, versioning.dated(claimed_days), 0)),
+            Step("w0", "commit_now", (0, writers.dated(claimed_days), 0)),
         )
         run = TestExpiredDataThatComesBackIntoUse.SWEEP
         steps = (self.RULES, *replaced, *steps, Step("time", "seconds", (int(30 * HOUR),)), run, FINISH)

@@ -2,13 +2,11 @@ from collections import Counter
 
 import pytest
 
-from lakefs_gc_assets_tests.simulation.bugs import seeded
+from lakefs_gc_assets_tests.simulation.bugs import KINDS, seeded
 from lakefs_gc_assets_tests.simulation.faults import scene_before
-from lakefs_gc_assets_tests.simulation.final_runs import Kind
 from lakefs_gc_assets_tests.simulation.guard_bugs import TESTED_BUGS
-from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import Result, play
+from lakefs_gc_assets_tests.simulation.playing import Kind, Result, play
 
 FOUND_BY: dict[Kind, dict[str, int]] = {
     "clean": {

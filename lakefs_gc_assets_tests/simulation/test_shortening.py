@@ -2,7 +2,7 @@ import pytest
 
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.histories import generate
-from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shortened
+from lakefs_gc_assets_tests.simulation.playing import failure, reported, shortened
 
 NAME = "receipts written before the delete"
 

@@ -15,8 +15,7 @@ from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import is_limited
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import histories, retention_histories
-from lakefs_gc_assets_tests.simulation.final_runs import Kind
-from lakefs_gc_assets_tests.simulation.playing import FLOWS, WINDOWS, History, Result, Step, play
+from lakefs_gc_assets_tests.simulation.playing import FLOWS, WINDOWS, History, Kind, Result, Step, play
 from lakefs_gc_assets_tests.simulation.seeds import fresh
 
 _ALL_COMMITS, _RULES = ((FLOWS.index(flow),) for flow in (Flow.CLEAN, Flow.UNIFIED))

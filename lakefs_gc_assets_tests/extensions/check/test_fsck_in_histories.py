@@ -13,10 +13,10 @@ from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, check
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets_tests.extensions.explain.test_explain import never_delete, only_note
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.bugs import KINDS
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
-from lakefs_gc_assets_tests.simulation.final_runs import Kind as HistoryKind
-from lakefs_gc_assets_tests.simulation.kinds import KINDS
+from lakefs_gc_assets_tests.simulation.playing import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.repository import equals_committed
 from lakefs_gc_assets_tests.simulation.run_requests import settings

@@ -43,10 +43,10 @@ from lakefs_gc_assets_tests.extensions.check.test_unneeded_metadata_survey impor
 )
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation import lakefs_files
+from lakefs_gc_assets_tests.simulation.bugs import KINDS
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
-from lakefs_gc_assets_tests.simulation.final_runs import Kind as HistoryKind
-from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.playing import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed, fresh
 from lakefs_gc_assets_tests.simulation.world import World
