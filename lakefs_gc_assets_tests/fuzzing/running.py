@@ -92,7 +92,7 @@ def run(target: Target, cases: int, seed: int, first: int = 0) -> Figures:
                 assert taken <= target.base_bytes + target.bytes_each * case.size, f"{taken:,} bytes of memory"
                 assert lines <= target.base_lines + target.lines_each * case.size, f"{lines:,} lines of code"
         except Exception as error:
-            command = f"python -m {__package__} 1 {seed} {target.name}:{number}"
+            command = f"python -m {__package__}.targets 1 {seed} {target.name}:{number}"
             raise Failure(f"{target.name}, input of {case.size} bytes: {error!r}. Again: {command}") from error
     return Figures(cases, process_time() - started, outcomes, most_bytes, most_lines)
 

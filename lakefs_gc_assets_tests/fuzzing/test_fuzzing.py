@@ -10,12 +10,13 @@ import sys
 import pytest
 
 from lakefs_gc_assets.errors import CollectionError, LakeFSError
+from lakefs_gc_assets_tests.fuzzing import targets
 from lakefs_gc_assets_tests.fuzzing.running import Case, Failure, Target, outcome, run
 from lakefs_gc_assets_tests.fuzzing.targets import TARGETS
 
 
 def fuzz(cases: int, *names: str) -> None:
-    arguments = [sys.executable, "-m", __package__, str(cases), "1", *names]
+    arguments = [sys.executable, "-m", targets.__name__, str(cases), "1", *names]
     finished = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr[-3000:]
     assert [line.partition(":")[0] for line in finished.stdout.splitlines()] == [*names]
