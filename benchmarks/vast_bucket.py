@@ -9,14 +9,15 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from lakefs_gc_assets_tests.replay.overlay import Listed, NoSuchKey, PreconditionFailed
+
 from benchmarks.repositories import NAMES_IN_SLICE, addresses_of_slice, place_in_slice
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.errors import PreconditionFailed as OtherVersion
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets.storage.local import LocalStore
-from lakefs_gc_assets_tests.replay.overlay import Listed, NoSuchKey, PreconditionFailed
-from lakefs_gc_assets_tests.replay.recording import RecordedObject
+from lakefs_gc_assets_tests.replay.recording import Listed, NoSuchKey, PreconditionFailed, RecordedObject
 
 _Answer = TypeVar("_Answer")
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lakefs_gc_assets_tests.harness import costs
-from lakefs_gc_assets_tests.harness.costs import Costs
+from lakefs_gc_assets_tests.harness.costs import Costs, SparkOnFew
 from lakefs_gc_assets_tests.runs.recordings import FOLDER_VARIABLE, made_folder
 from lakefs_gc_assets_tests.servers import store_secret
 from lakefs_gc_assets_tests.simulation.seeds import SEED_VARIABLE, draw_seed
@@ -100,9 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling | None":
-    """Lets only a few processes start Spark; see `spark_files`."""
-    from lakefs_gc_assets_tests.harness.spark_files import SparkOnFew
-
+    """Lets only a few processes start Spark; see `costs`."""
     return SparkOnFew(config, log) if config.getvalue("dist") == "loadfile" else None
 
 

@@ -17,9 +17,8 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets_tests.clusters import spark_clusters as clusters
-from lakefs_gc_assets_tests.clusters.spark_clusters import EventLog
+from lakefs_gc_assets_tests.clusters.spark_clusters import EventLog, SampleRuns, sample_runs
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns, sample_runs
 
 __all__ = ["sample_runs"]
 pytestmark = pytest.mark.timeout(900)

@@ -11,8 +11,7 @@ import pytest
 
 import lakefs_gc_assets
 from lakefs_gc_assets_tests.clusters import yarn
-from lakefs_gc_assets_tests.clusters.spark_clusters import HOST, QUICK, EventLog
-from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns, sample_runs
+from lakefs_gc_assets_tests.clusters.spark_clusters import HOST, QUICK, EventLog, SampleRuns, sample_runs
 
 __all__ = ["sample_runs"]
 pytestmark = pytest.mark.timeout(900)

@@ -6,8 +6,8 @@ It fails if a page names missing settings, generated pages are out of date, or p
 import sys
 from collections.abc import Iterator
 
-from lakefs_gc_assets_tests.documentation import reference, screens
-from lakefs_gc_assets_tests.documentation.pages import name_of, pages, wrong_settings
+from lakefs_gc_assets_tests.documentation import reference
+from lakefs_gc_assets_tests.documentation.pages import name_of, outdated, pages, wrong_settings
 
 
 def problems() -> Iterator[str]:
@@ -21,7 +21,7 @@ def problems() -> Iterator[str]:
 
 def main() -> None:
     """Prints the problems; exits with status 1 if there are any."""
-    found = [*problems(), *filter(None, [screens.outdated()])]
+    found = [*problems(), *filter(None, [outdated()])]
     for problem in found:
         print(f"docs: {problem}", file=sys.stderr)
     sys.exit(1 if found else 0)

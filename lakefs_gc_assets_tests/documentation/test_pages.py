@@ -24,7 +24,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collector.retention.rules import parse_policy
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets_tests.documentation import __main__ as checks
-from lakefs_gc_assets_tests.documentation import licences, screens
+from lakefs_gc_assets_tests.documentation import licences
 from lakefs_gc_assets_tests.documentation.pages import (
     DOCS,
     ROOT,
@@ -278,7 +278,7 @@ def test_what_is_wrong_with_pages_ends_make_docs(
     assert list(checks.problems()) == []
     no_setting, old = "a.md: there is no setting b.c", "the pictures are old"
     for wrong, outdated in (((), None), ((no_setting,), None), ((), old), ((no_setting,), old)):
-        monkeypatch.setattr(screens, "outdated", lambda outdated=outdated: outdated)
+        monkeypatch.setattr(checks, "outdated", lambda outdated=outdated: outdated)
         monkeypatch.setattr(checks, "problems", lambda wrong=wrong: iter(wrong))
         with pytest.raises(SystemExit) as ended:
             checks.main()

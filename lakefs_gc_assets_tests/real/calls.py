@@ -31,7 +31,7 @@ from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, installation
-from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
+from lakefs_gc_assets_tests.replay.made_world import BucketFolder
 
 _TOKENS = re.compile(
     "|".join(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets_tests.real import files, scene
+from lakefs_gc_assets_tests.real import collectors_calls, scene
 from lakefs_gc_assets_tests.real.calls import Server, both
 from lakefs_gc_assets_tests.real.simulated import SimulatedServer, new_world
 from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
@@ -51,7 +51,7 @@ def test_differences_are_as_stated(servers: tuple[Server, Server]) -> None:
 
 def test_dumped_branches_have_id_and_commit_alone(servers: tuple[Server, Server]) -> None:
     for server in servers:
-        records = files.tables(server, "lake/repo", server.kept["refs"]["branches_meta_range_id"])["records"]
+        records = collectors_calls.tables(server, "lake/repo", server.kept["refs"]["branches_meta_range_id"])["records"]
         assert {tuple(tag for tag, _ in record) for record in records} == {(1, 2)}
         assert "dev-hidden" in {record[0][1] for record in records}
 
@@ -59,10 +59,10 @@ def test_dumped_branches_have_id_and_commit_alone(servers: tuple[Server, Server]
 def _written(server: Server) -> dict[str, Any]:
     """Content of the files that calls of the scene made the server write."""
     return {
-        **{name: files.tables(server, "lake/repo", id_) for name, id_ in server.kept["refs"].items()},
-        "entries": files.tables(server, "lake/repo", server.kept["metarange"]),
-        "uncommitted": files.uncommitted(server, server.kept["uncommitted"]),
-        "commits": files.prepared_commits(server, server.kept["commits"]),
+        **{name: collectors_calls.tables(server, "lake/repo", id_) for name, id_ in server.kept["refs"].items()},
+        "entries": collectors_calls.tables(server, "lake/repo", server.kept["metarange"]),
+        "uncommitted": collectors_calls.uncommitted(server, server.kept["uncommitted"]),
+        "commits": collectors_calls.prepared_commits(server, server.kept["commits"]),
         "rules": server.files("lake")["repo/_lakefs/retention/gc/rules/config.json"].read_bytes(),
     }
 

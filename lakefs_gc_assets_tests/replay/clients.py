@@ -3,12 +3,14 @@
 import gzip
 import json
 from base64 import b64encode
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import boto3
+import pytest
 import urllib3
 from obstore.store import S3Store
 
@@ -20,9 +22,14 @@ if TYPE_CHECKING:
 
 
 NOW = datetime(2026, 11, 23, 12, 0, 1, 250_000, UTC)
-
-
 RUNS = "_lakefs/retention/gc/uncommitted/"
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[ReplayServer]:
+    """The recording `small`, served for the tests of a module."""
+    with ReplayServer(folder_of("small"), now=NOW) as server:
+        yield server
 
 
 def listing(name: str) -> list[dict[str, Any]]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
-from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
-from lakefs_gc_assets_tests.replay.made_world import World
+from lakefs_gc_assets_tests.replay.made_world import BucketFolder, World
 from lakefs_gc_assets_tests.replay.recorder import record
 
 _RECORDED_AT = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)

@@ -1,8 +1,9 @@
-"""A recorded repository in a folder: the server's answers, and its objects at the end.
+"""A recorded repository in a folder: the server's answers, and its objects at the end, below a scratch layer.
 
 A folder (or a `.tar.gz` with such a folder inside) holds `api.jsonl`, and the namespace as files in `namespace/` or
 `namespace.tar.gz`. It also holds `listing.json`, plain or gzipped, with size, time and ETag of every object. It is only
-read.
+read: writes and deletions of a replay go to the scratch layer. Its keys are relative to the storage namespace, times
+UTC, sizes bytes.
 
 Commits of a recording have dates over weeks, but were made within minutes. The recorded answers go by these dates.
 Metaranges are therefore served with the earliest date of a commit that names them.
@@ -14,11 +15,13 @@ import io
 import json
 import tarfile
 from base64 import b64decode
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from threading import RLock
+from typing import Any, Literal, Protocol
 
 _UNSAID = ("gc: errors", "gc before rules are set", "gc: read-only repository", "pass 1")
 """Prefixes of the notes of answers that are never replayed."""
@@ -250,3 +253,126 @@ def _relocated(row: Row, old: str, new: str) -> Row:
     body = row.body.replace(old.encode(), new.encode())
     content = json.loads(body) if row.content is not None else None
     return Row(row.note, row.method, row.path, row.query, row.request, row.status, row.content_type, body, content)
+
+
+Deletes = Literal["refuse", "overlay"]
+_RUNS = "_lakefs/retention/gc/uncommitted/"
+
+
+class PreconditionFailed(Exception):
+    """A conditional write found another object, or one although none was expected."""
+
+
+class NoSuchKey(Exception):
+    """There is no object at this key."""
+
+
+class DeleteRefused(Exception):
+    """This key may not be deleted in this replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One page of a listing: objects, common prefixes, and the start of the next page; None for the last."""
+
+    objects: list[tuple[str, RecordedObject]]
+    prefixes: list[str]
+    next_start: str | None
+
+
+class Overlay:
+    """Objects of a replay. Safe to use from several threads.
+
+    Args:
+        deletes: `refuse` every delete, or do it in the `overlay`. Files of runs that the replay itself wrote can always
+            be deleted: locks are among them.
+        continues: an overlay whose writes and deletions this one begins with.
+
+    Attributes:
+        deleted: recorded keys that this replay deleted.
+        refused: keys whose deletion was refused.
+    """
+
+    def __init__(
+        self, recording: Recording, now: Callable[[], datetime], deletes: Deletes, continues: "Overlay | None" = None
+    ) -> None:
+        self._recording = recording
+        self._now = now
+        self._deletes = deletes
+        self._written: dict[str, bytes] = dict(continues._written) if continues else {}
+        self._gone: set[str] = set(continues._gone) if continues else set()
+        self._objects = {key: facts for key, facts in recording.objects.items() if key not in self._gone}
+        if continues:
+            self._objects |= {key: continues._objects[key] for key in self._written}
+        self._keys = sorted(self._objects)
+        self.deleted: set[str] = set()
+        self.refused: set[str] = set()
+        self._lock = RLock()
+
+    def head(self, key: str) -> RecordedObject:
+        """Facts of an object. Raises NoSuchKey."""
+        with self._lock:
+            try:
+                return self._objects[key]
+            except KeyError:
+                raise NoSuchKey(key) from None
+
+    def read(self, key: str) -> tuple[RecordedObject, bytes]:
+        """Facts and content of an object. Raises NoSuchKey."""
+        with self._lock:
+            facts = self.head(key)
+            if key in self._written:
+                return facts, self._written[key]
+        return facts, self._recording.read(key)
+
+    def put(self, key: str, content: bytes, if_absent: bool = False, if_match: str | None = None) -> RecordedObject:
+        """Writes an object. Raises PreconditionFailed, or NoSuchKey if there is no object to match."""
+        facts = RecordedObject(len(content), self._now(), hashlib.md5(content).hexdigest())
+        with self._lock:
+            if if_absent and key in self._objects:
+                raise PreconditionFailed(key)
+            if if_match is not None and self.head(key).etag != if_match:
+                raise PreconditionFailed(key)
+            if key not in self._objects:
+                insort(self._keys, key)
+            self._objects[key] = facts
+            self._written[key] = content
+        return facts
+
+    def delete(self, key: str, if_match: str | None = None) -> None:
+        """Deletes an object, if it exists. Raises DeleteRefused or PreconditionFailed."""
+        with self._lock:
+            own = key in self._written and key not in self._recording.objects and key.startswith(_RUNS)
+            if self._deletes == "refuse" and not own:
+                self.refused.add(key)
+                raise DeleteRefused(key)
+            if key not in self._objects:
+                return
+            if if_match is not None and self._objects[key].etag != if_match:
+                raise PreconditionFailed(key)
+            del self._objects[key]
+            del self._keys[bisect_left(self._keys, key)]
+            self._written.pop(key, None)
+            if key in self._recording.objects:
+                self._gone.add(key)
+                self.deleted.add(key)
+
+    def page(self, prefix: str, delimiter: str, start: str, limit: int) -> Listed:
+        """At most `limit` keys and common prefixes, from `start` on."""
+        objects: list[tuple[str, RecordedObject]] = []
+        prefixes: list[str] = []
+        with self._lock:
+            index = bisect_left(self._keys, max(prefix, start))
+            while index < len(self._keys) and self._keys[index].startswith(prefix):
+                key = self._keys[index]
+                if len(objects) + len(prefixes) == limit:
+                    return Listed(objects, prefixes, key)
+                cut = key.find(delimiter, len(prefix)) if delimiter else -1
+                if cut < 0:
+                    objects.append((key, self._objects[key]))
+                    index += 1
+                else:
+                    common = key[: cut + len(delimiter)]
+                    prefixes.append(common)
+                    index = bisect_right(self._keys, common + "\U0010ffff", index)
+        return Listed(objects, prefixes, None)

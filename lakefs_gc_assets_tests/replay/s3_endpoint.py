@@ -15,8 +15,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, Listed, NoSuchKey, PreconditionFailed
-from lakefs_gc_assets_tests.replay.recording import RecordedObject
+from lakefs_gc_assets_tests.replay.recording import DeleteRefused, Listed, NoSuchKey, PreconditionFailed, RecordedObject
 
 _XML_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")

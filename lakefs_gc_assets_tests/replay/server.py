@@ -13,8 +13,7 @@ from urllib.parse import unquote
 
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
 from lakefs_gc_assets_tests.replay.api_answers import ACCESS_KEY_ID, SECRET_ACCESS_KEY, ApiAnswers
-from lakefs_gc_assets_tests.replay.overlay import Deletes, Overlay
-from lakefs_gc_assets_tests.replay.recording import Recording
+from lakefs_gc_assets_tests.replay.recording import Deletes, Overlay, Recording
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 
 Answering = Callable[[str, str, dict[str, str], bytes], S3Answer]

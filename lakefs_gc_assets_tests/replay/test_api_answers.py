@@ -8,9 +8,11 @@ from typing import Any
 import obstore
 import pytest
 
-from lakefs_gc_assets_tests.replay.clients import NOW, Api, obstore_store, rows
+from lakefs_gc_assets_tests.replay.clients import NOW, Api, obstore_store, rows, small
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import FIXTURES, folder_of, needs_recordings
+
+__all__ = ["small"]
 
 
 def commits_of(server: ReplayServer, result: dict[str, Any]) -> set[str]:

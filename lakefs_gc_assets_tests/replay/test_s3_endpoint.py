@@ -10,9 +10,11 @@ from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.replay.clients import NOW, RUNS, boto3_client, listing, obstore_store, place
+from lakefs_gc_assets_tests.replay.clients import NOW, RUNS, boto3_client, listing, obstore_store, place, small
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import folder_of, recorded_and_made
+
+__all__ = ["small"]
 
 
 def may_be_a_metarange(key: str) -> bool:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from lakefs_gc_assets_tests.replay.clients import NOW, rows
+from lakefs_gc_assets_tests.replay.clients import NOW, rows, small
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.recordings import folder_of
+
+__all__ = ["small"]
 
 
 class TestClock:

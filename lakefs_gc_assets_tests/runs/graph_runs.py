@@ -16,7 +16,7 @@ from lakefs_gc_assets.defs import jobs, running
 from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets_tests.replay.overlay import Deletes
+from lakefs_gc_assets_tests.replay.recording import Deletes
 from lakefs_gc_assets_tests.runs.replayed_runs import ReplayedRuns, served
 
 

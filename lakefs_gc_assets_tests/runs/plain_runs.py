@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets_tests.replay.overlay import Deletes
+from lakefs_gc_assets_tests.replay.recording import Deletes
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Made, Opened
 from lakefs_gc_assets_tests.runs.replayed_runs import ReplayedRuns, served
 

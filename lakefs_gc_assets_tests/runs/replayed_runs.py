@@ -20,8 +20,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
-from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, Deletes
-from lakefs_gc_assets_tests.replay.recording import RecordedObject
+from lakefs_gc_assets_tests.replay.recording import DeleteRefused, Deletes, RecordedObject
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.runs.moving_clock import MovingClock

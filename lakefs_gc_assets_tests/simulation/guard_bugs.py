@@ -17,7 +17,6 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from lakefs_gc_assets.storage.local.store import LocalStore
 
 from lakefs_gc_assets.collector import expiring, guards, make_step, purge, recheck, reporting, run, sweeping
 from lakefs_gc_assets.collector.commits import LiveCommits
@@ -73,6 +72,7 @@ from lakefs_gc_assets.collector.sweeping import Sweep
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, ObjectStats, RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.signing import SignedStore, Signer
 from lakefs_gc_assets_tests.collector import test_guards, test_reporting, test_run_guards
 from lakefs_gc_assets_tests.collector import test_run_guards as tests

@@ -12,9 +12,9 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets_tests.clusters.spark_clusters import SampleRuns
 from lakefs_gc_assets_tests.conftest import REMOTE_VARIABLE
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.runs.sample_runs import SampleRuns
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, NoSuchKey, Overlay, PreconditionFailed
-from lakefs_gc_assets_tests.replay.recording import RecordedObject, Recording
+from lakefs_gc_assets_tests.replay.recording import (
+    DeleteRefused,
+    NoSuchKey,
+    Overlay,
+    PreconditionFailed,
+    RecordedObject,
+    Recording,
+)
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 LOCK = "_lakefs/retention/gc/uncommitted/lock.json"
