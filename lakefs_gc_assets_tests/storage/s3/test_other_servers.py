@@ -7,7 +7,7 @@ import pytest
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.servers.other_s3_servers import MAKES, s3_service
+from lakefs_gc_assets_tests.servers.emulators import MAKES, s3_service
 from lakefs_gc_assets_tests.storage.test_every_store import (
     test_a_counter_kept_by_compare_and_swap_loses_no_step,
     test_a_part_of_an_object_is_read,
