@@ -35,7 +35,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.runs.growing_old import made_or_why_not, once_old
+from lakefs_gc_assets_tests.deployment.test_policies import made_or_why_not, once_old
 from lakefs_gc_assets_tests.servers.emulators import ACCOUNT, ACCOUNT_KEY
 from lakefs_gc_assets_tests.servers.stores import azure_container, azure_server, gcs_bucket, gcs_server
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs, unquote
 
 import pytest
@@ -28,7 +28,6 @@ from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.runs.growing_old import once_old
 from lakefs_gc_assets_tests.servers.s3_server import Request, S3Server
 from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
@@ -40,6 +39,37 @@ COLLECTOR = "AKIACOLLECTOR"
 _KEYS = re.compile(r"<Key>([^<]*)</Key>")
 Call = tuple[str, str]
 """An action, and the resource it applies to."""
+
+
+class GrowsOld(Protocol):
+    """A repository whose objects may all be collected from a moment of `time.monotonic` on."""
+
+    @property
+    def old_at(self) -> float:
+        """The moment from which they may."""
+        ...
+
+
+Made = TypeVar("Made", bound=GrowsOld)
+
+
+def made_or_why_not(makers: Mapping[str, Callable[[], Made]]) -> dict[str, Made | str]:
+    """The makers' repositories by the name of their cloud, or the reason why that cloud is skipped."""
+    found: dict[str, Made | str] = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make()
+        except pytest.skip.Exception as reason:
+            found[name] = str(reason)
+    return found
+
+
+def once_old(found: Made | str) -> Made:
+    """Returns the repository as soon as it is old enough. Skips the test if there is none."""
+    if isinstance(found, str):
+        pytest.skip(found)
+    time.sleep(max(found.old_at - time.monotonic(), 0))
+    return found
 
 
 def calls_of(request: Request) -> Iterator[Call]:

@@ -24,8 +24,8 @@ from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests.deployment.test_policies import made_or_why_not, once_old
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.runs.growing_old import made_or_why_not, once_old
 from lakefs_gc_assets_tests.servers.emulators import ACCOUNT, AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.servers.s3_server import Request
 from lakefs_gc_assets_tests.servers.stores import azure_container, azure_server, gcs_bucket, gcs_server

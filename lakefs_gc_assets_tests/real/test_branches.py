@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.extensions.branches import stale_branches
-from lakefs_gc_assets_tests.real.repository import RealRepository
-from lakefs_gc_assets_tests.real.server import installation
+from lakefs_gc_assets_tests.real.server import RealRepository, installation
 from lakefs_gc_assets_tests.real.test_guard_inputs import LUA
 
 POLICY = """\

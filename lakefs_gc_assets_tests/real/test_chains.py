@@ -37,8 +37,7 @@ from lakefs_gc_assets.extensions.branches import stale_branches
 from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets.extensions.erasure import certificate
 from lakefs_gc_assets.extensions.erasure.find import Selection, find
-from lakefs_gc_assets_tests.real.repository import RealRepository
-from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
+from lakefs_gc_assets_tests.real.server import RealLakeFS, RealRepository, installation
 from lakefs_gc_assets_tests.servers.s3_server import upload_in_parts
 from lakefs_gc_assets_tests.simulation.bugs import seeded
 

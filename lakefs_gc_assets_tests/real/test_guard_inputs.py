@@ -24,8 +24,7 @@ from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.test_foreseen_guards import raised
 from lakefs_gc_assets_tests.real.programs import CLOCK_OFFSET
-from lakefs_gc_assets_tests.real.repository import RealRepository
-from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
+from lakefs_gc_assets_tests.real.server import RealLakeFS, RealRepository, installation
 
 LUA = b"name: script\non:\n  pre-commit:\nhooks:\n  - id: check\n    type: lua\n    properties: {script: 'print(1)'}\n"
 _COMMITTED = b"the very same content"

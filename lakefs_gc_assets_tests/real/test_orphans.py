@@ -7,8 +7,7 @@ from lakefs_sdk import RepositoriesApi, RepositoryCreation
 
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.extensions.orphans.orphans import Search, find_orphans
-from lakefs_gc_assets_tests.real.repository import RealRepository
-from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
+from lakefs_gc_assets_tests.real.server import RealLakeFS, RealRepository, installation
 
 
 @pytest.fixture
