@@ -123,7 +123,7 @@ statements: $(INSTALLED) ## Takes statements of the run out one by one; tests an
 $(MUTANTS)/.installed: $(INSTALLED)
 	$(call beside_venv,$(MUTANTS),"$(MUTMUT)")
 
-fuzz: $(INSTALLED) ## Reads hostile files, answers and names, a million of each kind (CASES=n SEED=n)
+fuzz: $(INSTALLED) ## Reads hostile files and answers, a million of each kind (CASES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.fuzzing.targets $(CASES) $(SEED)
 
 demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed, STORE_URL=s3://…; FOLDER=… for a recording; FORECAST=page.html)

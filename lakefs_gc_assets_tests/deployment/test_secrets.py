@@ -28,7 +28,7 @@ from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.fuzzing.answers import Service
+from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import GOOD, FixedClock, Scripted, refused, said, scripted
 from lakefs_gc_assets_tests.runs import planted
 from lakefs_gc_assets_tests.servers.stores import local_store

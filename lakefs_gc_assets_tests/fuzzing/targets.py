@@ -9,10 +9,10 @@ import resource
 import sys
 from pathlib import Path
 
-from lakefs_gc_assets_tests.fuzzing import answers, object_names, stored_files, tables
+from lakefs_gc_assets_tests.fuzzing import s3_answers, stored_files, tables
 from lakefs_gc_assets_tests.fuzzing.running import Target, run
 
-_MODULES = (tables, stored_files, answers, object_names)
+_MODULES = (tables, stored_files, s3_answers)
 TARGETS: dict[str, Target] = {target.name: target for module in _MODULES for target in module.TARGETS}
 
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-import struct
 import subprocess
 import sys
 import tracemalloc
@@ -10,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats import ranges, refs
+from lakefs_gc_assets_tests.fuzzing import tables, targets
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     FOOTER_BYTES,
-    Entry,
     TableBytes,
     framed,
     integer,
-    read_records,
     sealed,
     text,
     varint,
@@ -104,79 +100,7 @@ def _entry(number: int) -> tuple[bytes, bytes]:
     return f"tables/part-{number:05}".encode(), framed(bytes((number % 256,)) * 32, text(2, integer(1, number)) + data)
 
 
-def _range_record(number: int) -> tuple[bytes, bytes]:
-    greatest = f"tables/{number:03}/z".encode()
-    data = text(1, f"tables/{number:03}/a") + text(2, greatest) + integer(3, 100) + integer(4, 7)
-    return greatest, framed(f"{number:064x}".encode(), data)
-
-
 _RANGE = [_entry(number) for number in range(60)]
-_METARANGE = [_range_record(number) for number in range(30)]
-
-
-def _changed(content: bytes, position: int, replacement: bytes, delete: int) -> bytes:
-    position %= len(content)
-    return content[:position] + replacement + content[position + delete :]
-
-
-_POINTED = st.sampled_from(
-    [bytes((b,)) for b in (0, 1, 0x7F, 0x80, 0xFF)]
-    + [varint(n) for n in (1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)]
-    + [struct.pack("<I", n) for n in (0, 1, 1 << 31, (1 << 32) - 1)]
-    + [b"\xff" * 10, b"\x80" * 9 + b"\x02", b"\x80" * 12]
-)
-
-
-@given(
-    name=st.sampled_from(["data", "data", "data", "index", "top", "properties", "metaindex"]),
-    which=st.integers(0, 3),
-    changes=st.lists(
-        st.tuples(st.integers(0, 1 << 12), _POINTED | st.binary(max_size=3), st.integers(0, 12)), min_size=1, max_size=3
-    ),
-    from_end=st.booleans(),
-    metarange=st.booleans(),
-)
-@settings(max_examples=100, deadline=None)
-def test_a_lie_behind_a_right_checksum_is_an_error_or_reads_as_written(
-    name: str, which: int, changes: list[tuple[int, bytes, int]], from_end: bool, metarange: bool
-) -> None:
-    seen = 0
-
-    def change(block: str, content: bytes) -> bytes:
-        nonlocal seen
-        if block == name:
-            seen += 1
-            if seen == which + 1 or block in ("top", "properties", "metaindex"):
-                for position, replacement, delete in changes:
-                    if content:
-                        content = _changed(content, -1 - position if from_end else position, replacement, delete)
-        return content
-
-    kind = ranges.Kind("metaranges" if metarange else "ranges", None, 0)
-    records = _METARANGE if metarange else _RANGE
-    built = TableBytes(records, {"type": kind.type.encode()}, 20, 4, blocks_per_index=2, change=change).build()
-    try:
-        found = _read(built, kind)
-    except CorruptFile as error:
-        assert error.file == "table" and error.check and error.detail
-        return
-    if isinstance(found, ranges.RangeEntries):
-        _agrees_with_protobuf(built, found)
-    else:
-        assert [(r.id.encode(), r.max_key) for r in found] == [(i, key) for key, i, _ in read_records(built)]
-
-
-def _agrees_with_protobuf(built: bytes, found: ranges.RangeEntries) -> None:
-    records = read_records(built)
-    entries: list[Any] = [Entry.FromString(data) for _, _, data in records]
-    assert found.keys is not None and found.etags is not None and found.identities is not None
-    assert found.keys.to_pylist() == [key for key, _, _ in records]
-    assert found.identities.to_pylist() == [identity for _, identity, _ in records]
-    assert [address.encode() for address in found.addresses.to_pylist()] == [entry.address for entry in entries]
-    assert found.address_types.to_pylist() == [entry.address_type for entry in entries]
-    assert found.sizes.to_pylist() == [entry.size for entry in entries]
-    assert found.last_modified.to_pylist() == [entry.last_modified.seconds for entry in entries]
-    assert [etag.encode() for etag in found.etags.to_pylist()] == [entry.e_tag for entry in entries]
 
 
 _BOMB = varint(1 << 31) + b"\xf0" + bytes(64)
@@ -240,14 +164,12 @@ def test_a_lie_about_the_number_of_entries_takes_no_memory(count: int) -> None:
 
 @pytest.mark.slow
 def test_compiled_code_stays_inside_its_arrays(tmp_path: Path) -> None:
-    """Runs the damage tests again with numba's bounds checks, which turn a stray access into an IndexError."""
+    """Fuzzes tables with numba's bounds checks, which turn a stray access into an IndexError."""
     environment = {
         **os.environ,
         "NUMBA_BOUNDSCHECK": "1",
         "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTEST_ADDOPTS": "",
     }
-    lies = f"{__file__}::{test_a_lie_behind_a_right_checksum_is_an_error_or_reads_as_written.__name__}"
-    arguments = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", lies]
+    arguments = [sys.executable, "-m", targets.__name__, "200", "1", *(target.name for target in tables.TARGETS)]
     finished = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert finished.returncode == 0, finished.stdout[-3000:]
+    assert finished.returncode == 0, finished.stderr[-3000:]

@@ -15,7 +15,7 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.fuzzing.answers import Service
+from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 from lakefs_gc_assets_tests.servers.s3_server import Faults, Request, S3Server
 
 NOT_IMPLEMENTED = (

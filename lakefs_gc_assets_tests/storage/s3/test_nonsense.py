@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets.storage.s3 import client
-from lakefs_gc_assets_tests.fuzzing.answers import Service
+from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 
 OBJECT = "<Contents><Key>repo/data/x</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
 LAST = "<IsTruncated>false</IsTruncated>"
