@@ -167,9 +167,6 @@ CONTENT_ROWS = st.fixed_dictionaries(
 LIVE_ROWS = st.fixed_dictionaries(
     {"address": NULLABLE_ADDRESSES, "slice": st.none(), "slice_window": st.sampled_from(WINDOWS)}
 )
-SIGHTING_ROWS = st.fixed_dictionaries(
-    {"address": ADDRESSES, "slice_window": st.sampled_from(WINDOWS), "first_listed_at": MOMENTS}
-)
 COUNTS = st.sampled_from([0, 1, 100, 19_999, 40_000, 10**7])
 """Frame sizes stated to an engine: right or wrong, the result is the same."""
 KNOWN_COUNTS = st.none() | st.sampled_from([0, 1, 300_000, 300_001])

@@ -207,7 +207,7 @@ def _message(name: str, fields: Mapping[str, tuple[int, int]]) -> descriptor_pb2
     return descriptor
 
 
-def _message_classes() -> tuple[type[Message], type[Message]]:
+def _entry_class() -> type[Message]:
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="recorded.proto", package="recorded", syntax="proto3")
     file.message_type.append(_message("Timestamp", {"seconds": (1, kinds.TYPE_INT64), "nanos": (2, kinds.TYPE_INT32)}))
@@ -221,23 +221,12 @@ def _message_classes() -> tuple[type[Message], type[Message]]:
         "content_type": (7, kinds.TYPE_BYTES),
     }
     file.message_type.append(_message("Entry", entry))
-    range_data = {
-        "min_key": (1, kinds.TYPE_BYTES),
-        "max_key": (2, kinds.TYPE_BYTES),
-        "estimated_size": (3, kinds.TYPE_UINT64),
-        "count": (4, kinds.TYPE_INT64),
-    }
-    file.message_type.append(_message("RangeData", range_data))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    made = message_factory.GetMessageClass
-    return (
-        made(pool.FindMessageTypeByName("recorded.Entry")),
-        made(pool.FindMessageTypeByName("recorded.RangeData")),
-    )
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("recorded.Entry"))
 
 
-Entry, RangeData = _message_classes()
-"""lakeFS's messages for google.protobuf; texts are declared as bytes, because the reader checks only the texts it
+Entry = _entry_class()
+"""lakeFS's message for google.protobuf; texts are declared as bytes, because the reader checks only the texts it
 returns.
 """
