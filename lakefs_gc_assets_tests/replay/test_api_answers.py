@@ -1,7 +1,6 @@
 import csv
 import hashlib
 import json
-from base64 import b64encode
 from itertools import pairwise
 from typing import Any
 
@@ -23,17 +22,6 @@ def commits_of(server: ReplayServer, result: dict[str, Any]) -> set[str]:
 
 
 class TestApi:
-    def test_keys_repositories_and_paths_are_checked(self, small: ReplayServer) -> None:
-        api = Api(small)
-        assert api("GET", "/repositories/another/branches") == (404, {"message": "repository not found"})
-        assert api("POST", "/repositories/small-s3-1-ro/gc/prepare_uncommited", {})[0] == 404
-        assert api("GET", "./no/such/path") == (404, {"message": "invalid API endpoint"})
-        assert api("DELETE", "./branches/main")[0] == 404
-        api.headers = {"Authorization": "Basic " + b64encode(b"a:b").decode()}
-        assert api("GET", ".") == (401, {"message": "error authenticating request"})
-        api.headers = {}
-        assert api("GET", "/config")[0] == 401
-
     def test_changes_that_were_not_recorded_are_none(self, small: ReplayServer) -> None:
         api = Api(small)
         first = api("GET", "./branches/main/diff", amount="1")[1]
