@@ -16,8 +16,7 @@ from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level
 from lakefs_gc_assets.storage.s3.store import S3Store
-from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
-from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
+from lakefs_gc_assets_tests.fuzzing.fuzzer import Case, Target, hostile_text, mutated, outcome
 
 _ROOT = "repo/"
 _CLASSES = ("STANDARD", "GLACIER", "")

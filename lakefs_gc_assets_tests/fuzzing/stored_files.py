@@ -30,8 +30,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.storage.interface import Level, ObjectFacts, ObjectStore
-from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated, mutated_json
-from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
+from lakefs_gc_assets_tests.fuzzing.fuzzer import Case, Target, hostile_text, mutated, mutated_json, outcome
 from lakefs_gc_assets_tests.runs.recordings import FIXTURES
 
 

@@ -11,8 +11,7 @@ from cramjam import snappy
 from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
-from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
+from lakefs_gc_assets_tests.fuzzing.fuzzer import Case, Target, hostile_text, mutated, outcome
 from lakefs_gc_assets_tests.lakefs.formats import commit_rows
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     Entry,

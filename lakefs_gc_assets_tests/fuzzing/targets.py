@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from lakefs_gc_assets_tests.fuzzing import s3_answers, stored_files, tables
-from lakefs_gc_assets_tests.fuzzing.running import Target, run
+from lakefs_gc_assets_tests.fuzzing.fuzzer import Target, run
 
 _MODULES = (tables, stored_files, s3_answers)
 TARGETS: dict[str, Target] = {target.name: target for module in _MODULES for target in module.TARGETS}

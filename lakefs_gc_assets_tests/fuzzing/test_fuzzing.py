@@ -11,7 +11,7 @@ import pytest
 
 from lakefs_gc_assets.errors import CollectionError, LakeFSError
 from lakefs_gc_assets_tests.fuzzing import targets
-from lakefs_gc_assets_tests.fuzzing.running import Case, Failure, Target, outcome, run
+from lakefs_gc_assets_tests.fuzzing.fuzzer import Case, Failure, Target, outcome, run
 from lakefs_gc_assets_tests.fuzzing.targets import TARGETS
 
 
