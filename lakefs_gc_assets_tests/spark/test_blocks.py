@@ -1,5 +1,4 @@
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -12,7 +11,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakefs_gc_assets.collector.engine import hashing
-from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import blocks, tasks
@@ -73,33 +71,6 @@ def test_rows_that_no_other_frame_has(
 
     left = [row for row in rows.to_pylist() if row["address"] not in {*one, *other}]
     assert sorted(found.to_pylist(), key=str) == sorted(left, key=str)
-
-
-@FEW
-@given(ADDRESSES, ADDRESSES, PARTS)
-def test_each_address_once(spark: SparkSession, one: list[str], other: list[str], parts: int) -> None:
-    """Rows just read have no nullable columns; rows of a stored frame may have them."""
-    frames = read_by_tasks(spark, living(one)), held_by_spark(spark, living(other).cast(nullable(LIVE)))
-    cut = [blocks.cut_once(rows, parts) for rows in frames]
-
-    found = tasks.collect(tasks.dataframe_of(blocks.merged(cut, parts, iter, LIVE)))
-
-    assert Counter(found.column("address").to_pylist()) == Counter({*one, *other})
-
-
-@FEW
-@given(st.lists(ADDRESSES, min_size=1, max_size=8), PARTS)
-def test_addresses_are_counted_by_frames(made: Made, frames: list[list[str]], parts: int) -> None:
-    cut = [blocks.cut_hashes(made(living(each)), parts, number, twice=True) for number, each in enumerate(frames)]
-
-    counts: Counter[int] = Counter()
-    for row in tasks.dataframe_of(blocks.compared(cut, parts, blocks.counted, blocks.SETS)).collect():
-        counts[row["sets"]] += row["addresses"]
-
-    everything = {address for addresses in frames for address in addresses}
-    assert counts == Counter(
-        sum(1 << number for number, addresses in enumerate(frames) if address in addresses) for address in everything
-    )
 
 
 @FEW
