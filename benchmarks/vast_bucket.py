@@ -9,8 +9,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from lakefs_gc_assets_tests.replay.overlay import Listed, NoSuchKey, PreconditionFailed
-
 from benchmarks.repositories import NAMES_IN_SLICE, addresses_of_slice, place_in_slice
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.errors import PreconditionFailed as OtherVersion
