@@ -93,18 +93,18 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list. Files that vanish during the listing are skipped."""
-        return in_order(self._root, self._folder_key(prefix), HIDDEN.encode(), Bounds())
+        return in_order(self._root, self._folder_key(prefix), Bounds())
 
     def list_between(
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """See ListsInOrder.list_between. Each folder is scanned whole, but only files within the bounds are read."""
         folder, end = self._folder_key(prefix), None if until is None else until.encode()
-        return in_order(self._root, folder, HIDDEN.encode(), Bounds(after.encode(), end, only_directly))
+        return in_order(self._root, folder, Bounds(after.encode(), end, only_directly))
 
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level. A folder without files below it is not a prefix."""
-        return level(self._root, self._folder_key(prefix), HIDDEN.encode())
+        return level(self._root, self._folder_key(prefix))
 
     def _folder_key(self, prefix: str) -> bytes:
         if checked_prefix(prefix) and not self._is_literal(self._path(prefix[:-1])):
@@ -312,9 +312,6 @@ def _missing(key: str) -> ObjectNotFound:
     return ObjectNotFound(f"there is no object {key!r}")
 
 
-# ruff: noqa: PTH118
-
-
 BATCH_ROWS = 2_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger(__name__)
@@ -336,14 +333,14 @@ class Bounds:
         return not self.only_directly and self.after < behind_all and (self.until is None or key < self.until)
 
 
-def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """Files within bounds below root + prefix but not below root + hidden, in order of keys.
+def in_order(root: bytes, prefix: bytes, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    """Files within bounds below root + prefix, except those in HIDDEN, in order of keys.
 
     Rows have LISTING_SCHEMA, without ETags and storage classes.
     """
     links: list[bytes] = []
     try:
-        files = _files_in_order(root, prefix, hidden, bounds, links)
+        files = _files_in_order(root, prefix, bounds, links)
         while rows := list(islice(files, BATCH_ROWS)):
             yield _batch(*map(list, zip(*rows, strict=True)))
     except OSError as error:
@@ -352,9 +349,7 @@ def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Itera
         _log.warning("%d symbolic links were neither followed nor listed, such as %s", len(links), shown(links[0]))
 
 
-def _files_in_order(
-    root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds, links: list[bytes]
-) -> Iterator[tuple[bytes, int, int]]:
+def _files_in_order(root: bytes, prefix: bytes, bounds: Bounds, links: list[bytes]) -> Iterator[tuple[bytes, int, int]]:
     """Keys, sizes and modification times (ns) of files. A folder sorts by its name with a slash, as in keys."""
     base, everything = os.path.join(root, b""), Bounds()
     levels = [iter((prefix,))]
@@ -363,7 +358,7 @@ def _files_in_order(
         if key is None:
             levels.pop()
         elif key == prefix or key.endswith(b"/"):
-            with _scan(root, key, hidden) as entries:
+            with _scan(root, key) as entries:
                 below = (key + entry.name + (b"/" if entry.is_dir(follow_symlinks=False) else b"") for entry in entries)
                 # Calling `hold` for each name takes a tenth of the time.
                 levels.append(iter(sorted(below if bounds == everything else filter(bounds.hold, below))))
@@ -395,29 +390,29 @@ def _batch(keys: list[bytes], sizes: list[int], nanoseconds: list[int]) -> pa.Re
     return pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
 
 
-def level(root: bytes, prefix: bytes, hidden: bytes) -> Level:
+def level(root: bytes, prefix: bytes) -> Level:
     """Files directly below root + prefix, and subfolders that contain a file at any depth."""
     prefixes: list[bytes] = []
     objects: list[ObjectFacts] = []
     try:
-        with _scan(root, prefix, hidden) as entries:
+        with _scan(root, prefix) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 key = prefix + entry.name
                 if entry.is_file(follow_symlinks=False):
                     with suppress(FileNotFoundError):
                         objects.append(object_facts(_text(key), entry.stat(follow_symlinks=False)))
-                elif entry.is_dir(follow_symlinks=False) and _holds_a_file(root, key + b"/", hidden):
+                elif entry.is_dir(follow_symlinks=False) and _holds_a_file(root, key + b"/"):
                     prefixes.append(key + b"/")
     except OSError as error:
         raise failed("list", error) from None
     return Level(tuple(_text(key) for key in sorted(prefixes)), tuple(objects))
 
 
-def _holds_a_file(root: bytes, prefix: bytes, hidden: bytes) -> bool:
+def _holds_a_file(root: bytes, prefix: bytes) -> bool:
     folders = [prefix]
     while folders:
         folder = folders.pop()
-        with _scan(root, folder, hidden) as entries:
+        with _scan(root, folder) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):
                     return True
@@ -426,9 +421,9 @@ def _holds_a_file(root: bytes, prefix: bytes, hidden: bytes) -> bool:
     return False
 
 
-def _scan(root: bytes, folder: bytes, hidden: bytes) -> AbstractContextManager[Iterable[os.DirEntry[bytes]]]:
-    """Entries of a folder; none if it does not exist, but a missing root raises."""
-    if folder == hidden:
+def _scan(root: bytes, folder: bytes) -> AbstractContextManager[Iterable[os.DirEntry[bytes]]]:
+    """Entries of a folder; none of HIDDEN, or if it does not exist, but a missing root raises."""
+    if folder == HIDDEN.encode():
         return nullcontext(())
     try:
         return os.scandir(os.path.join(root, folder))
