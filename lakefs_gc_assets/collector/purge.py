@@ -403,7 +403,7 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
     rows = rows.filter(_among(rows, frozenset(sizes)))
     # Copies without a receipt: the sweep was killed before it deleted anything of their batch.
     without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
-    rows = pa.concat_tables([rows, _receipts(without, Outcome.COPIED, clock.now())])
+    rows = pa.concat_tables([rows, receipts.of_outcome(without, Outcome.COPIED, clock.now())])
     for each in restore.restore_copies(store, plan.run_id, rows, lock, clock):
         fate = PurgeFate.FAILED
         if each.fate.is_well:
@@ -417,7 +417,7 @@ def _delete(
     """Deletes the copies of a batch permanently; returns the copies that are left because the time is over."""
     batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
     begun = sweeping.key(plan.run_id, _BEGUN + batch_id)
-    store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
+    store.put(begun, tables.encode(receipts.of_outcome(batch, Outcome.PURGED, clock.now())))
     with deletes_until(is_over):
         outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
     if outcomes.keys() != set(batch.column("key").to_pylist()):
@@ -434,7 +434,7 @@ def _delete(
     are_deleted = [
         fate is PurgeFate.PURGED and row["address"] not in left for row, fate in zip(rows, fates, strict=True)
     ]
-    purged = _receipts(batch.filter(pa.array(are_deleted, pa.bool_())), Outcome.PURGED, clock.now())
+    purged = receipts.of_outcome(batch.filter(pa.array(are_deleted, pa.bool_())), Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, batch_id, purged)
     delete_all(store, [begun])
     for row, fate in zip(rows, fates, strict=True):
@@ -458,11 +458,6 @@ def _settle(store: ObjectStore, plan: Plan) -> None:
             # This replaces receipts of the same batch that were already stored.
             receipts.write(store, plan.run_id, key.removeprefix(folder), deleted)
         delete_all(store, [key])
-
-
-def _receipts(copies: pa.Table, outcome: Outcome, now: datetime) -> pa.Table:
-    count = copies.num_rows
-    return receipts.table(copies, [outcome] * count, [None] * count, now)
 
 
 class LiveCheck(Generic[R]):

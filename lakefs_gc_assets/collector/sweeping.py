@@ -202,7 +202,7 @@ class Quarantine(Sweep):
         copied = batch.filter(pa.array([not each for each in failed])).append_column(
             "copy_etag", pa.array(etags, pa.string())
         )
-        kept = receipts.table(copied, [Outcome.COPIED] * copied.num_rows, [None] * copied.num_rows, now, self.attempt)
+        kept = receipts.of_outcome(copied, Outcome.COPIED, now, self.attempt)
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, pa.concat_tables([refused, kept]))
         verify(self.store, self.lock)
         if not copied.num_rows or self.is_over():
@@ -530,8 +530,7 @@ def _decide(step: Step[R], rows: R, outcome: Outcome) -> R:
 
     def decide(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            candidates, count = pa.Table.from_batches([batch]), batch.num_rows
-            yield from receipts.table(candidates, [outcome] * count, [None] * count, now, attempt).to_batches()
+            yield from receipts.of_outcome(pa.Table.from_batches([batch]), outcome, now, attempt).to_batches()
 
     return step.engine.map_batches(step.engine.select(rows, *_NAMED), decide, RECEIPTS)
 

@@ -266,7 +266,7 @@ _purge_batch = purge._delete
 def _reported_first(
     store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock, is_over: Callable[[], bool]
 ) -> Generator[Purged, None, pa.Table]:
-    reported = purge._receipts(batch, Outcome.PURGED, clock.now())
+    reported = receipts.of_outcome(batch, Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", reported)
     return (yield from _purge_batch(store, plan, batch, clock, is_over))
 

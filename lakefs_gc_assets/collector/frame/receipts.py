@@ -66,6 +66,12 @@ def table(
     )
 
 
+def of_outcome(candidates: pa.Table, outcome: Outcome, decided_at: datetime, attempt: str | None = None) -> pa.Table:
+    """Receipts (RECEIPTS) with one outcome for all candidates; the arguments are those of `table`."""
+    count = candidates.num_rows
+    return table(candidates, [outcome] * count, [None] * count, decided_at, attempt)
+
+
 OF_RESTORE, OF_PURGE = "restored-", "purged-"
 """Beginnings of the names of files whose receipts were written by a restoration or a purge, not by a sweep."""
 
