@@ -567,6 +567,8 @@ class TestListing:
         folder.put(
             f"data/{old}/a", f"data/!ab/c/{old}/b", f"data/!ab/c/{sealed}/c", f"data/!de/f/{old}/d", "data/!ab/c/e"
         )
+        behind = layout.XidGenerator().descending(layout.as_datetime(0))
+        folder.put(f"data/!ab/c/{behind}/late")
         listed = run.list_stored(step)
         assert addresses_of(listed) == sorted(
             [f"data/{old}/a", f"data/!ab/c/{old}/b", f"data/!de/f/{old}/d", "data/waits"]

@@ -12,7 +12,8 @@ and so alike.
 Documented differences, and no others:
 
 - Only clean runs find a *late arrival*. It came into a slice more than 26 hours after the slice was begun. Outside of
-  slices it came after the run that sealed that place had begun to list it.
+  slices it came after the run that sealed that place had begun to list it. In a shard it may also lie in a slice that
+  no run sealed: it came after some run before had begun to list, which would have sealed the slice.
 - An object that a store reported as deleted and did not delete waits for a clean run, too.
 - A carried object that was deleted elsewhere since is deleted once more, which does nothing.
 - A run limited to some windows keeps the objects of others, and no run builds on it.
@@ -50,6 +51,7 @@ LATE_SECONDS = 26 * HOUR
 _BY_LISTING_ALONE = (Kept.YOUNG, Kept.MULTIPART)
 """Reasons to keep an object that only its listing shows."""
 _NO_SLICE = ""
+_SHARD = "data/!"
 _SLICE_FOLDER = re.compile(r"^data/(?:![0-9A-Za-z_-]{2}/[0-9A-Za-z_-]/)?([0-9a-v]{19}[0g])/")
 Marked = dict[str, Kept | None]
 """Fate of each unreferenced object: the reason to keep it, or None for a candidate."""
@@ -61,6 +63,9 @@ class Exactness:
 
     Attributes:
         sealed_since: true time by run id and slice; slices are sealed for all runs that build on the run.
+        in_shards: by run id, rows in unsealed slices of shards when the run began to list.
+        chains: by run id, for the run and its base runs, when it began to list, and the time of creation below which
+            it sealed the slices that it listed.
         listed_now: by run id, the addresses that the run listed itself.
         expired: addresses in expired ranges that some run examined.
         compared: optimized marks compared that had unreferenced objects.
@@ -72,6 +77,8 @@ class Exactness:
     oracle: Oracle
     sealed_since: dict[str, dict[str, float]] = field(default_factory=dict)
     elsewhere: dict[str, list[Row]] = field(default_factory=dict)
+    in_shards: dict[str, list[Row]] = field(default_factory=dict)
+    chains: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     committed: dict[str, set[str]] = field(default_factory=dict)
     listed_now: dict[str, frozenset[str]] = field(default_factory=dict)
     expired: set[str] = field(default_factory=set)
@@ -93,13 +100,14 @@ class Exactness:
     def listing(self, plan: Plan, listing: Listing) -> None:
         """An optimized run begins to list: records the rows that a clean one would list besides."""
         store, sealed = self.store, (None, *(listing.sealed or ()))
-        self.elsewhere[plan.run_id] = [
-            row
-            for part in universe_listing.listing(store, plan.cutoff).parts
-            for batch in universe_listing.list_part(store, part, plan.slice_window)[0]
-            for row in batch.to_pylist()
-            if part not in listing.parts or (part.slice is None and _slice_folder(row["address"]) in sealed)
-        ]
+        elsewhere, in_shards = self.elsewhere[plan.run_id], self.in_shards[plan.run_id] = [], []
+        for part in universe_listing.listing(store, plan.cutoff).parts:
+            for batch in universe_listing.list_part(store, part, plan.slice_window)[0]:
+                for row in batch.to_pylist():
+                    if part not in listing.parts or (part.slice is None and _slice_folder(row["address"]) in sealed):
+                        elsewhere.append(row)
+                    elif part.slice is None:
+                        in_shards.append(row)
 
     def commits(self, run_id: str, held: set[str]) -> None:
         """An optimized run knows the commits: records all addresses that they hold."""
@@ -114,7 +122,12 @@ class Exactness:
             listed: the rows that the run listed itself.
             mine: the run's result for its whole universe.
         """
-        everything = [*listed, *self.elsewhere[plan.run_id]]
+        # A run decides which slices of a shard it lists. That is checked here, so it is not believed.
+        listed = [*listed]
+        missed = self.bucket.objects.keys() - {row["address"] for row in listed}
+        in_shards = [row for row in self.in_shards[plan.run_id] if row["address"] in missed]
+        not_listed = {row["address"] for row in in_shards}
+        everything = [*listed, *self.elsewhere[plan.run_id], *in_shards]
         windows = {row["slice_window"] for row in everything}
         clean = self._mark_clean(plan, everything, windows, staged, sighted)
         there = {row["address"] for row in everything}
@@ -123,6 +136,8 @@ class Exactness:
         for address in sorted(clean.keys() | mine.keys()):
             if address not in mine:
                 self._require_late(plan, address)
+            elif address in not_listed:
+                raise Violation(f"run {plan.run_id} finds {address}, in a shard's unsealed slice that it did not list")
             elif address not in clean and address not in there:
                 if address in self.bucket.objects:
                     raise Violation(f"run {plan.run_id} marks {address}, which no clean run would list")
@@ -177,12 +192,19 @@ class Exactness:
         if folder is not None and appeared < layout.created_at(folder) + LATE_SECONDS:
             return False
         place = folder or _NO_SLICE
-        return place in since and appeared >= since[place]
+        if place in since:
+            return appeared >= since[place]
+        if folder is None or not address.startswith(_SHARD):
+            return False
+        created = layout.created_at(folder)
+        return any(created < limit and appeared >= began for began, limit in self.chains[base_run])
 
     def left(self, plan: Plan, sealed: Iterable[str]) -> None:
         """A run leaves a checkpoint for later runs."""
         before: Mapping[str, float] = self.sealed_since.get(plan.base_run or "", {})
         began = self.oracle.runs[plan.run_id].listing_began
+        limit = (plan.cutoff - plan.skew).timestamp() - layout.SLICE_SPAN_SECONDS
+        self.chains[plan.run_id] = (*self.chains.get(plan.base_run or "", ()), (began, limit))
         self.sealed_since[plan.run_id] = {place: before.get(place, began) for place in (_NO_SLICE, *sealed)}
 
 

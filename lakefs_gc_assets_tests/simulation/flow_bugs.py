@@ -305,6 +305,16 @@ def _select_unsharded(engine: LocalEngine, rows: ArrowRows, sealed: Iterable[str
     )
 
 
+_contains = slices.UnsealedSlices.contains
+
+
+def _without_the_last(self: slices.UnsealedSlices, addresses: pa.StringArray) -> pa.BooleanArray:
+    """Stops in each shard one slice too early: the oldest one that is not sealed is left out."""
+    listed = _contains(self, addresses)
+    names = pc.if_else(listed, pc.struct_field(pc.extract_regex(addresses, slices._SLICE_FOLDER), "folder"), None)
+    return pc.fill_null(pc.less(names, pc.max(names)), False)
+
+
 CHAIN_BUGS: dict[str, Bug] = {
     "what is live for now taken for committed": replaced((Committed, "everything", property(_everything))),
     "new commits chosen by date": _new_by_date(_newest_commit),
@@ -319,6 +329,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     ),
     "committed in shards left out of the checkpoint": replaced((checkpoints, "select_unsealed", _select_unsharded)),
     "what lies in shards taken for sealed": replaced((slices, "_SLICE_FOLDER", r"^data/(?P<folder>[0-9a-v]{19}[0g])/")),
+    "shards listed down to one slice too early": replaced((slices.UnsealedSlices, "contains", _without_the_last)),
     "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
     "a dry run as base run": replaced(
         (planning, "newest_sweep", _newest_of_all),

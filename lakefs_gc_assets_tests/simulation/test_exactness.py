@@ -2,8 +2,10 @@
 
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.frame.slices import UnsealedSlices
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Violation
@@ -20,8 +22,8 @@ SETTLED = (*REPLACED, Step("w1", "upload", (0, 1, 3, 0)), OLD, *CLEAN)
 ARRIVED = (Step("w1", "go_on", (0,)), Step("w1", "crash", (0,)), OLD)
 
 
-def played(*steps: Step) -> Result:
-    return play(History(Setup(old_objects=0), steps), quiet=False)
+def played(*steps: Step, setup: Setup = Setup(old_objects=0)) -> Result:  # noqa: B008
+    return play(History(setup, steps), quiet=False)
 
 
 def test_an_optimized_run_deletes_what_waited_and_what_is_new() -> None:
@@ -43,6 +45,32 @@ class TestLateArrivals:
                 played(*SETTLED, *ARRIVED, *OPTIMIZED)
             with pytest.raises(Violation, match="it was there before"):
                 played(*SETTLED, *ARRIVED, *CLEAN)
+
+
+class TestShards:
+    """Two servers write to slices of their own. The first upload begins the older slice, which stays empty."""
+
+    SHARDED = Setup(old_objects=0, layout="sharded")
+    BEGUN = (Step("w1", "upload", (0, 1, 3, 1)), Step("time", "seconds", (int(HOUR / 6),)))
+    LATE = (*BEGUN, *REPLACED, OLD, *CLEAN, *ARRIVED)
+
+    def test_a_slice_that_appears_behind_the_newest_sealed_one_waits_for_a_clean_run(self) -> None:
+        result = played(*self.LATE, *OPTIMIZED, setup=self.SHARDED)
+        assert (result.deleted, result.figures.optimized, result.compared) == (1, 1, 1)
+        result = played(*self.LATE, *OPTIMIZED, *CLEAN, setup=self.SHARDED)
+        assert (result.deleted, result.late) == (2, 1)
+
+    def test_all_newer_slices_are_listed(self) -> None:
+        newer = (*REPLACED, Step("time", "seconds", (int(2 * HOUR),)), *REPLACED, OLD)
+        result = played(*REPLACED, OLD, *CLEAN, *newer, *OPTIMIZED, setup=self.SHARDED)
+        # The second and third pair of objects replace the objects of the pair before, too.
+        assert (result.deleted, result.figures.optimized, result.compared, result.late) == (5, 1, 1, 0)
+
+    def test_an_object_that_was_there_before_is_not_called_late(self) -> None:
+        """A run that stops at the newest slice, sealed or not, is caught."""
+        stop = mock.patch.object(UnsealedSlices, "contains", lambda self, keys: pa.repeat(False, len(keys)))
+        with stop, pytest.raises(Violation, match="does not find"):
+            played(*REPLACED, OLD, *CLEAN, *REPLACED, OLD, *OPTIMIZED, setup=self.SHARDED)
 
 
 @pytest.mark.parametrize("later", [HOUR, 0])

@@ -71,6 +71,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "committed left out of the checkpoint": 9,
         "committed in shards left out of the checkpoint": 6,
         "what lies in shards taken for sealed": 6,
+        "shards listed down to one slice too early": 6,
         "failed deletions dropped": 12,
         "a dry run as base run": 12,
         "checkpoint without success": 2,

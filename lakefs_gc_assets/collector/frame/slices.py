@@ -5,8 +5,9 @@ and it is sealed in all shards at once.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,8 @@ _IN_SHARD = r"![0-9A-Za-z_-]{2}/[0-9A-Za-z_-]/"
 _SLICE_FOLDER = rf"^data/(?:{_IN_SHARD})?(?P<folder>[0-9a-v]{{19}}[0g])/"
 _SLICE_FOLDER_IN_SHARD = rf"^data/{_IN_SHARD}(?P<folder>[0-9a-v]{{19}}[0g])/"
 _SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
+BEHIND_ALL_NAMES = "~"
+"""Sorts behind every name that lakeFS makes."""
 SLICES = pa.schema([pa.field("slice", pa.string())])
 
 
@@ -116,14 +119,63 @@ def sealed_folders(sealed: Iterable[str]) -> pa.StringArray:
 
 def outside_of_folders(folders: pa.StringArray, addresses: pa.StringArray) -> pa.BooleanArray:
     """True for addresses that lie in a slice that is not among the folders."""
-    matches = pc.extract_regex(addresses, _SLICE_FOLDER)
-    return pc.invert(pc.is_in(pc.coalesce(pc.struct_field(matches, "folder"), _NO_SLICE), value_set=folders))
+    return pc.invert(pc.is_in(_slices_by_folder(addresses), value_set=folders))
 
 
-def folder_of(address: str) -> tuple[str, str] | None:
-    """The folder of an address's slice, with a trailing slash, and the slice; None outside of slices."""
-    found = re.match(_SLICE_FOLDER, address)
-    return None if found is None else (found[0], found["folder"])
+def _slices_by_folder(addresses: pa.StringArray) -> pa.StringArray:
+    """The slice whose folder contains each address; `_NO_SLICE` outside of slices."""
+    return pc.coalesce(pc.struct_field(pc.extract_regex(addresses, _SLICE_FOLDER), "folder"), _NO_SLICE)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsealedSlices:
+    """The slices that a run with a base run lists in shards: those that are not sealed, and not older than `oldest`.
+
+    Inside of a shard, slices sort newest first. The run that sealed the newest sealed slice listed every older one that
+    existed, and sealed it, too. So a run need not look behind the newest sealed slice. A slice that appears there later
+    has late objects alone, which wait for a run that lists everything.
+
+    Attributes:
+        folders: result of `sealed_folders`.
+        oldest: name of the last slice to list.
+    """
+
+    folders: pa.StringArray
+    oldest: str
+
+    @classmethod
+    def from_sealed(cls, sealed: Collection[str], unsealed: Iterable[str]) -> Self:
+        """The slices that a run lists in shards.
+
+        Args:
+            sealed: slices that the base run sealed; if there are none, every slice is listed.
+            unsealed: slices that the run lists outside of shards. It may seal them in all shards at once, so it must
+                list them in shards as well, even if they appeared late.
+        """
+        return cls(sealed_folders(sealed), max([min(sealed, default=BEHIND_ALL_NAMES), *unsealed]))
+
+    def contains(self, addresses: pa.StringArray) -> pa.BooleanArray:
+        """True for each address in one of these slices, in a shard or outside of shards."""
+        slices = _slices_by_folder(addresses)
+        is_sealed = pc.is_in(slices, value_set=self.folders)
+        return pc.and_not(pc.less_equal(slices, self.oldest), is_sealed)
+
+    def end_of_others(self, first: str, last: str) -> str | None:
+        """Key behind the objects to skip after a full page of a shard; None if the next page may have objects to list.
+
+        Args:
+            first: key of the first object of the page.
+            last: key of its last object.
+        """
+        found = re.match(_SLICE_FOLDER, last)
+        if found is None:
+            return None
+        folder, name = found[0], found["folder"]
+        is_sealed = pc.is_in(pa.scalar(name), value_set=self.folders).as_py()
+        if name > self.oldest or (name == self.oldest and is_sealed):
+            # The rest of the shard is older.
+            return folder.removesuffix(f"{name}/") + BEHIND_ALL_NAMES
+        return folder + BEHIND_ALL_NAMES if is_sealed and first.startswith(folder) else None
 
 
 def slices_in_shards(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

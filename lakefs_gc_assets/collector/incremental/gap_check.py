@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.slices import select_sealed
+from lakefs_gc_assets.collector.frame.slices import UnsealedSlices
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.earlier_runs import (
@@ -366,8 +366,13 @@ def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]
 
 
 def select_late(
-    step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: Iterable[str], before: BaseCheckpoint
+    step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: frozenset[str], before: BaseCheckpoint
 ) -> R:
-    """The candidates that lie in sealed slices, or in no slice, and were not pending in the base run."""
-    rows = select_sealed(step.engine, candidates.rows(step.engine, *STORE_DF.schema.names), sealed)
-    return step.engine.without_exactly(rows, step.engine.select(before.pending_objects(step), "address"))
+    """The candidates of a clean run that lie where a run with the base run lists nothing, and were not pending then."""
+    engine = step.engine
+    listed = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
+    unsealed = UnsealedSlices.from_sealed(sealed, listed - sealed)
+    elsewhere = engine.where(
+        candidates.rows(engine, *STORE_DF.schema.names), lambda rows: pc.invert(unsealed.contains(rows["address"]))
+    )
+    return engine.without_exactly(elsewhere, engine.select(before.pending_objects(step), "address"))

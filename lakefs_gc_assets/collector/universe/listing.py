@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead, youngest_of_each
 from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile, frame_files, in_windows
 from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
-from lakefs_gc_assets.collector.frame.slices import Folders, folder_of, folders, outside_of_folders, sealed_folders
+from lakefs_gc_assets.collector.frame.slices import BEHIND_ALL_NAMES, Folders, UnsealedSlices, folders
 from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
@@ -95,8 +95,16 @@ class Listing:
 
     @property
     def slices(self) -> tuple[str, ...]:
-        """The slices that are listed, newest first."""
+        """The slices that are listed outside of shards, newest first."""
         return tuple(part.slice for part in self.parts if part.slice is not None)
+
+    @property
+    def unsealed(self) -> UnsealedSlices | None:
+        """The slices that are listed in shards; None if all are, or if there are no shards."""
+        # Without shards only whole slices are listed, and none is sealed.
+        if self.sealed is None or not self.folders.shards:
+            return None
+        return UnsealedSlices.from_sealed(self.sealed, self.slices)
 
 
 def nothing(store: ObjectStore) -> Listing:
@@ -118,8 +126,8 @@ def listing(
     descending.
 
     Args:
-        sealed: slices that an earlier run sealed; only other slices are listed, and nothing outside of slices. Shards
-            are listed whole, since each may have a folder of any slice, and only objects of other slices are stored.
+        sealed: slices that an earlier run sealed; only other slices are listed, and nothing outside of slices. Every
+            shard is listed, since each may have a folder of any slice, but only its `Listing.unsealed` slices.
         windows: list only objects of these windows; None for all. Objects outside of slices belong to the window
             `legacy`.
         window_size: size of the windows.
@@ -146,12 +154,12 @@ def list_part(
     part: Part,
     window_size: WindowSize,
     limit: int | None = None,
-    sealed: pa.StringArray | None = None,
+    unsealed: UnsealedSlices | None = None,
 ) -> tuple[list[pa.RecordBatch], Rest | None]:
     """The objects of a part (LISTED), and its rest; lakeFS's own files and the root's `dummy` are excluded.
 
     Args:
-        sealed: folders of sealed slices, whose objects are excluded; None if everything is listed.
+        unsealed: slices whose objects are listed; None for all objects.
         limit: stop after this many objects, at the end of a batch, if the store lists in order.
 
     Returns:
@@ -159,14 +167,16 @@ def list_part(
     """
     batches: list[pa.RecordBatch] = []
     listed, first = 0, ""
-    for batch in _batches(store, part) if sealed is None else _unsealed_batches(store, part, sealed):
+    for batch in _batches(store, part) if unsealed is None else _unsealed_batches(store, part, unsealed):
         if not batch.num_rows:
             continue
         keys = batch.column("key")
         # Filter before `as_listed`, which reads the names of shards one by one.
-        wanted = batch if sealed is None else batch.filter(outside_of_folders(sealed, keys))
-        batches.append(as_listed(wanted, window_size))
-        listed, first = listed + batch.num_rows, first or keys[0].as_py()
+        wanted = batch if unsealed is None else batch.filter(unsealed.contains(keys))
+        if wanted.num_rows:
+            batches.append(as_listed(wanted, window_size))
+        # Most other objects of a shard are skipped, so they do not make it a large part.
+        listed, first = listed + wanted.num_rows, first or keys[0].as_py()
         if limit is not None and listed >= limit and isinstance(store, ListsInOrder):
             names = pc.utf8_slice_codeunits(keys, len(part.prefix)).to_pylist()
             return batches, Rest(replace(part, after=keys[-1].as_py()), first, "".join(sorted(set().union(*names))))
@@ -183,36 +193,29 @@ def _batches(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
 
 _FULL_PAGE = 1000
 """Maximum objects on a page, of services that list in order."""
-_BEHIND_ALL_NAMES = "~"
 
 
-def _unsealed_batches(store: ObjectStore, part: Part, sealed: pa.StringArray) -> Iterator[pa.RecordBatch]:
-    """Like `_batches`, without most objects of sealed slices: after a page inside of one such folder, skips the folder.
+def _unsealed_batches(store: ObjectStore, part: Part, unsealed: UnsealedSlices) -> Iterator[pa.RecordBatch]:
+    """Like `_batches`, without most objects of other slices: a full page that ends in one skips the rest of them.
 
-    This never takes more pages. The savings depend on how a server spreads a slice over shards.
+    If a store lists in no order, all pages are read. The caller excludes the other objects that pages have, so the
+    result does not depend on the pages.
     """
     if part.slice is not None or not isinstance(store, ListsInOrder):
         yield from _batches(store, part)
         return
     # With a bound, each page comes by itself. No object of a slice is behind the bound.
-    folders, until = {*sealed.to_pylist()}, part.until or part.prefix + _BEHIND_ALL_NAMES
+    until = part.until or part.prefix + BEHIND_ALL_NAMES
     after: str | None = part.after
-    while after is not None:
+    while after is not None and after < until:
         behind = None
         for batch in store.list_between(part.prefix, after, until):
             yield batch
-            if behind := _end_of_sealed(batch, folders):
+            if len(keys := batch.column("key")) < _FULL_PAGE:
+                continue
+            if behind := unsealed.end_of_others(keys[0].as_py(), keys[-1].as_py()):
                 break
         after = behind
-
-
-def _end_of_sealed(page: pa.RecordBatch, sealed: Collection[str]) -> str | None:
-    """Key after which the next folder begins, if a full page lies in one folder of a sealed slice; otherwise None."""
-    keys = page.column("key")
-    place = folder_of(keys[-1].as_py())
-    if len(keys) < _FULL_PAGE or place is None or place[1] not in sealed or not keys[0].as_py().startswith(place[0]):
-        return None
-    return place[0] + _BEHIND_ALL_NAMES
 
 
 def list_inventory_file(
@@ -369,10 +372,8 @@ def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tupl
         large: objects of a part after which a task leaves the rest to others.
     """
     tasks = step.tasks(step.repository.settings.listing_partitions)
-    parts, sealed = listing.parts, listing.sealed
-    # Without shards only whole slices are listed, and none is sealed.
-    left_out = None if sealed is None or not listing.folders.shards else sealed_folders(sealed)
-    work = partial(_list_as_task, step.repository.opener, step.plan, large, left_out)
+    parts = listing.parts
+    work = partial(_list_as_task, step.repository.opener, step.plan, large, listing.unsealed)
     files: list[FrameFile] = []
     while parts:
         groups = [[group] for group in spread(parts, tasks)]
@@ -385,13 +386,13 @@ def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tupl
 
 
 def _list_as_task(
-    opener: OpensStore, plan: Plan, large: int, sealed: pa.StringArray | None, parts: Sequence[Part]
+    opener: OpensStore, plan: Plan, large: int, unsealed: UnsealedSlices | None, parts: Sequence[Part]
 ) -> Iterator[pa.RecordBatch]:
     store = opener.open()
     writer = FileWriter(store, run_folder.frame(plan.run_id, STORE_DF.name), LISTED)
     rests: list[Rest] = []
 
-    list_whole = partial(list_part, store, window_size=plan.slice_window, limit=large, sealed=sealed)
+    list_whole = partial(list_part, store, window_size=plan.slice_window, limit=large, unsealed=unsealed)
     for batch in gather(_list_together(list_whole, parts, rests), _ROWS):
         writer.write(in_windows(batch, plan.windows))
     answers = [{"file": json.dumps(entries(file)), "rest": None} for file in writer.close()]

@@ -308,7 +308,11 @@ class TestLateArrivals:
     CANDIDATES = (f"data/{SEALED}/waits", f"data/{SEALED}/late", "data/late", f"data/{NEW}/young")
 
     def later(
-        self, repository: OpenRepository, names: Sequence[str] = CANDIDATES, flow: Flow = Flow.CLEAN
+        self,
+        repository: OpenRepository,
+        names: Sequence[str] = CANDIDATES,
+        flow: Flow = Flow.CLEAN,
+        slices: Sequence[str] = (),
     ) -> tuple[Step[ArrowRows], StoredFrame[CandidateFigures]]:
         """A later run with candidates."""
         before = began(repository, 3 * DAY)
@@ -323,10 +327,17 @@ class TestLateArrivals:
         reports.write(repository.store, replace(report, checkpoint=left))
         step = made_step(Noting(), repository, replace(began(repository, DAY), flow=flow))
         found = pa.Table.from_pylist([listed(address) for address in names], CANDIDATES_DF.schema)
+        checkpoint.write_listed_slices(repository.store, step.plan.run_id, step.plan.attempt, {SEALED, NEW, *slices})
         return step, put(step, CANDIDATES_DF, found, CANDIDATE_FIGURES)
 
     def test_are_in_sealed_slices_and_did_not_wait(self, repository: OpenRepository) -> None:
         assert count_late_arrivals(*self.later(repository)) == 2
+
+    def test_are_in_shards_behind_the_newest_sealed_slice(self, repository: OpenRepository) -> None:
+        older = IDS.descending(layout.as_datetime(layout.created_at(SEALED)) - timedelta(hours=2))
+        names = [f"data/!ab/c/{name}/x" for name in (older, SEALED, NEW)]
+        assert count_late_arrivals(*self.later(repository, names)) == 2
+        assert count_late_arrivals(*self.later(repository, [*names, f"data/{older}/x"], slices=[older])) == 1
 
     def test_are_not_reported_by_an_optimized_run(self, repository: OpenRepository) -> None:
         assert count_late_arrivals(*self.later(repository, flow=Flow.OPTIMIZED)) == 0

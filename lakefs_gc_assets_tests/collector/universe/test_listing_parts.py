@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.frames import LISTED
-from lakefs_gc_assets.collector.frame.slices import folders, sealed_folders, windows_of
+from lakefs_gc_assets.collector.frame.slices import UnsealedSlices, folders, windows_of
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import listing as parts
 from lakefs_gc_assets.collector.universe.listing import Listing, Part, Rest
@@ -104,18 +105,27 @@ class TestWhatIsListed:
         assert found == sorted(listed(store, listing), key=lambda row: str(row["address"]))
         assert len(found) == 6
 
-    def test_shards_are_listed_whole_and_only_what_lies_in_unsealed_slices_is_taken(self, store: ObjectStore) -> None:
-        sealed, young = (slice_of(CUTOFF - timedelta(hours=hours)) for hours in (9, 1))
+    def test_shards_are_listed_down_to_the_newest_sealed_slice(self, store: ObjectStore) -> None:
+        older, sealed, young = (slice_of(CUTOFF - timedelta(hours=hours)) for hours in (20, 9, 1))
         new = [f"data/{young}/x", f"data/!ab/c/{young}/x", f"data/!cd/e/{young}/x", f"data/!cd/e/{young}/odd/y"]
         fill(store, *new, f"data/{sealed}/x", f"data/!ab/c/{sealed}/x", f"data/!ab/{young}/x", "data/!ab/c/x", "data/y")
-        listing = parts.listing(store, CUTOFF, frozenset([sealed]))
-        folders = pa.array(["", sealed], pa.string())
-        batches = [
-            batch for part in listing.parts for batch in parts.list_part(store, part, "month", sealed=folders)[0]
+        late = f"data/!cd/e/{older}/x"
+        fill(store, late)
+        assert self.unsealed(store, sealed) == sorted(new)
+        assert [part.prefix for part in parts.listing(store, CUTOFF, frozenset([sealed])).parts] == [
+            "data/!ab/",
+            "data/!cd/",
+            f"data/{young}/",
         ]
-        assert sorted(pa.Table.from_batches(batches)["address"].to_pylist()) == sorted(new)
-        assert [part.prefix for part in listing.parts] == ["data/!ab/", "data/!cd/", f"data/{young}/"]
+        # A slice that appears late outside of shards is sealed with its folders in shards, so these are listed, too.
+        fill(store, f"data/{older}/y")
+        assert self.unsealed(store, sealed) == sorted([*new, late, f"data/{older}/y"])
         assert not [part for part in parts.listing(store, CUTOFF, frozenset(), ["2026-11"]).parts if part.slice is None]
+
+    def unsealed(self, store: ObjectStore, *sealed: str) -> list[str]:
+        listing = parts.listing(store, CUTOFF, frozenset(sealed))
+        listed = (parts.list_part(store, part, "month", unsealed=listing.unsealed)[0] for part in listing.parts)
+        return sorted(pa.Table.from_batches([*chain(*listed)])["address"].to_pylist())
 
     def test_an_empty_namespace(self, store: ObjectStore) -> None:
         found = parts.listing(store, CUTOFF)
@@ -446,27 +456,36 @@ class TestShards:
 
     SLICES = tuple(layout.XidGenerator().descending(BORN + timedelta(hours=hours)) for hours in range(4))
 
-    def listed(self, names: Sequence[str], sealed: Sequence[str], folder: Path) -> tuple[list[str], list[int]]:
+    def listed(
+        self, names: Sequence[str], sealed: Sequence[str], folder: Path, others: Sequence[str] = ()
+    ) -> tuple[list[str], list[int]]:
         store = Names(folder, names, 1000, "data/!ab/")
-        folders = sealed_folders(sealed)
-        batches, _ = listing.list_part(store, Part("data/!ab/"), "month", sealed=folders)
+        unsealed = UnsealedSlices.from_sealed(sealed, others)
+        batches, _ = listing.list_part(store, Part("data/!ab/"), "month", unsealed=unsealed)
         rows = [address.removeprefix("data/!ab/") for batch in batches for address in batch["address"].to_pylist()]
         return rows, store.listed
 
-    def test_of_a_sealed_slice_a_page_is_listed(self, tmp_path: Path) -> None:
+    def test_behind_the_newest_sealed_slice_nothing_is_listed(self, tmp_path: Path) -> None:
         newest, new, old, oldest = sorted(self.SLICES)
-        names = {
-            folder: [f"{folder}/{number:06}" for number in range(count)]
-            for folder, count in ((f"c/{newest}", 2), (f"c/{old}", 8_000), (f"c/{new}", 1_500), (f"d/{oldest}", 4_000))
-        }
-        rows, pages = self.listed([*chain(*names.values())], [old, oldest], tmp_path)
-        assert rows == names[f"c/{newest}"] + names[f"c/{new}"]
-        # Three pages until one is within a single sealed slice, then one page of the other slice.
-        assert pages == [3_000, 1_000, 0]
+        counts = ((f"c/{newest}", 2), (f"c/{old}", 8_000), (f"c/{new}", 1_500), (f"d/{oldest}", 4_000))
+        names = {folder: [f"{folder}/{number:06}" for number in range(count)] for folder, count in counts}
+        for sealed in ([old, oldest], [old]):
+            rows, pages = self.listed([*chain(*names.values())], sealed, tmp_path)
+            assert rows == names[f"c/{newest}"] + names[f"c/{new}"]
+            # The second page ends in a sealed slice. Then comes one page of the other shard.
+            assert pages == [2_000, 1_000, 0]
+
+    def test_of_a_sealed_slice_before_a_late_one_a_page_is_listed(self, tmp_path: Path) -> None:
+        newest, new, old, oldest = sorted(self.SLICES)
+        counts = ((f"c/{newest}", 8_000), (f"c/{new}", 1_500), (f"c/{old}", 3_000), (f"c/{oldest}", 4_000))
+        names = {folder: [f"{folder}/{number:06}" for number in range(count)] for folder, count in counts}
+        rows, pages = self.listed([*chain(*names.values())], [newest, oldest], tmp_path, [old])
+        assert rows == names[f"c/{new}"] + names[f"c/{old}"]
+        assert pages == [1_000, 5_000, 0]
 
     @given(st.data())
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-    def test_exactly_what_lies_in_no_sealed_slice_is_left_out(self, tmp_path: Path, data: st.DataObject) -> None:
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+    def test_exactly_the_unsealed_slices_before_the_end_are_listed(self, tmp_path: Path, data: st.DataObject) -> None:
         folders = [*(f"{leaf}/{name}" for leaf in "-c" for name in self.SLICES), "c", f"cd/{self.SLICES[0]}", ""]
         counts = data.draw(st.lists(st.sampled_from([0, 1, 2_500]), min_size=len(folders), max_size=len(folders)))
         odd = data.draw(
@@ -476,6 +495,71 @@ class TestShards:
             f"{folder}/{at:05}" for folder, count in zip(folders, counts, strict=True) for at in range(count)
         } | odd
         sealed = data.draw(st.sets(st.sampled_from(self.SLICES)))
-        rows, _ = self.listed(sorted(names), sorted(sealed), tmp_path)
-        unsealed = {f"{leaf}/{name}" for leaf in "-c" for name in self.SLICES if name not in sealed}
+        others = data.draw(st.sets(st.sampled_from(self.SLICES))) - sealed
+        rows, _ = self.listed(sorted(names), sorted(sealed), tmp_path, sorted(others))
+        end = max([min(sealed, default="~"), *others])
+        unsealed = {f"{leaf}/{name}" for leaf in "-c" for name in self.SLICES if name not in sealed and name <= end}
         assert sorted(rows) == sorted(name for name in names if "/".join(name.split("/")[:2]) in unsealed)
+
+
+class ManyShards(LocalStore):
+    """A store of 4,096 shards that lists names which it computes.
+
+    Attributes:
+        pages: pages that were listed, with empty ones: the requests of a service.
+    """
+
+    LETTERS = "".join(sorted("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"))
+    GROUPS = tuple(f"data/!a{letter}/" for letter in LETTERS)
+
+    def __init__(self, folder: Path, slices: Sequence[str], objects: int, page: int, *, spread: bool) -> None:
+        """Makes the store.
+
+        Args:
+            slices: newest first.
+            objects: objects of a slice in each shard that has the slice.
+            spread: True if every shard has every slice; False if each slice has one shard, in turn.
+        """
+        super().__init__(folder)
+        self._slices, self._objects, self._page, self._spread = slices, objects, page, spread
+        self.pages = 0
+
+    def _names(self, prefix: str, after: str) -> Iterator[str]:
+        """Names of a group in order, from the slice that has the key `after`."""
+        first = self.GROUPS.index(prefix) * len(self.LETTERS)
+        for number, shard in enumerate((f"{prefix}{letter}/" for letter in self.LETTERS), first):
+            if shard + "~" <= after:
+                continue
+            slices = self._slices if self._spread else self._slices[number::4096]
+            for name in slices[max(0, bisect_right(slices, after.removeprefix(shard)) - 1) :]:
+                yield from (f"{shard}{name}/{object_:06}" for object_ in range(self._objects))
+
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        names = (name for name in self._names(prefix, after) if name > after and (until is None or name <= until))
+        while True:
+            page = [*islice(names, self._page)]
+            self.pages += 1
+            if page:
+                nothing = [None] * len(page)
+                rows = [page, [1] * len(page), [BORN] * len(page), nothing, nothing]
+                arrays = [pa.array(row, field.type) for row, field in zip(rows, LISTING_SCHEMA, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=LISTING_SCHEMA)
+            if len(page) < self._page:
+                return
+
+
+@pytest.mark.parametrize(("spread", "slices", "objects", "requests"), [(True, 50, 2, 4_160), (False, 8_192, 50, 4_180)])
+def test_requests_for_4096_shards_do_not_grow_with_sealed_slices(
+    tmp_path: Path, spread: bool, slices: int, objects: int, requests: int
+) -> None:
+    """A page has ten names here. A shard with few new objects takes one page, and 64 groups of shards one more each."""
+    names = sorted(layout.XidGenerator().descending(BORN + timedelta(minutes=minute)) for minute in range(slices))
+    new = 4
+    unsealed = UnsealedSlices.from_sealed(names[new:], ())
+    store = ManyShards(tmp_path, names, objects, 10, spread=spread)
+    with mock.patch.object(listing, "_FULL_PAGE", 10):
+        listed = [listing.list_part(store, Part(group), "month", unsealed=unsealed)[0] for group in store.GROUPS]
+    assert sum(batch.num_rows for batch in chain(*listed)) == new * objects * (4096 if spread else 1)
+    assert store.pages == requests
