@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -26,24 +25,6 @@ Collect = Callable[[Loaded, bool, LogLine, Clock, Flow], str]
 """Makes a run, sweeping if asked to; returns its id. Raises CollectionError if it fails."""
 Engine = Callable[[], AbstractContextManager[Collect]]
 _PACE = timedelta(days=2)
-
-
-@dataclass(frozen=True)
-class StoppedClock:
-    """A clock that always shows the same moment, so waiting takes no time."""
-
-    moment: datetime
-
-    def now(self) -> datetime:
-        """See Clock.now."""
-        return self.moment
-
-    def sleep(self, seconds: float) -> None:
-        """Returns at once."""
-
-    def monotonic(self) -> float:
-        """The moment, in seconds."""
-        return self.now().timestamp()
 
 
 @contextmanager
@@ -144,7 +125,7 @@ def collected(
     configuration = server.configuration()
     collection = configuration.collection.model_copy(update={"max_candidate_share": 1.0, **changes})
     loaded = Loaded(configuration.model_copy(update={"collection": collection}), {})
-    clock = StoppedClock(moment)
+    clock = MovingClock(moment)
     run_id = collect(loaded, sweep, progress, clock, flow)
     repository = Collector.from_loaded(loaded, clock).open()
     ended = report.read(repository.store, run_id)

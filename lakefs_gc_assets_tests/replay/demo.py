@@ -22,8 +22,8 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.extensions.playground.demo import demonstrate
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets_tests.replay.collecting import StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.runs.moving_clock import MovingClock
 
 _AGED = timedelta(days=2)
 
@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
     console = Console()
     objects = truth(folder)
     recorded_at = ReplayServer(folder).recorded_at
-    clock = StoppedClock(recorded_at + _AGED)
+    clock = MovingClock(recorded_at + _AGED)
     console.print(
         f"{folder.name}: recorded from a real lakeFS server on {recorded_at:%F %T}Z; all clocks say "
         f"{clock.now():%F %T}Z, waits are zero",

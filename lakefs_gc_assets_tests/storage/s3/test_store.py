@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
 from uuid import uuid4
@@ -307,43 +306,6 @@ def test_storms_pass(s3_server: S3Server, store: ObjectStore, status: str, body:
     ):
         with s3_server.failing(Faults(answer=storm(2, status, body))):
             assert call() == expected
-
-
-def test_many_workers_slow_down_in_a_storm_and_recover_after_it(s3_server: S3Server, store: ObjectStore) -> None:
-    """The service refuses every request for two seconds; retrying at full speed would be hundreds of requests.
-
-    Each worker is refused at least once. The duration with a calm service shows how busy this machine is.
-    """
-    names = [f"data/slice/{number}" for number in range(64)]
-    for name in names:
-        store.put(name, name.encode())
-
-    def work() -> float:
-        began = time.monotonic()
-        with ThreadPoolExecutor(16) as pool:
-            read = pool.map(store.get, names)
-            deleted = list(pool.map(lambda number: store.delete([f"gone-{number}"])[0].result, range(8)))
-            assert [content.decode() for content in read] == names
-        assert set(deleted) == {DeleteResult.ACCEPTED}
-        return time.monotonic() - began
-
-    calm = work()
-    ends = time.monotonic() + 2
-    refused: list[str] = []
-
-    def storming(request: Request) -> tuple[str, bytes] | None:
-        if time.monotonic() > ends and len(refused) >= 16:
-            return None
-        refused.append(request.method)
-        return "503 Slow Down", SLOW_DOWN
-
-    with s3_server.failing(Faults(answer=storming)):
-        assert work() < 2 + 20 + 4 * calm
-    assert 16 <= len(refused) <= 24 * 8
-
-    began = time.monotonic()
-    assert store.delete(names) and keys(store) == []
-    assert time.monotonic() - began < 5 + 4 * calm
 
 
 def test_a_storm_that_does_not_pass_is_an_error(s3_server: S3Server, bucket: str, impatient: None) -> None:
