@@ -72,7 +72,7 @@ class Readings:
     policy: Policy
     listed: ServerCommits | None
     written: Integers | None
-    expired_before: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.string()), repr=False)
+    expired_before: pa.ChunkedArray
 
 
 @dataclass(frozen=True, slots=True)
