@@ -79,74 +79,60 @@ def require_file(form: Format, out: BinaryIO) -> None:
         raise click.UsageError("parquet cannot be printed on a terminal: give --out FILE.")
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The first rows by a column, such as the largest objects."""
-
-    column: str
-    descending: bool
-    most: int
-
-    def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
-        """The first rows of tables that are read one by one. At most these rows and one table are in memory."""
-        order = [(self.column, "descending" if self.descending else "ascending")]
-        first: pa.Table | None = None
-        for table in tables:
-            rows = table if first is None else pa.concat_tables([first, table])
-            first = rows.take(pc.sort_indices(rows, order)[: self.most])
-        return first
+Selection = Callable[[Iterator[pa.Table]], pa.Table]
+"""Selects or groups the rows of tables that are read one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Objects and bytes by a value of the rows, most bytes first."""
-
-    value: Callable[[pa.Table], pa.ChunkedArray | pa.Array]
-
-    def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
-        """A row for each group (GROUPED)."""
-        counts = [
-            pa.table({"group": self.value(table), "bytes": table.column("size")})
-            .group_by("group")
-            .aggregate([("bytes", "count"), ("bytes", "sum")])
-            for table in tables
-        ]
-        added = pa.concat_tables(counts).group_by("group").aggregate([("bytes_count", "sum"), ("bytes_sum", "sum")])
-        rows = added.select(["group", "bytes_count_sum", "bytes_sum_sum"]).rename_columns(GROUPED.names).cast(GROUPED)
-        return rows.sort_by([("bytes", "descending"), ("group", "ascending")])
+def select_first(column: str, descending: bool, most: int, tables: Iterator[pa.Table]) -> pa.Table:
+    """The first rows by a column, such as the largest objects. At most these rows and one table are in memory."""
+    order = [(column, "descending" if descending else "ascending")]
+    first: pa.Table | None = None
+    for table in tables:
+        rows = table if first is None else pa.concat_tables([first, table])
+        first = rows.take(pc.sort_indices(rows, order)[:most])
+    return first
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """Objects and bytes by branch and folder, most bytes first.
+def group_by(value: Callable[[pa.Table], pa.ChunkedArray | pa.Array], tables: Iterator[pa.Table]) -> pa.Table:
+    """Objects and bytes by a value of the rows (GROUPED), most bytes first."""
+    counts = [
+        pa.table({"group": value(table), "bytes": table.column("size")})
+        .group_by("group")
+        .aggregate([("bytes", "count"), ("bytes", "sum")])
+        for table in tables
+    ]
+    added = pa.concat_tables(counts).group_by("group").aggregate([("bytes_count", "sum"), ("bytes_sum", "sum")])
+    rows = added.select(["group", "bytes_count_sum", "bytes_sum_sum"]).rename_columns(GROUPED.names).cast(GROUPED)
+    return rows.sort_by([("bytes", "descending"), ("group", "ascending")])
+
+
+def group_by_path(facts: RunFacts, total: Amount) -> pa.Table:
+    """Objects and bytes by branch and folder (GROUPED), most bytes first; unknown paths form their own group.
 
     Branch and folder come from the expired commit that last held an object, or the run that last saw it staged.
+
+    Args:
+        total: objects and bytes of all candidates.
     """
+    amounts: dict[str, Amount] = {}
 
-    facts: RunFacts
-    total: Amount
+    def add(group: str, amount: Amount) -> None:
+        amounts[group] = amounts.get(group, Amount()).plus(*amount)
 
-    def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
-        """A row for each group (GROUPED); objects without a known path form their own group."""
-        amounts: dict[str, Amount] = {}
-
-        def add(group: str, amount: Amount) -> None:
-            amounts[group] = amounts.get(group, Amount()).plus(*amount)
-
-        for kind in self.facts.last_held.held if self.facts.last_held else ():
-            add(f"{kind.branch or '(no branch)'}: {kind.folder or '(no folder)'}", Amount(kind.objects, kind.bytes))
-        if staged := self.facts.last_staged:
-            elsewhere = dict(staged.until)
-            for entry in staged.entries:
-                folder, slash, _ = entry.path.partition("/")
-                place = f"{entry.branch}: {folder + slash if slash else '(no folder)'}"
-                add(f"{place}, {_staged_until(entry.seen_at)}", Amount(1, entry.size))
-                elsewhere[entry.seen_at] -= Amount(1, entry.size)
-            for seen_at, amount in elsewhere.items():
-                add(f"({_staged_until(seen_at)})", amount)
-        add("(no path is known)", self.total - Amount.total([Amount(), *amounts.values()]))
-        rows = [{"group": group, **amount._asdict()} for group, amount in amounts.items() if amount.objects]
-        return pa.Table.from_pylist(rows, GROUPED).sort_by([("bytes", "descending"), ("group", "ascending")])
+    for kind in facts.last_held.held if facts.last_held else ():
+        add(f"{kind.branch or '(no branch)'}: {kind.folder or '(no folder)'}", Amount(kind.objects, kind.bytes))
+    if staged := facts.last_staged:
+        elsewhere = dict(staged.until)
+        for entry in staged.entries:
+            folder, slash, _ = entry.path.partition("/")
+            place = f"{entry.branch}: {folder + slash if slash else '(no folder)'}"
+            add(f"{place}, {_staged_until(entry.seen_at)}", Amount(1, entry.size))
+            elsewhere[entry.seen_at] -= Amount(1, entry.size)
+        for seen_at, amount in elsewhere.items():
+            add(f"({_staged_until(seen_at)})", amount)
+    add("(no path is known)", total - Amount.total([Amount(), *amounts.values()]))
+    rows = [{"group": group, **amount._asdict()} for group, amount in amounts.items() if amount.objects]
+    return pa.Table.from_pylist(rows, GROUPED).sort_by([("bytes", "descending"), ("group", "ascending")])
 
 
 def _staged_until(began: datetime) -> str:
@@ -174,14 +160,16 @@ def write_frame(
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
-    order: Order | Groups | Paths | None = None,
+    select: Selection | None = None,
+    schema: pa.Schema | None = None,
     find_places: Callable[[pa.Table], LastSeen] | None = None,
 ) -> str:
     """Writes a frame of a run; returns lines with the run, the number and size of objects, and unknown facts.
 
     Args:
         columns: columns of the table for users; the other formats have all columns.
-        order: selection and order of rows, or groups instead; by default all rows in stored order.
+        select: selects or groups the rows; by default all rows in stored order.
+        schema: schema of the selected rows; by default that of the frame.
         find_places: finds the last locations of candidates, to add the columns PLACES. The table for users omits
             columns without known values.
     Raises:
@@ -189,9 +177,9 @@ def write_frame(
     """
     manifest = stored.manifest
     line = f"run {manifest.span.run_id}: {counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
-    chosen = order.table_of(stored.tables()) if order and manifest.files else None
+    chosen = select(stored.tables()) if select and manifest.files else None
     tables = stored.tables() if chosen is None else iter([chosen])
-    schema = GROUPED if isinstance(order, Groups | Paths) else nullable(stored.frame.schema)
+    schema = schema or nullable(stored.frame.schema)
     if find_places is not None:
         seen = find_places(_names(stored) if chosen is None else chosen)
         tables, schema = _add_places(tables, seen.rows), pa.schema([*schema, *PLACES])
@@ -295,22 +283,23 @@ def _require_choice(shown: ShownCandidate) -> None:
         raise click.UsageError("--sort needs --top N.")
 
 
-def _order(shown: ShownCandidate, find_paths: Callable[[], Paths]) -> Order | Groups | Paths | None:
+def _selection(shown: ShownCandidate, find_paths: Callable[[], pa.Table]) -> Selection | None:
     """Selection or grouping of the candidates; None for all candidates in stored order."""
     if shown["by"] == _PATH:
-        return find_paths()
+        paths = find_paths()
+        return lambda _: paths
     if shown["by"]:
-        return Groups(_GROUPS[shown["by"]])
-    return Order(*_ORDERS[shown["sort"] or "size"], shown["top"]) if shown["top"] else None
+        return partial(group_by, _GROUPS[shown["by"]])
+    return partial(select_first, *_ORDERS[shown["sort"] or "size"], shown["top"]) if shown["top"] else None
 
 
-def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
-    """Reads the last locations of the candidates. Raises CollectionError."""
+def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> pa.Table:
+    """Candidates by their last locations (GROUPED). Raises CollectionError."""
     manifest = stored.manifest
     counting = Counting(lambda _: None, frames=FrameReader(LocalEngine(), opened.opener))
     now = opened.clock.now()
     facts = page.gather(opened.store, manifest.span.run_id, opened.settings, ReportSettings(), now, counting)
-    return Paths(facts, Amount(manifest.rows, manifest.object_bytes))
+    return group_by_path(facts, Amount(manifest.rows, manifest.object_bytes))
 
 
 def _find_last_seen(opened: OpenRepository, stored: StoredFrame[Any], some: pa.Table) -> LastSeen:
@@ -359,7 +348,8 @@ def candidates(
     _require_choice(shown)
     opened = target.open()
     stored = stored_frame(opened, "candidates", run_id or earlier_runs.newest_run(opened.store))
-    order = _order(shown, partial(_find_paths, opened, stored))
+    select = _selection(shown, partial(_find_paths, opened, stored))
     columns = _PATH_COLUMNS if shown["by"] == _PATH else _GROUP_COLUMNS if shown["by"] else _COLUMNS
     find_places = None if shown["by"] else partial(_find_last_seen, opened, stored)
-    progress_unless(quiet)(write_frame(stored, columns, form, out, order, find_places))
+    schema = GROUPED if shown["by"] else None
+    progress_unless(quiet)(write_frame(stored, columns, form, out, select, schema, find_places))

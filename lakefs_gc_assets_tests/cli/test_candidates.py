@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from lakefs_gc_assets.cli.candidates import PLACES, Groups, Order, TextColumn, _size_group
+from lakefs_gc_assets.cli.candidates import PLACES, TextColumn, _size_group, group_by, select_first
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, RECEIPTS
 from lakefs_gc_assets.collector.records import run_folder
@@ -103,7 +103,7 @@ def test_groups_add_up_all_candidates(runs: PlainRuns, invoke: Invoke) -> None:
 def test_groups_of_several_files_by_size() -> None:
     sizes: list[list[int]] = [[0, 2**16 - 1], [], [2**16, 2**40], [2**20 - 1, 2**20]]
     tables = [pa.table({"size": pa.array(each, pa.int64())}) for each in sizes]
-    assert Groups(_size_group).table_of(iter(tables)).to_pylist() == [
+    assert group_by(_size_group, iter(tables)).to_pylist() == [
         {"group": "> 4 GiB", "objects": 1, "bytes": 2**40},
         {"group": "64 KiB to 1 MiB", "objects": 2, "bytes": 2**16 + 2**20 - 1},
         {"group": "1 to 16 MiB", "objects": 1, "bytes": 2**20},
@@ -113,7 +113,7 @@ def test_groups_of_several_files_by_size() -> None:
 
 def test_rows_of_several_files_are_sorted_together() -> None:
     tables = [pa.table({"size": pa.array(sizes, pa.int64())}) for sizes in ([5, 1], [9], [], [7, 3])]
-    assert Order("size", True, 3).table_of(iter(tables)).column("size").to_pylist() == [9, 7, 5]
+    assert select_first("size", True, 3, iter(tables)).column("size").to_pylist() == [9, 7, 5]
 
 
 def test_what_became_of_each_object(runs: PlainRuns, invoke: Invoke) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.cli.candidates import Order, Paths, _find_last_seen, write_frame
+from lakefs_gc_assets.cli.candidates import _find_last_seen, group_by_path, select_first, write_frame
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -411,7 +411,7 @@ def test_a_list_of_candidates_has_their_branch_path_commit_and_rule(expired: tup
 
     top = BytesIO()
     places = partial(_find_last_seen, opened, stored)
-    write_frame(stored, [], "csv", top, Order("size", descending=True, most=2), places)
+    write_frame(stored, [], "csv", top, partial(select_first, "size", True, 2), find_places=places)
     assert [*csv.DictReader(top.getvalue().decode().splitlines())] == sorted(found, key=lambda row: -int(row["size"]))[
         :2
     ]
@@ -560,7 +560,7 @@ def test_garbage_that_was_only_staged_has_its_run_its_branch_and_its_path(
         ("other", "draft", 1, second.started_at),
     ]
     assert facts.gone_branches == {"dev"}
-    paths = Paths(facts, Amount(4, 13)).table_of(iter(())).to_pylist()
+    paths = group_by_path(facts, Amount(4, 13)).to_pylist()
     until_first = f"staged until the run of {first.started_at:%F %H:%M}Z"
     assert [*map(tuple, (each.values() for each in paths))] == [
         ("(no path is known)", 1, 6),
