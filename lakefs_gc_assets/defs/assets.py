@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -260,8 +261,9 @@ def _made_before(context: dg.AssetExecutionContext, collector: Collector) -> Sto
             raise
         if stored.frame is CANDIDATES_DF:
             plan, now = plans.read(repository.store, run_id), collector.clock.now()
+            engine = partial(collector.engine, repository.settings)
             counts = garbage.find_counts(repository.store, stored.manifest)
-            counts = counts or pages.count_garbage(collector, repository, stored, now)
+            counts = counts or garbage.count_candidates(repository.store, stored, engine, now)
             context.add_output_metadata(pages.garbage_charts(stored, counts, plan.slice_window, now))
         elif stored.frame is DELETED_REPORT and (report := reports.read(repository.store, run_id)) is not None:
             page = pages.shown(collector, repository, run_id)

@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from html import escape
 from textwrap import wrap
 from typing import Any
@@ -18,23 +19,10 @@ import dagster as dg
 import yaml
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS
-from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, CandidateFigures, Frame
-from lakefs_gc_assets.collector.page import page
-from lakefs_gc_assets.collector.page.garbage import (
-    AGES,
-    SIZES,
-    WITH_A_RUN,
-    FrameReader,
-    Garbage,
-    count_by_month,
-    count_by_tasks,
-    count_here,
-    find_counts,
-    keep_counts,
-)
-from lakefs_gc_assets.collector.page.page import Counting
+from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.frames import FRAMES, CandidateFigures, Frame
+from lakefs_gc_assets.collector.page import garbage, page
+from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_by_month
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.figures import Figure
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
@@ -169,46 +157,24 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
     Args:
         warn: called with errors: a run does not fail because of its page.
     """
-    now = collector.clock.now()
-
-    def count(candidates: Manifest[CandidateFigures]) -> Garbage:
-        frame = StoredFrame(CANDIDATES_DF, candidates, repository.opener)
-        return find_counts(repository.store, candidates) or count_garbage(collector, repository, frame, now)
-
     with _harmless(run_id, warn):
-        prices = collector.configuration.report
-        frames = FrameReader(collector.engine(repository.settings), repository.opener)
-        counting = Counting(count, WITH_A_RUN, frames)
-        content = page.make_page(repository.store, run_id, repository.settings, prices, now, counting)
-        page.write(repository.store, run_id, content)
+        page.keep(repository, run_id, collector.configuration.report, collector.engine(repository.settings))
         return shown(collector, repository, run_id)
     return {}
-
-
-def count_garbage(
-    collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime
-) -> Garbage:
-    """Counts candidates; tasks of Spark count them if there are many.
-
-    Args:
-        now: the time from which ages count back, UTC.
-    """
-    if frame.count <= LOCAL_ROWS:
-        return count_here(repository.store, frame.manifest, now)
-    return count_by_tasks(frame, collector.engine(repository.settings), now)
 
 
 def keep_counted(
     collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime, warn: LogLine
 ) -> Garbage:
-    """Counts candidates as `count_garbage` does, and stores the counts, so that the page need not count them again.
+    """Counts candidates, and stores the counts, so that the page need not count them again.
 
     Args:
         warn: called if they could not be stored.
     """
-    counts = count_garbage(collector, repository, frame, now)
+    engine = partial(collector.engine, repository.settings)
+    counts = garbage.count_candidates(repository.store, frame, engine, now)
     try:
-        keep_counts(repository.store, frame.manifest, counts)
+        garbage.keep_counts(repository.store, frame.manifest, counts)
     except StorageError as error:
         warn(f"the counts of candidates could not be stored, so they are counted again for the page: {error}")
     return counts
@@ -217,25 +183,14 @@ def keep_counted(
 def keep_failed(collector: Collector, run_id: str, warn: LogLine) -> None:
     """Makes and stores the page of a failed run; asks no server.
 
-    A run that failed before it had a plan has no page, and no command could make one.
-
     Args:
         warn: called with errors.
     """
-    store, now = collector.last_opened(), collector.clock.now()
-    if store is None:
-        return
-
-    def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
-        if candidates.rows <= LOCAL_ROWS:
-            return count_here(store, candidates, now)
-        return find_counts(store, candidates)
-
-    with _harmless(run_id, warn):
-        if run_folder.has_plan(store, run_id):
-            settings, prices = collector.configuration.collection, collector.configuration.report
-            counting = Counting(count, WITH_A_RUN)
-            page.write(store, run_id, page.make_page(store, run_id, settings, prices, now, counting))
+    store, configuration = collector.last_opened(), collector.configuration
+    if store is not None:
+        with _harmless(run_id, warn):
+            now = collector.clock.now()
+            page.keep_failed(store, run_id, configuration.collection, configuration.report, now)
 
 
 def shown(collector: Collector, repository: OpenRepository, run_id: str) -> dict[str, Any]:
@@ -321,18 +276,18 @@ _MONTHS = 6
 
 
 def garbage_charts(
-    frame: StoredFrame[CandidateFigures], garbage: Garbage, window_size: WindowSize, now: datetime
+    frame: StoredFrame[CandidateFigures], counts: Garbage, window_size: WindowSize, now: datetime
 ) -> dict[str, Any]:
     """Charts for the page of the asset `candidates`: garbage by age, by size, and by the month of its slice."""
     months = count_by_month(frame.manifest, window_size)
     shown: dict[str, Any] = {
-        "garbage_by_age": _chart("garbage by age", garbage.by_age, AGES),
-        "garbage_by_size": _chart("garbage by size", garbage.by_size, SIZES),
+        "garbage_by_age": _chart("garbage by age", counts.by_age, AGES),
+        "garbage_by_size": _chart("garbage by size", counts.by_size, SIZES),
         "garbage_by_month": _chart("garbage by the month of its slice", months, [*months][-_MONTHS:]),
     }
-    if garbage.oldest is not None:
+    if counts.oldest is not None:
         # A text, since Dagster would plot a number of the whole run for each of its windows.
-        shown["oldest_garbage_days"] = f"{(now - garbage.oldest) / timedelta(days=1):.1f}"
+        shown["oldest_garbage_days"] = f"{(now - counts.oldest) / timedelta(days=1):.1f}"
     return shown
 
 

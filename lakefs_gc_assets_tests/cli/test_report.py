@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -12,13 +13,12 @@ from lakefs_gc_assets.cli.common import Target
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CandidateFigures
-from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.defs import pages
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs, write
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
 from lakefs_gc_assets_tests.collector.page.test_page import repository
@@ -125,15 +125,13 @@ def test_each_run_leaves_a_page_beside_its_report_and_counts_candidates_once(
 ) -> None:
     """Also where Dagster keeps runs."""
     counts: list[int] = []
-    count = pages.count_garbage
+    count = garbage.count_candidates
 
-    def counted(
-        collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime
-    ) -> Garbage:
+    def counted(store: ObjectStore, frame: StoredFrame[CandidateFigures], *others: Any) -> Garbage:
         counts.append(frame.count)
-        return count(collector, repository, frame, now)
+        return count(store, frame, *others)
 
-    monkeypatch.setattr(pages, "count_garbage", counted)
+    monkeypatch.setattr(garbage, "count_candidates", counted)
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
 

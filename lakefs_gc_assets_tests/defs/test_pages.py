@@ -8,13 +8,13 @@ import pytest
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
-from lakefs_gc_assets.collector.page import page
-from lakefs_gc_assets.collector.page.garbage import find_counts, keep_counts
+from lakefs_gc_assets.collector.page import garbage, page
+from lakefs_gc_assets.collector.page.garbage import count_here, find_counts, keep_counts
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.failures import end_run
-from lakefs_gc_assets.defs.pages import count_garbage, keep, keep_counted, keep_failed
+from lakefs_gc_assets.defs.pages import keep, keep_counted, keep_failed
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -54,7 +54,7 @@ def test_the_page_of_a_failed_run_asks_no_server(
     assert warnings == []
     assert b"31 to 90 days" in repository.store.get(run_folder.page(found.run_id))
 
-    monkeypatch.setattr(pages, "LOCAL_ROWS", 1)
+    monkeypatch.setattr(page, "LOCAL_ROWS", 1)
     keep_failed(collecting, found.run_id, warnings.append)
     assert b"lakefs-gc report --again" in repository.store.get(run_folder.page(found.run_id))
 
@@ -142,7 +142,7 @@ def test_many_candidates_are_counted_once(
     frame = StoredFrame.from_run(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
     shown = keep_counted(collecting, repository, frame, repository.clock.now(), warnings.append)
     assert shown.by_age == {"31 to 90 days": (3, 3 * 2**30)}
-    monkeypatch.setattr(pages, "count_garbage", pytest.fail)
+    monkeypatch.setattr(garbage, "count_candidates", pytest.fail)
 
     keep(collecting, repository, found.run_id, warnings.append)
 
@@ -150,7 +150,7 @@ def test_many_candidates_are_counted_once(
     page_of_run = repository.store.get(run_folder.page(found.run_id))
     assert b"31 to 90 days" in page_of_run and b"data/b" in page_of_run
     repository.store.delete([run_folder.page(found.run_id)])
-    monkeypatch.setattr(pages, "LOCAL_ROWS", 1)
+    monkeypatch.setattr(page, "LOCAL_ROWS", 1)
     keep_failed(collecting, found.run_id, warnings.append)
     assert repository.store.get(run_folder.page(found.run_id)) == page_of_run
 
@@ -161,9 +161,9 @@ def test_counts_of_other_candidates_or_that_cannot_be_read_are_not_taken(
     found, warnings = stored_run(repository), list[str]()
     frame = StoredFrame.from_run(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
     now = repository.clock.now()
-    garbage = count_garbage(collecting, repository, frame, now)
-    keep_counts(repository.store, frame.manifest, garbage)
-    assert find_counts(repository.store, frame.manifest) == garbage
+    counts = count_here(repository.store, frame.manifest, now)
+    keep_counts(repository.store, frame.manifest, counts)
+    assert find_counts(repository.store, frame.manifest) == counts
     assert find_counts(repository.store, replace(frame.manifest, inputs={"store_df": "another"})) is None
     repository.store.put(f"{run_folder.frame(found.run_id, CANDIDATES_DF.name)}counted.json", b"{")
     assert find_counts(repository.store, frame.manifest) is None
@@ -172,5 +172,5 @@ def test_counts_of_other_candidates_or_that_cannot_be_read_are_not_taken(
         raise StorageError("no space left")
 
     monkeypatch.setattr(type(repository.store), "put", lambda self, key, data: refuse(key, data))
-    assert keep_counted(collecting, repository, frame, now, warnings.append) == garbage
+    assert keep_counted(collecting, repository, frame, now, warnings.append) == counts
     assert len(warnings) == 1 and "no space left" in warnings[0]

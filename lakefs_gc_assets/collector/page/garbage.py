@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
-from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R
 from lakefs_gc_assets.collector.engine.work import gather, runs_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
@@ -497,6 +497,17 @@ class Garbage:
     def amount(self) -> Amount:
         """Total objects and bytes."""
         return Amount.total(self.by_size.values())
+
+
+def count_candidates(
+    store: ObjectStore, frame: StoredFrame[CandidateFigures], engine: Callable[[], Engine[R]], now: datetime
+) -> Garbage:
+    """Counts candidates: in this process, or in the tasks of an engine if there are many.
+
+    Args:
+        now: the time from which ages count back, UTC.
+    """
+    return count_here(store, frame.manifest, now) if frame.count <= LOCAL_ROWS else count_by_tasks(frame, engine(), now)
 
 
 def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now: datetime) -> Garbage:

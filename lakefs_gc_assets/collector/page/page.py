@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.frame.files import Manifest, read_manifest
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R
+from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame, read_manifest
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -33,19 +34,22 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.guards import Gauge, Mark
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.page import markup
+from lakefs_gc_assets.collector.page import garbage, markup
 from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     SIZES,
     WITH_A_PREVIEW,
+    WITH_A_RUN,
     FrameReader,
     Garbage,
     LastHeld,
     LastStaged,
     PastRun,
     count_by_month,
+    count_here,
     count_last_held,
     count_last_staged,
+    find_counts,
     find_last_held,
     find_last_staged,
 )
@@ -56,6 +60,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report, describe_loosened
 from lakefs_gc_assets.collector.reporting import mark_of
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -452,6 +457,38 @@ def render(facts: RunFacts) -> bytes:
         SIZES=SIZES,
         STEPS=STEPS,
     )
+
+
+def keep(repository: OpenRepository, run_id: str, prices: ReportSettings, engine: Engine[R]) -> None:
+    """Makes and stores the page of a finished run, with the figures that take seconds to read.
+
+    Raises CollectionError: as `make_page`, or the page cannot be stored.
+    """
+    store, now = repository.store, repository.clock.now()
+
+    def count(candidates: Manifest[CandidateFigures]) -> Garbage:
+        frame = StoredFrame(CANDIDATES_DF, candidates, repository.opener)
+        return find_counts(store, candidates) or garbage.count_candidates(store, frame, lambda: engine, now)
+
+    counting = Counting(count, WITH_A_RUN, FrameReader(engine, repository.opener))
+    write(store, run_id, make_page(store, run_id, repository.settings, prices, now, counting))
+
+
+def keep_failed(
+    store: ObjectStore, run_id: str, settings: CollectionSettings, prices: ReportSettings, now: datetime
+) -> None:
+    """Makes and stores the page of a failed run, if it had a plan: without one, no command could make a page.
+
+    Raises CollectionError: as `make_page`, or the page cannot be stored.
+    """
+
+    def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
+        if candidates.rows <= LOCAL_ROWS:
+            return count_here(store, candidates, now)
+        return find_counts(store, candidates)
+
+    if run_folder.has_plan(store, run_id):
+        write(store, run_id, make_page(store, run_id, settings, prices, now, Counting(count, WITH_A_RUN)))
 
 
 def write(store: ObjectStore, run_id: str, page: bytes) -> None:
