@@ -27,7 +27,7 @@ EXTENSION_CODE = {
     "metrics": 120,
     "notifications": 210,
     "orphans": 270,
-    "playground": 3_690,
+    "playground": 3_710,
     "setup": 690,
 }
 NOT_CODE = {

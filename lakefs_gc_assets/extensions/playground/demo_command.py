@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from lakefs_gc_assets.cli.common import JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
+from lakefs_gc_assets.cli.common import JSON, answer, show_progress
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.extensions.playground.demo import (
     CONFIGURATION_FILE,
@@ -18,6 +18,7 @@ from lakefs_gc_assets.extensions.playground.demo import (
     write_configuration,
 )
 from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet
+from lakefs_gc_assets.extensions.playground.options import OBJECTS, RULES, STORE_URL
 
 
 @click.command()

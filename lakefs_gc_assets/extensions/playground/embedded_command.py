@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, STORE_URL, answer, print_result, show_progress
+from lakefs_gc_assets.cli.common import JSON, answer, print_result, show_progress
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.extensions.playground.demo import playground
 from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet
+from lakefs_gc_assets.extensions.playground.options import FOLDER, OBJECTS, RULES, STORE_URL
 
 
 @click.command()

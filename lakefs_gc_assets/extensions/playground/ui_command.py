@@ -22,22 +22,14 @@ import urllib3
 import yaml
 from urllib3.exceptions import HTTPError
 
-from lakefs_gc_assets.cli.common import (
-    FOLDER,
-    JSON,
-    OBJECTS,
-    RULES,
-    answer,
-    loaded_configurations,
-    print_result,
-    show_progress,
-)
+from lakefs_gc_assets.cli.common import JSON, answer, loaded_configurations, print_result, show_progress
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load_all
 from lakefs_gc_assets.defs.pages import PAGES_VARIABLE
 from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets.errors import CollectionError, LogLine, requiring
 from lakefs_gc_assets.extensions.playground.demo import playground
 from lakefs_gc_assets.extensions.playground.embedded.core import RuleSet
+from lakefs_gc_assets.extensions.playground.options import FOLDER, OBJECTS, RULES
 from lakefs_gc_assets.extensions.playground.page_server import HOST, serve_pages
 
 _OTHER_PORT = "give --port a free one (with make ui: PORT=3001)"
