@@ -37,11 +37,11 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.uncommitted import write_samples
+from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.records import across_runs, report, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
-from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe import listing

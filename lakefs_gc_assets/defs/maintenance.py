@@ -15,6 +15,7 @@ from pydantic import Field
 from lakefs_gc_assets.collector import expiring, restore
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.expiring import Expiry
+from lakefs_gc_assets.collector.lock import Lock, locked
 from lakefs_gc_assets.collector.purge import (
     Check,
     LiveCheck,
@@ -27,7 +28,6 @@ from lakefs_gc_assets.collector.purge import (
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository.lock import Lock, locked
 from lakefs_gc_assets.collector.restore import Restored
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import expiring, sweeping
+from lakefs_gc_assets.collector import expiring, lock, sweeping
 from lakefs_gc_assets.collector import purge as quarantine_purge
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
@@ -21,8 +21,7 @@ from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.purge import LiveCheck, Moved, Purged, PurgeFate, PurgeVerdict
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import lock
-from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.records import records_json, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout

@@ -15,10 +15,10 @@ import pytest
 
 from lakefs_gc_assets.collector import restore, sweeping
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.restore import RestoreFate
 from lakefs_gc_assets.collector.sweeping import Sweep
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError

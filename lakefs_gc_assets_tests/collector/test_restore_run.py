@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector import restore as quarantine_restore
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import lock
-from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.restore import Restored, RestoreFate, plan_restore, restore
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector

@@ -7,10 +7,9 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import sweeping
+from lakefs_gc_assets.collector import lock, sweeping
+from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs
-from lakefs_gc_assets.collector.repository import lock
-from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.sweeping import Quarantine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates

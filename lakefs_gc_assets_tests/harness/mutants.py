@@ -36,7 +36,7 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "commits expiring guards make_step purge recheck restore run step sweeping",
+    "collector": "commits expiring guards lock make_step purge recheck repository restore run step sweeping",
     "collector/frame": "files receipts",
     "collector/engine": "local",
     "collector/incremental": "checkpoint earlier_runs gap_check planning",
@@ -44,7 +44,6 @@ _MODULES = {
         "contents current facts facts_of_ranges hidden live_files other_repositories references uncommitted"
     ),
     "collector/records": "across_runs outcomes records_json run_folder tables",
-    "collector/repository": "lock repository",
     "collector/retention": "active_commits retention rules",
     "collector/universe": "listing subtraction",
     "lakefs": "addresses",

@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.purge import LiveCheck
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.addresses import Namespace

@@ -78,6 +78,7 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.references import References, find_ranges
+from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report, run_folder, tables
@@ -85,8 +86,7 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository.lock import latest_clock
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits, commits, retention
 from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks

@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import expiring, guards, make_step, purge, recheck, reporting, run, sweeping
+from lakefs_gc_assets.collector import commits, expiring, guards, make_step, purge, recheck, reporting, run, sweeping
 from lakefs_gc_assets.collector.commits import LiveCommits
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
@@ -64,8 +64,8 @@ from lakefs_gc_assets.collector.purge import LiveCheck, PurgeVerdict, plan_purge
 from lakefs_gc_assets.collector.recheck import Validity, find_live_again
 from lakefs_gc_assets.collector.records import across_runs, plan, records_json, report
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
-from lakefs_gc_assets.collector.retention import commits, rules
+from lakefs_gc_assets.collector.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweeping import Sweep

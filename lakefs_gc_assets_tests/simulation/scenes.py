@@ -9,11 +9,11 @@ from typing import cast
 
 from lakefs_gc_assets.collector import restore as restore_run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.purge import LiveCheck, PurgeFate, purge_by
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout

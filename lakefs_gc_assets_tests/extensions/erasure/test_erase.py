@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.purge import Purged, PurgeFate
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository.repository import Clock
+from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.collector.survey import HolderKind
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
