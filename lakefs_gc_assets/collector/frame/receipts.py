@@ -67,7 +67,7 @@ def table(
 
 
 def of_outcome(candidates: pa.Table, outcome: Outcome, decided_at: datetime, attempt: str | None = None) -> pa.Table:
-    """Receipts (RECEIPTS) with one outcome for all candidates; the arguments are those of `table`."""
+    """Receipts (RECEIPTS) with one outcome for all candidates. The arguments are as for `table`."""
     count = candidates.num_rows
     return table(candidates, [outcome] * count, [None] * count, decided_at, attempt)
 

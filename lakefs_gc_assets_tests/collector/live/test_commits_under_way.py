@@ -1,6 +1,6 @@
 """Maximum duration of commits, from the `_lakefs_actions/` of branches here and in repositories of `also_live`.
 
-Limits of hooks are those of lakeFS 1.86.
+Hooks have the limits of lakeFS 1.86.
 """
 
 from dataclasses import replace

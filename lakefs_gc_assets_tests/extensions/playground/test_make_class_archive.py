@@ -1,4 +1,4 @@
-"""The archive of Spark's Java classes is made once, and replaces those of other Javas."""
+"""The archive of Spark's Java classes is made once, and replaces archives of other Javas."""
 
 import os
 import sys
