@@ -189,13 +189,13 @@ DRAWN_BY = (
 """Code that draws the pages of the UI and produces the content they show."""
 
 
-def outdated(root: Path = ROOT) -> str | None:
+def outdated() -> str | None:
     """A problem with the pictures; None if they are newer than the code, or without a git checkout.
 
     Any commit to this code counts, even if it changes no picture: only a person could tell the difference.
     """
     try:
-        pictures, code = _last_commit(root, PICTURES), _last_commit(root, *DRAWN_BY)
+        pictures, code = _last_commit(PICTURES), _last_commit(*DRAWN_BY)
     except (OSError, subprocess.CalledProcessError):
         return None
     if pictures is None:
@@ -208,8 +208,8 @@ def outdated(root: Path = ROOT) -> str | None:
     )
 
 
-def _last_commit(root: Path, *paths: str) -> int | None:
+def _last_commit(*paths: str) -> int | None:
     """Time of the last commit to these paths, in seconds since 1970; None if there is none."""
-    command = ["git", "-C", str(root), "log", "-1", "--format=%ct", "--", *paths]
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct", "--", *paths]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return int(found) if found else None

@@ -393,11 +393,11 @@ class RealRepository:
         """The file in which the S3 server keeps an object of the namespace."""
         return self.lakefs.folder / "buckets" / self.namespace.removeprefix("s3://") / key
 
-    def put_file(self, key: str, content: bytes = b"of nobody") -> None:
+    def put_file(self, key: str) -> None:
         """Writes an object directly into the namespace, bypassing lakeFS, at the time of the servers."""
         file = self.file(key)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+        file.write_bytes(b"of nobody")
 
     def remove_file(self, key: str) -> None:
         """Removes an object directly from the namespace, bypassing lakeFS."""

@@ -31,15 +31,15 @@ class S3Answer:
     length: int | None = None
 
 
-def _xml(name: str, content: str, status: int = 200) -> S3Answer:
+def _xml(name: str, content: str) -> S3Answer:
     text = f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{_XML_NAMESPACE}">{content}</{name}>'
-    return S3Answer(status, text.encode(), {"Content-Type": "application/xml"})
+    return S3Answer(200, text.encode(), {"Content-Type": "application/xml"})
 
 
 def _error(status: int, code: str, message: str) -> S3Answer:
     content = f"<Code>{code}</Code><Message>{escape(message)}</Message>"
     text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{content}<RequestId>replay</RequestId></Error>'
-    return S3Answer(status, text.encode(), {"Content-Type": "application/xml"})
+    return S3Answer(200, text.encode(), {"Content-Type": "application/xml"})
 
 
 def _tag(name: str, value: object) -> str:

@@ -139,8 +139,8 @@ class Surroundings:
         step = self.maker.steps[-1]
         self.maker.steps[-1] = replace(step, numbers=(sweep, *step.numbers[1:]))
 
-    def _until(self, name: str, kind: int, count: int = 1) -> None:
-        self.maker.steps.append(Step(name, "until", (kind, count)))
+    def _until(self, name: str, kind: int) -> None:
+        self.maker.steps.append(Step(name, "until", (kind, 1)))
 
     def _until_sweep(self, name: str) -> None:
         """Goes on to the first call of a sweep, or to its check for deletions of other runs."""
