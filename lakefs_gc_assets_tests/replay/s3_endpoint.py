@@ -39,7 +39,7 @@ def _xml(name: str, content: str) -> S3Answer:
 def _error(status: int, code: str, message: str) -> S3Answer:
     content = f"<Code>{code}</Code><Message>{escape(message)}</Message>"
     text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{content}<RequestId>replay</RequestId></Error>'
-    return S3Answer(200, text.encode(), {"Content-Type": "application/xml"})
+    return S3Answer(status, text.encode(), {"Content-Type": "application/xml"})
 
 
 def _tag(name: str, value: object) -> str:
