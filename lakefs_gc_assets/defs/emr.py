@@ -13,13 +13,14 @@ from dagster_aws.pipes import PipesEMRServerlessClient, PipesS3MessageReader
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import jobs, launching
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
 from lakefs_gc_assets.defs.jobs import RunConfig, one_op_job
@@ -46,7 +47,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
         settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
         # An invalid run is refused here, before anything starts at AWS.
-        jobs.choose_windows(collector.open(), Flow(config.flow), config.windows)
+        planning.choose_windows(collector.open(), Flow(config.flow), config.windows)
         messages = boto3.client("s3", region_name=settings.region or None)
         client = PipesEMRServerlessClient(
             client=boto3.client("emr-serverless", region_name=settings.region or None),

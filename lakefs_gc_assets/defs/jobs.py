@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector.records.outcomes import share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG
@@ -120,7 +121,7 @@ def open_run(
             allow the launch, or there are no such windows.
     """
     repository = collector.open() if permit is None else collector.open_for(permit)
-    needed, chosen, why_clean = choose_windows(repository, flow, windows)
+    needed, chosen, why_clean = planning.choose_windows(repository, flow, windows)
     run_id = layout.issue_run_id(repository.clock.now())
     partitions, key = collector.names.partitions, key_of(run_id)
     covered = partitions.add(instance, key, needed)
@@ -138,23 +139,6 @@ def open_run(
     if why_clean is not None:
         tags[WHY_CLEAN_TAG] = why_clean[:_TAG_LENGTH]
     return OpenedRun(run_id, covered, tags, why_clean)
-
-
-def choose_windows(
-    repository: OpenRepository, flow: Flow, windows: str
-) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
-    """Every window that a run needs, the windows it is limited to, and `OpenedRun.why_clean`.
-
-    Raises ConfigurationError if there are no such windows, or a run of this flow cannot be limited to them.
-    """
-    if windows and flow not in (Flow.CLEAN, Flow.UNIFIED):
-        raise ConfigurationError(
-            f"a run of the flow {flow} cannot be limited to the windows {windows}: optimized runs list new objects in "
-            "all windows, and committed runs list nothing. Choose the flow clean or unified, or omit the windows"
-        )
-    needed, why_clean = planning.windows_to_collect(repository, flow)
-    chosen = select_windows(needed, windows, repository.settings.slice_window) if windows else needed
-    return needed, chosen, why_clean
 
 
 class RunConfig(dg.Config):

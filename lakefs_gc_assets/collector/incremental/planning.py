@@ -11,7 +11,7 @@ from itertools import islice
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.frame.files import FrameFile
-from lakefs_gc_assets.collector.frame.slices import Folders, folders, windows_of
+from lakefs_gc_assets.collector.frame.slices import Folders, folders, select_windows, windows_of
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.lock import Lock
@@ -22,6 +22,9 @@ from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, ALL_COMMITS,
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -435,3 +438,23 @@ def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[st
         ordered = dict.fromkeys([*windows_of(slices, size), *sorted(needed)])
         return tuple(name for name in ordered if name in needed), None
     return windows_of(slices, size), None
+
+
+def choose_windows(
+    repository: OpenRepository, flow: Flow, choice: str
+) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+    """Every window that a run needs, the windows that it is limited to, and why it cannot be optimized.
+
+    Args:
+        choice: as for `slices.select_windows`; empty for all windows.
+    Raises:
+        ConfigurationError: there are no such windows, or a run of this flow cannot be limited to them.
+    """
+    if choice and flow not in (Flow.CLEAN, Flow.UNIFIED):
+        raise ConfigurationError(
+            f"a run of the flow {flow} cannot be limited to the windows {choice}: optimized runs list new objects in "
+            "all windows, and committed runs list nothing. Choose the flow clean or unified, or omit the windows"
+        )
+    needed, why_clean = windows_to_collect(repository, flow)
+    chosen = select_windows(needed, choice, repository.settings.slice_window) if choice else needed
+    return needed, chosen, why_clean

@@ -17,7 +17,14 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import Part
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, OrderViolation, ServerUnavailable
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    ConfigurationError,
+    CorruptFile,
+    GuardTripped,
+    OrderViolation,
+    ServerUnavailable,
+)
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -468,6 +475,15 @@ class TestPlanning:
         windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
         assert windows == ("legacy", "2026-09", "2026-10", "2025-01")
         assert planning.windows_to_collect(opened, Flow.CLEAN)[0][0] == "legacy"
+
+    def test_only_runs_that_list_everything_can_be_limited_to_windows(self, opened: OpenRepository) -> None:
+        opened.store.put(f"data/{IDS.descending(datetime(2026, 9, 1, tzinfo=UTC))}/{IDS.ascending(NOW)}", b"")
+        needed, chosen, why_clean = planning.choose_windows(opened, Flow.CLEAN, "2026-09")
+        assert ("legacy" in needed, chosen, why_clean) == (True, ("2026-09",), None)
+        assert planning.choose_windows(opened, Flow.UNIFIED, "")[1] == needed
+        for flow in (Flow.OPTIMIZED, Flow.COMMITTED):
+            with pytest.raises(ConfigurationError, match=f"flow {flow} cannot be limited to the windows 2026-09"):
+                planning.choose_windows(opened, flow, "2026-09")
 
     def test_a_name_of_no_slice_inside_of_a_new_one_lies_in_the_windows(self, opened: OpenRepository) -> None:
         ended(opened, began(opened, DAY))
