@@ -24,8 +24,10 @@ KIND = "error"
 def explained(error: BaseException) -> dg.Failure | None:
     """The failure with our own message, from this process, a worker, Spark or a full disk; None if unexpected."""
     ours = error if isinstance(error, CollectionError) else from_spark(error) or full_disk(error)
-    if ours is None:
-        return None
+    return _failure(ours) if ours else None
+
+
+def _failure(ours: CollectionError) -> dg.Failure:
     return dg.Failure(description=str(ours), metadata={KIND: type(ours).__name__}, allow_retries=False)
 
 
@@ -55,13 +57,11 @@ def was_interrupted(error: BaseException | None) -> bool:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Context that raises errors that can be explained as dagster.Failure; others propagate unchanged."""
+    """Context that raises our own errors as dagster.Failure; others propagate unchanged."""
     try:
         yield
-    except BaseException as error:
-        if (failure := explained(error)) is None:
-            raise
-        raise failure from error
+    except CollectionError as error:
+        raise _failure(error) from error
 
 
 @contextmanager
@@ -76,13 +76,14 @@ def between_steps(
     Raises:
         dagster.Failure: with our own message.
     """
-    with readable():
-        try:
-            yield
-        except BaseException as error:
-            if holds_lock:
-                end_run(collector, run_id, summary(error), historian, leaves_page=not was_interrupted(error))
+    try:
+        yield
+    except BaseException as error:
+        if holds_lock:
+            end_run(collector, run_id, summary(error), historian, leaves_page=not was_interrupted(error))
+        if (failure := explained(error)) is None:
             raise
+        raise failure from error
 
 
 def end_run(
