@@ -21,9 +21,6 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
-from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
