@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import commits as live_commits
 from lakefs_gc_assets.collector import make_step, recheck, run, sweeping
 from lakefs_gc_assets.collector.commits import (
     CommitSource,
@@ -87,8 +88,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import active_commits, commits, retention
-from lakefs_gc_assets.collector.retention import commits as live_commits
+from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy, Rule

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote
 
-from lakefs_gc_assets.lakefs.formats.actions import TRIES
-
+from lakefs_gc_assets.collector.live.commits_under_way import TRIES
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation import lakefs_files
