@@ -308,19 +308,15 @@ def describe(damage: CorruptFile) -> str:
     return f"{damage.file}: {damage.check}: {damage.detail}"
 
 
-def group(files: Iterable[FactFile], most: int | None = None) -> list[list[FactFile]]:
+def group(files: Iterable[FactFile]) -> list[list[FactFile]]:
     """Groups files to merge, smallest first. A file joins a group that has at least half as many values.
 
     So there are few files, however many runs record some, and a value is seldom written again.
-
-    Args:
-        most: maximum values of a merged file.
     """
-    most = _VALUES_OF_A_FILE if most is None else most
     groups: list[list[FactFile]] = []
     total = 0
     for file in sorted(files, key=lambda each: (each.values, each.key)):
-        if groups and file.values <= 2 * total and total + file.values <= most:
+        if groups and file.values <= 2 * total and total + file.values <= _VALUES_OF_A_FILE:
             groups[-1].append(file)
             total += file.values
         else:

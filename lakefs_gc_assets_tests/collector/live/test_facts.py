@@ -88,4 +88,4 @@ def test_what_a_run_recorded_goes_by_its_id(tmp_path: Path) -> None:
 def test_files_of_about_the_same_size_become_one(values: list[int]) -> None:
     """Files of a run's tasks are such, each slightly larger than the previous one."""
     files = [FactFile(f"{place:03}", 0, count, 0, "") for place, count in enumerate(values)]
-    assert len(facts.group(files, sum(values))) == 1
+    assert len(facts.group(files)) == 1
