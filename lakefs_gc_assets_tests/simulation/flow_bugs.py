@@ -151,7 +151,7 @@ def _new_by_date(limit: Callable[[BaseCheckpoint, Mapping[str, float]], float]) 
             pairs = zip(dated.metarange_ids.to_pylist(), seconds, strict=True)
             return reading_only(step, found, {metarange_id for metarange_id, made in pairs if made > after}, known)
 
-        return (commits, "complete_dump", dump), (run, "ask_committed", ask)
+        return (live_commits, "complete_dump", dump), (run, "ask_committed", ask)
 
     return Bug(replacements)
 
