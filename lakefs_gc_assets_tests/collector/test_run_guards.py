@@ -58,12 +58,12 @@ from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, CollectorClock, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
-from lakefs_gc_assets_tests.simulation.exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, FOLLOWING, MOVE, OPTIMIZED, RULES, SWEEP
 from lakefs_gc_assets_tests.simulation.faults import scene_before
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry, put_commit_objects
 from lakefs_gc_assets_tests.simulation.playing import deterministic
+from lakefs_gc_assets_tests.simulation.run_oracles import RetentionExactness
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED, LOCK_EXPIRY, Asked
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene, copies, purge, restore
 from lakefs_gc_assets_tests.simulation.servers import ACTION_KEY, CollectorsApi, action_file

@@ -40,8 +40,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.runs.plain_steps import INPUTS, make_frame, require_passed_checks
 from lakefs_gc_assets_tests.simulation.bug import replace
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock
-from lakefs_gc_assets_tests.simulation.exactness import Exactness, RetentionExactness
-from lakefs_gc_assets_tests.simulation.refusals import Refusals
+from lakefs_gc_assets_tests.simulation.run_oracles import Exactness, Refusals, RetentionExactness
 from lakefs_gc_assets_tests.simulation.servers import ServerAnswers
 from lakefs_gc_assets_tests.simulation.stored_results import addresses, addresses_of_files, stored_rows
 

@@ -35,12 +35,11 @@ from lakefs_gc_assets_tests.simulation.bug import Bug, replace
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.collecting import observing
 from lakefs_gc_assets_tests.simulation.decode_cache import remembering
-from lakefs_gc_assets_tests.simulation.exactness import Exactness, RetentionExactness
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
-from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.repository import Branch, Refused
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
+from lakefs_gc_assets_tests.simulation.run_oracles import Exactness, Refusals, RetentionExactness
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED, LOCK_EXPIRY, Asked, settings
 from lakefs_gc_assets_tests.simulation.stored_results import addresses
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, Setup, World

@@ -26,10 +26,9 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bucket import BucketView, address_of, in_quarantine, is_back
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Killed, Reached, Run, Watch, open_repository
-from lakefs_gc_assets_tests.simulation.exactness import Exactness, RetentionExactness
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation, refuse_change
-from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
+from lakefs_gc_assets_tests.simulation.run_oracles import Exactness, Refusals, RetentionExactness
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED, LOCK_EXPIRY, MARK_VALID, Asked
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.stored_results import addresses, exists, heads_marked

@@ -10,7 +10,7 @@ makes rules longer. Such an object is *revived*. A sweep must know of it if this
 or longer ago than a recheck is valid. Objects revived later may be lost, and each is counted. Data that never expired
 is never lost.
 
-Ages are as exact as the clocks: the last quarter of an hour of a window is not promised. `exactness` checks
+Ages are as exact as the clocks: the last quarter of an hour of a window is not promised. `run_oracles` checks
 that a mark counts to the second from the earliest clock that it knows.
 
 Commits that policies keep by number are derived from the world's log of lines and from calendars, without a graph or

@@ -24,12 +24,12 @@ from lakefs_gc_assets_tests.simulation import writers
 from lakefs_gc_assets_tests.simulation.bucket import BucketView, address_of, is_back
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Killed, Run, Watch, WatchedRepository, open_repository
-from lakefs_gc_assets_tests.simulation.exactness import Exactness, RetentionExactness
 from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Command, Figures, Process, is_own
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
+from lakefs_gc_assets_tests.simulation.run_oracles import Exactness, RetentionExactness
 from lakefs_gc_assets_tests.simulation.run_requests import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World

@@ -7,9 +7,9 @@ import pytest
 
 from lakefs_gc_assets.collector.frame.slices import UnsealedSlices
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
-from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, play
+from lakefs_gc_assets_tests.simulation.run_oracles import Exactness
 from lakefs_gc_assets_tests.simulation.world import Setup
 
 OLD = Step("time", "seconds", (int(30 * HOUR),))

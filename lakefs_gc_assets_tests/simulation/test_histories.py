@@ -1,7 +1,7 @@
 """Histories of every kind, others in each test run: none breaks a rule.
 
 Marks of optimized runs and of runs by retention rules that build on each other are compared with those of runs that
-list everything, see `exactness`. The commits that stay by retention rules are those in the world's own log of heads.
+list everything, see `run_oracles`. The commits that stay by retention rules are those in the world's own log of heads.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,13 +1,13 @@
-"""Oracles of marks: an optimized run marks the objects that a full run would have marked at that moment, and a run by
-retention rules keeps exactly the right commits.
+"""Oracles of runs: what an optimized run must mark, which commits a run by retention rules must keep, and when none may
+delete.
 
-Either the runs are an optimized and a clean one, or both go by retention rules; the text speaks of the first pair. A
-clean run lists everything and reads every range. The clean run simulated here lists the store at the moment when the
-optimized run begins to list. For the parts that the optimized run lists too, it gets the very same answers; for all
-others, the bucket's content then. It gets the same uncommitted data, the same commits with all of their ranges, the
-same cutoff and sightings, and every window. Both must then keep each unreferenced object for the same reason, or both
-take it for a candidate. Staged entries that the server does not list are looked up afterwards, for candidates alone,
-and so alike.
+`Exactness` compares an optimized run with a clean one, or two runs by retention rules; the text speaks of the first
+pair. A clean run lists everything and reads every range. The clean run simulated here lists the store at the moment
+when the optimized run begins to list. For the parts that the optimized run lists too, it gets the very same answers;
+for all others, the bucket's content then. It gets the same uncommitted data, the same commits with all of their ranges,
+the same cutoff and sightings, and every window. Both must then keep each unreferenced object for the same reason, or
+both take it for a candidate. Staged entries that the server does not list are looked up afterwards, for candidates
+alone, and so alike.
 
 Documented differences, and no others:
 
@@ -30,13 +30,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.commits import CommitSource
-from lakefs_gc_assets.collector.frame.frames import LISTED
+from lakefs_gc_assets.collector.frame.files import read_manifest
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, LISTED, STEPS
 from lakefs_gc_assets.collector.records.outcomes import Kept
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.universe import listing as universe_listing
 from lakefs_gc_assets.collector.universe.listing import Listing
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.engine.reference_engine import ReferenceEngine, Rows
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
@@ -44,7 +46,8 @@ from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, Span, keeps_tag, kept_as_told, window_of
 from lakefs_gc_assets_tests.simulation.servers import ServerAnswers
-from lakefs_gc_assets_tests.simulation.stored_results import Row
+from lakefs_gc_assets_tests.simulation.stored_results import Row, addresses
+from lakefs_gc_assets_tests.simulation.world import World
 
 LATE_SECONDS = 26 * HOUR
 """A slice is not sealed before it is older than minimum age, an hour of use and the skews together."""
@@ -228,7 +231,16 @@ def _read_only(key: str, what: object) -> None:
 
 @dataclass
 class RetentionExactness:
-    """Compares runs with the log of heads.
+    """Requires that a run by retention rules keeps exactly the right commits by its information, and examines all that
+    may go.
+
+    The commits that stay follow from the world's log of heads, at the very second from which the run counts ages. They
+    belong to the branches and commits in the dump that the run got, with tagged ones and the server's own list. Their
+    dates are the latest that the run knows from commits, from the files of their metaranges and from their parents. A
+    run that requested uncommitted data also keeps the commits that stayed right before, by the same measure.
+
+    A run that lists nothing must have all objects held only by other commits in its universe, except those that a run
+    deleted. A run with a base run may leave out objects that it cannot identify (`_held_by_other_names`).
 
     Attributes:
         compared: number of live definitions of marks.
@@ -346,3 +358,158 @@ class RetentionExactness:
         known = self.oracle.repository.commits
         entries = (entry for commit_id in commits for entry in known[commit_id].entries.values())
         return {entry.address for entry in entries if entry.address_type == 1}
+
+
+_ASKED_OF_A_HEAD = 10
+"""Entries of a branch that a run requests to see how the server spells addresses."""
+
+
+@dataclass
+class Refusals:
+    """Reasons for which runs must not delete, derived from the world and from the servers' answers, by run id.
+
+    Some guards trip before any object is lost, or when none is in these small worlds: a branch fewer, a gap in the
+    listing, a rule for a branch that does not exist. If the settings of a run enable such a guard, any deletion that it
+    had to refuse is a violation.
+
+    Attributes:
+        marked_at: when each run stored its candidates, true time.
+        by_mark, by_recheck: reasons of the mark and of the last recheck.
+        missing: live objects missing from each run's listing, in slices that it listed.
+        staged: objects that were uncommitted at the mark and not committed anywhere.
+        loose: staged objects without any reference when the last recheck began.
+        aliased: runs at whose mark the servers spelled addresses in another way than the namespace.
+        restored_at: when objects last came back from quarantine.
+    """
+
+    world: World
+    marked_at: dict[str, float] = field(default_factory=dict)
+    by_mark: dict[str, str] = field(default_factory=dict)
+    by_recheck: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, frozenset[str]] = field(default_factory=dict)
+    staged: dict[str, frozenset[str]] = field(default_factory=dict)
+    loose: dict[str, frozenset[str]] = field(default_factory=dict)
+    aliased: set[str] = field(default_factory=set)
+    restored_at: float = -math.inf
+
+    def listing(self, plan: Plan) -> None:
+        """A run begins to list."""
+        world = self.world
+        if world.oracle.lost_objects and plan.flow in (Flow.CLEAN, Flow.UNIFIED) and plan.base_run is None:
+            lost = world.oracle.lost_objects - world.bucket.objects.keys()
+            self.missing[plan.run_id] = frozenset(key for key in lost if self._must_be_listed(plan, key))
+
+    def _must_be_listed(self, plan: Plan, key: str) -> bool:
+        """True if a key is in a slice that the run lists, and was named before its cutoff."""
+        parsed, cutoff = layout.parse(key), plan.cutoff.timestamp()
+        folder = key.rpartition("/")[0] + "/"
+        slice_id = folder.split("/")[-2]
+        if parsed.issued_at is None or not layout.is_xid(slice_id) or folder != f"data/{slice_id}/":
+            return False
+        if parsed.issued_at >= cutoff or layout.created_at(slice_id) >= cutoff:
+            return False
+        if plan.base_run is None and layout.window(slice_id, plan.slice_window) not in plan.windows:
+            return False
+        return bool(self.world.bucket.keys_below(folder))
+
+    def marked(self, plan: Plan, settings: CollectionSettings, reported: ServerAnswers, store: ObjectStore) -> None:
+        """A run has stored its candidates."""
+        run_id, world = plan.run_id, self.world
+        self.marked_at[run_id] = world.time.now
+        self.by_recheck.pop(run_id, None)
+        why = self._why_reported(plan, settings, reported, world.branches_before(run_id))
+        if settings.max_missing_share < 1 and (lacking := self._lacking(run_id, reported, store)):
+            why = f"its listing lacked {min(lacking)}, which a branch holds"
+        self.aliased.discard(run_id)
+        if world.oracle.aliased_since is not None and self._shows_an_address():
+            self.aliased.add(run_id)
+        self.by_mark.pop(run_id, None)
+        if why is not None:
+            self.by_mark[run_id] = why
+        if settings.max_uncommitted_loss_share == 0:
+            staged = addresses(store, run_id, STEPS[1])
+            self.staged[run_id] = frozenset(key for key in staged if self._only_staged(key))
+
+    def _only_staged(self, key: str) -> bool:
+        oracle = self.world.oracle
+        return key not in oracle.in_commits and (key in oracle.firm_since or key in oracle.soft)
+
+    def _is_gone(self, key: str) -> bool:
+        oracle = self.world.oracle
+        held = key in oracle.firm_since or key in oracle.soft or key in oracle.in_commits
+        # A compacted base keeps entries deleted or replaced since, and its files stay: they count as live.
+        held = held or key in self.world.repository.compacted_keys
+        return not held and not oracle.being_committed(key)
+
+    def rechecking(self, plan: Plan) -> None:
+        """A run begins a recheck."""
+        self.loose[plan.run_id] = frozenset(key for key in self.staged.get(plan.run_id, ()) if self._is_gone(key))
+
+    def rechecked(
+        self,
+        plan: Plan,
+        settings: CollectionSettings,
+        reported: ServerAnswers,
+        store: ObjectStore,
+        *,
+        dump_refused: bool,
+    ) -> None:
+        """A run has rechecked, and goes on to delete."""
+        run_id = plan.run_id
+        self.by_recheck.pop(run_id, None)
+        marked = read_manifest(store, run_id, COMMITTED_DF).figures
+        why = None if dump_refused else self._why_reported(plan, settings, reported, len(marked.heads))
+        if dump_refused and marked.commit_source == CommitSource.REFS_DUMP:
+            why = "commits came from a refs dump at the mark, and no dump was given at the recheck"
+        if gone := [key for key in self.loose.get(run_id, ()) if self._is_gone(key)]:
+            why = f"{min(gone)} was uncommitted at the mark, and is gone"
+        if why is not None:
+            self.by_recheck[run_id] = why
+
+    def _why_reported(
+        self, plan: Plan, settings: CollectionSettings, reported: ServerAnswers, branches: int
+    ) -> str | None:
+        """The reason why a run must not act on the branches and rules that the servers reported, or None."""
+        if settings.max_branch_loss_share == 0 and reported.branches:
+            heads = [reported.commits.get(commit_id) for commit_id in reported.branches.values()]
+            count = sum(head is None or head.metarange_id != "" for head in heads)
+            if count < branches:
+                return f"{count} branches are left of {branches}"
+        if plan.flow.by_retention and not settings.allow_rules_of_unknown_branches:
+            named = reported.rules.branches.keys() if reported.asked_rules and reported.rules is not None else set()
+            if unknown := sorted(named - reported.branches.keys()):
+                return f"rules name {unknown[0]}, and there is no such branch"
+        return None
+
+    def _lacking(self, run_id: str, reported: ServerAnswers, store: ObjectStore) -> frozenset[str]:
+        """Objects missing from a run's listing although a branch holds them and no run has deleted them."""
+        missing = self.missing.get(run_id)
+        if not missing:
+            return frozenset()
+        heads = (self.world.repository.commits[commit_id] for commit_id in reported.branches.values())
+        held = {entry.address for head in heads for entry in head.entries.values() if entry.address_type == 1}
+        deleted = {key for watched in self.world.oracle.runs.values() for key in watched.accepted}
+        return missing & (held | addresses(store, run_id, STEPS[1])) - deleted
+
+    def _shows_an_address(self) -> bool:
+        """True if a branch has an own object by which a run can see how addresses are spelled."""
+        repository = self.world.repository
+        for branch in repository.branches.values():
+            head, staged = repository.head(branch), repository.staged(branch)
+            own = [path for path in sorted(head) if head[path].address_type == 1]
+            own = [path for path in own if head[path].address.startswith("data/")]
+            if any(staged.get(path, head[path]) is not None for path in own[:_ASKED_OF_A_HEAD]):
+                return True
+        return False
+
+    def require_none(self, run_id: str, asked_at: float) -> None:
+        """Raises Violation if there is a reason against the deletion that a run requested."""
+        marked_at, aliased_since = self.marked_at[run_id], self.world.oracle.aliased_since
+        why = self.by_mark.get(run_id) or self.by_recheck.get(run_id)
+        spelled_so = aliased_since is not None and aliased_since <= marked_at
+        if run_id in self.aliased and spelled_so and self._shows_an_address():
+            why = "the server spells addresses by an access point"
+        if marked_at <= self.restored_at < asked_at:
+            why = "objects came back from quarantine after its mark"
+        if why is not None:
+            raise Violation(f"run {run_id} deletes although {why}")
