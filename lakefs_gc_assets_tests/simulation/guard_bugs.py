@@ -2,7 +2,7 @@
 
 If the small worlds of histories cannot show a bug, or several checks back each other up, a test of the run shows it:
 with the bug that test fails. So it is with the search for staged objects that the server does not list: samples hold
-every object of a small world, and every path is looked up.
+every object of a small world, and every path is looked up. Others are in readers, and in checks inside of other checks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
