@@ -131,10 +131,10 @@ composes up to 32 parts into one object, which has the name of its first part wi
 """
 _SUFFIX = f"(?:{_SIGNATURE}|{LEFTOVER})?"
 SLICE_NAME = rf"data/({_XID})/({_XID}){_SUFFIX}"
-_SHARDED_NAME = rf"data/![0-9A-Za-z_-]{{2}}/[0-9A-Za-z_-]/({_XID})/({_XID}){_SUFFIX}"
+SHARDED_NAME = rf"data/![0-9A-Za-z_-]{{2}}/[0-9A-Za-z_-]/(?P<slice>{_XID})/(?P<id>{_XID}){_SUFFIX}"
 _TOKEN_NAME = r"data/[A-Za-z0-9_-]+:[A-Za-z0-9_:-]+/[A-Za-z0-9_-]{20,21}"  # noqa: S105
 _FLAT_NAME = r"[0-9a-f]{32}"
-_PATTERNS = tuple(re.compile(p) for p in (SLICE_NAME, _SHARDED_NAME, _TOKEN_NAME, _FLAT_NAME))
+_PATTERNS = tuple(re.compile(p) for p in (SLICE_NAME, SHARDED_NAME, _TOKEN_NAME, _FLAT_NAME))
 _WINDOW = re.compile(rf"{LEGACY_WINDOW}|\d{{4}}-\d\d(-\d\d(T\d\d)?)?|{_XID}", re.ASCII)
 
 

@@ -38,6 +38,7 @@ from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.universe import listing as universe_listing
 from lakefs_gc_assets.collector.universe.listing import Listing
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.engine.reference_engine import ReferenceEngine, Rows
@@ -404,6 +405,11 @@ class Refusals:
         parsed, cutoff = layout.parse(key), plan.cutoff.timestamp()
         folder = key.rpartition("/")[0] + "/"
         slice_id = folder.split("/")[-2]
+        if parsed.layout is layout.Layout.SHARDED:
+            # The slice may have objects in other shards alone.
+            named = parsed.issued_at is not None and parsed.issued_at < cutoff
+            listed = (key for key in self.world.bucket.keys_below("data/!") if key.split("/")[3:4] == [slice_id])
+            return named and LEGACY_WINDOW in plan.windows and any(listed)
         if parsed.issued_at is None or not layout.is_xid(slice_id) or folder != f"data/{slice_id}/":
             return False
         if parsed.issued_at >= cutoff or layout.created_at(slice_id) >= cutoff:

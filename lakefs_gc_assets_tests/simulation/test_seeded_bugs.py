@@ -51,6 +51,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "ranges that no commit names taken for orphans": 9,
         "recheck: ranges that no commit names taken for orphans": 131,
         "gap in the listing not looked for": 130,
+        "gap in shards not looked for": 247,
         "guards of amount not raised": 66,
         "what other runs deleted since the listing not asked": 1,
         "other repositories: staged references not asked for": 1,

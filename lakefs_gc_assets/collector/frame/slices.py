@@ -185,6 +185,12 @@ def slices_in_shards(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield pa.record_batch([pc.drop_null(pc.struct_field(matches, "folder").unique())], schema=SLICES)
 
 
+def read_names_in_shards(addresses: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray]:
+    """The slices and ids in addresses of the sharded layout; null for other addresses."""
+    matches = pc.extract_regex(addresses, f"^{layout.SHARDED_NAME}$")
+    return pc.struct_field(matches, "slice"), pc.struct_field(matches, "id")
+
+
 def slices_of(rows: pa.Table) -> pa.StringArray:
     """The slices of some addresses, each once. Addresses outside of slices add none.
 

@@ -503,20 +503,18 @@ def seal(step: Step[R]) -> frozenset[str]:
     listed = read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     return sealed(
         before.sealed if before else frozenset(),
-        listed.union(_listed_in_shards(step)),
+        listed.union(find_slices_in_shards(step, step.stored(STORE_DF))),
         step.plan.cutoff,
         step.plan.skew,
     )
 
 
-def _listed_in_shards(step: Step[R]) -> Iterable[str]:
-    """The slices of the sharded layout that were listed; only the names of their objects show them."""
-    engine, listed = step.engine, step.stored(STORE_DF)
+def find_slices_in_shards(step: Step[R], listed: StoredFrame[StoredFigures]) -> frozenset[str]:
+    """The slices of the sharded layout with listed or pending objects; only the names of objects show them."""
     if not Folders((), listed.figures.other_folders).shards:
-        return ()
-    each = engine.map_batches(listed.rows(engine, "address"), slices_in_shards, SLICES)
-    found: list[str] = engine.collect(engine.distinct(each)).column("slice").to_pylist()
-    return found
+        return frozenset()
+    each = step.engine.map_batches(listed.rows(step.engine, "address"), slices_in_shards, SLICES)
+    return frozenset(step.engine.collect(step.engine.distinct(each)).column("slice").to_pylist())
 
 
 def _select_carried(engine: Engine[R], rows: R, sealed: Iterable[str] | None) -> R:

@@ -13,7 +13,7 @@ A clean run also counts its candidates that an optimized run would not have foun
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.slices import UnsealedSlices
+from lakefs_gc_assets.collector.frame.slices import UnsealedSlices, read_names_in_shards
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.earlier_runs import (
@@ -204,14 +204,17 @@ def find_gap(
     """
     engine, before = step.engine, open_base_checkpoint(step)
     lists_all = lists_everything(step.plan, listed.manifest.figures)
-    slices = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
-    expected = partial(select_expected, engine, slices=slices, cutoff=step.plan.cutoff)
+    slices = cache(partial(_find_listed_slices, step, listed, before))
+
+    def expected(rows: R) -> R:
+        return select_expected(engine, rows, slices(), step.plan.cutoff)
+
     # A slice whose objects were all deleted is no longer listed, and its losses must be found all the same.
     compared = partial(select_old, engine, cutoff=step.plan.cutoff) if lists_all else expected
     live = [frame.rows(engine, *_COLUMNS) for frame in (uncommitted, committed)]
     there = listed.rows(engine, "address")
     count = listed.count + uncommitted.count + committed.count
-    counts = engine.count_by_sets(there, *map(compared, live), count=count) if slices or lists_all else {}
+    counts = engine.count_by_sets(there, *map(compared, live), count=count) if lists_all or slices() else {}
     all_listed = all(sets & _LISTED for sets in counts)
     expected_count = sum(objects for sets, objects in counts.items() if sets != _LISTED)
     complete = CandidateFigures({}, (), missing=0, expected=expected_count, lost=0, named_again=0)
@@ -247,6 +250,17 @@ def find_gap(
                 missing_examples=_examples(engine, unexplained),
             )
             return _with_gone(step, gap, lost_rows)
+
+
+def _find_listed_slices(
+    step: Step[R], listed: StoredFrame[StoredFigures], before: BaseCheckpoint | None
+) -> frozenset[str]:
+    """The slices that this run listed, in shards as well."""
+    slices = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
+    if step.plan.flow is Flow.COMMITTED or not (in_shards := checkpoint.find_slices_in_shards(step, listed)):
+        return slices
+    # Slices of pending objects are sealed, and were not listed.
+    return slices | (in_shards - (before.sealed if before else frozenset()))
 
 
 def lists_everything(plan: Plan, figures: StoredFigures) -> bool:
@@ -299,22 +313,34 @@ def select_old(engine: Engine[R], live: R, cutoff: datetime) -> R:
 
 def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: datetime) -> R:
     """Live addresses (`address`, `slice`) in the given slices, named before the cutoff: a listing must have them."""
-    listed, is_earlier = pa.array(sorted(slices), pa.string()), _earlier_than(cutoff)
-    return engine.where(live, lambda rows: pc.and_(pc.is_in(rows.column("slice"), value_set=listed), is_earlier(rows)))
+    listed, limit = pa.array(sorted(slices), pa.string()), _first_id(cutoff)
+    is_earlier = _earlier_than(cutoff)
+
+    def is_expected(rows: pa.RecordBatch) -> pa.BooleanArray:
+        outside_of_shards = pc.and_(pc.is_in(rows.column("slice"), value_set=listed), is_earlier(rows))
+        if not rows.column("slice").null_count:
+            return outside_of_shards
+        in_shards, ids = read_names_in_shards(rows.column("address"))
+        expected = pc.and_(pc.is_in(in_shards, value_set=listed), pc.fill_null(pc.less(ids, limit), False))
+        return pc.or_(outside_of_shards, expected)
+
+    return engine.where(live, is_expected)
 
 
 def _earlier_than(moment: datetime) -> Holds:
-    """A condition on addresses in slices: true if the time in the name is before the second of a moment.
-
-    Ids sort by the time in them, so they are compared with the first id that can be issued in that second.
-    """
-    limit = layout.encode_xid(int(moment.timestamp()).to_bytes(4) + bytes(8))
+    """A condition on addresses in slices outside of shards: true if their time is before the second of a moment."""
+    limit = _first_id(moment)
 
     def is_earlier(rows: pa.RecordBatch) -> pa.BooleanArray:
         ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + layout.XID_LENGTH)
         return pc.less(ids, limit)
 
     return is_earlier
+
+
+def _first_id(moment: datetime) -> str:
+    """The first id that can be issued in the second of a moment: earlier ids are smaller."""
+    return layout.encode_xid(int(moment.timestamp()).to_bytes(4) + bytes(8))
 
 
 def find_new_ranges(step: Step[R], before: BaseCheckpoint, committed: StoredFrame[CommittedFigures]) -> RangeRecords:

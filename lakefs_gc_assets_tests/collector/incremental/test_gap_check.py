@@ -108,11 +108,12 @@ class World:
         figures = replace(COMMITTED_FIGURES, heads=ids)
 
         def rows(addresses: Sequence[str], row: Any) -> list[dict[str, Any]]:
-            return [row(address, slice=address.split("/")[1]) for address in addresses]
+            return [row(address, slice=layout.parse(address).slice) for address in addresses]
 
+        shards = tuple({address.split("/")[1]: None for address in there if address.startswith("data/!")})
         return find_gap(
             self.step,
-            frame_of_rows(self.opener, STORE_DF, rows(there, listed), LISTED_FIGURES),
+            frame_of_rows(self.opener, STORE_DF, rows(there, listed), replace(LISTED_FIGURES, other_folders=shards)),
             frame_of_rows(self.opener, UNCOMMITTED_DF, rows(staged, live), UNCOMMITTED_FIGURES),
             frame_of_rows(self.opener, COMMITTED_DF, rows(sorted(committed), live), figures),
         )
@@ -184,6 +185,42 @@ def test_a_listing_need_not_have_other_slices_nor_what_is_young(world: World) ->
     elsewhere = named(2, NOT_LISTED)
     assert world.gap([], [*at, *elsewhere], [], [at, elsewhere]) == gap_of(0, 0)
     assert world.gap([], [*before, *at], [], [elsewhere]) == gap_of(1, 1, tuple(before))
+
+
+class TestShards:
+    """A slice was listed if it has an object in any shard."""
+
+    @staticmethod
+    def sharded(addresses: Sequence[str], shard: str = "!ab/c") -> list[str]:
+        return [address.replace("data/", f"data/{shard}/") for address in addresses]
+
+    def test_in_every_shard_the_objects_of_listed_slices_must_be_there(self, world: World) -> None:
+        world.list_slices()
+        at = named(1, at=world.cutoff)
+        there, gone = self.sharded(named(3)), [*self.sharded(named(2)), *self.sharded(named(1), "!de/f")]
+        others = self.sharded([*at, *named(2, NOT_LISTED)])
+        gap = world.gap(there, gone[2:], [], [[*there, *gone[:2], *others]])
+        assert gap == gap_of(3, 6, tuple(sorted(gone)))
+        # Names that lakeFS never makes are not in a slice, in shards as elsewhere.
+        odd = [f"{address}/" for address in gone]
+        assert world.gap(there, odd, [], [there]) == gap_of(0, 3)
+
+    def test_sealed_slices_of_pending_objects_were_not_listed(self, world: World) -> None:
+        world.list_slices()
+        pending, carried = self.sharded(named(1)), self.sharded(named(2))
+        new, gone = self.sharded(named(2, NOT_LISTED)), self.sharded(named(1, NOT_LISTED))
+
+        def built_on(step: Step[ArrowRows]) -> Any:
+            return SimpleNamespace(**vars(base_run(read=set(), heads=[])), sealed=frozenset([SLICE]))
+
+        with mock.patch.object(gap_check, "open_base_checkpoint", built_on):
+            gap = world.gap([*pending, *new], carried, [], [[*new, *gone]])
+        assert gap == gap_of(1, 3, tuple(gone))
+
+    def test_a_run_that_lists_nothing_expects_nothing(self, world: World) -> None:
+        world.list_slices()
+        world.step = replace(world.step, plan=replace(world.step.plan, flow=Flow.COMMITTED))
+        assert world.gap(self.sharded(named(1)), [], [], [self.sharded(named(2))]) == gap_of(0, 0)
 
 
 def base_run(read: set[str], heads: Sequence[str]) -> Any:
