@@ -326,8 +326,8 @@ class Historian:
         """The total of the newest event with a total; None if no recent event has one, 0 on an ephemeral instance."""
         if self.instance.is_ephemeral:
             return 0
-        totals = (shown.get(FREED_IN_ALL) for shown in _recent_runs(self.instance, self.names))
-        return next((int(str(total.value)) for total in totals if total), None)
+        totals = (shown[FREED_IN_ALL] for shown in _recent_runs(self.instance, self.names) if FREED_IN_ALL in shown)
+        return next((int(str(total.value)) for total in totals), None)
 
     def _oldest_garbage(self, run_id: str) -> float | None:
         """Age in days of the oldest garbage, from this run's event of the asset `candidates`; None if unknown."""
