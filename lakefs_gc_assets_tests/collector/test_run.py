@@ -574,7 +574,12 @@ class TestListing:
             [f"data/{old}/a", f"data/!ab/c/{old}/b", f"data/!de/f/{old}/d", "data/waits"]
         )
         assert listed.figures.other_folders == ("!ab", "!de")
+        why = "reading all pages of the shards: this store does not promise to list keys in order"
         assert folder.logged[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 1 slice and 2 shards"
+        assert why not in folder.logged
+        with mock.patch.object(listing, "ListsInOrder", type(None)):
+            assert addresses_of(run.list_stored(step)) == addresses_of(listed)
+        assert why in folder.logged
 
     def test_of_what_expired(self, folder: Folder) -> None:
         folder.put(f"data/{folder.slices['old']}/a", "data/foreign/d")

@@ -211,9 +211,11 @@ def _unsealed_batches(store: ObjectStore, part: Part, unsealed: UnsealedSlices) 
         behind = None
         for batch in store.list_between(part.prefix, after, until):
             yield batch
-            if len(keys := batch.column("key")) < _FULL_PAGE:
-                continue
-            if behind := unsealed.end_of_others(keys[0].as_py(), keys[-1].as_py()):
+            keys = batch.column("key")
+            end = unsealed.end_of_others(keys[0].as_py(), keys[-1].as_py()) if len(keys) >= _FULL_PAGE else None
+            # Only forwards: a store that breaks its order must not be listed for ever.
+            if end is not None and end > after:
+                behind = end
                 break
         after = behind
 
@@ -373,6 +375,8 @@ def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tupl
     """
     tasks = step.tasks(step.repository.settings.listing_partitions)
     parts = listing.parts
+    if listing.unsealed is not None and not isinstance(step.repository.store, ListsInOrder):
+        step.log("reading all pages of the shards: this store does not promise to list keys in order")
     work = partial(_list_as_task, step.repository.opener, step.plan, large, listing.unsealed)
     files: list[FrameFile] = []
     while parts:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from unittest import mock
 
 import pyarrow as pa
@@ -500,6 +500,40 @@ class TestShards:
         end = max([min(sealed, default="~"), *others])
         unsealed = {f"{leaf}/{name}" for leaf in "-c" for name in self.SLICES if name not in sealed and name <= end}
         assert sorted(rows) == sorted(name for name in names if "/".join(name.split("/")[:2]) in unsealed)
+
+
+def test_a_wrong_order_of_keys_hides_objects_and_adds_none(tmp_path: Path) -> None:
+    """Real services end the run then, see storage/test_listing_in_order.py."""
+    chance = random.Random(1)
+    newest, new, sealed, older = sorted(TestShards.SLICES)
+    names = [f"data/!ab/{leaf}/{name}/{at:04}" for leaf in "cd" for name in TestShards.SLICES for at in range(700)]
+    wanted = {name for name in names if name.split("/")[3] in (newest, new)}
+
+    class Shuffled(Names):
+        def list_between(self, *arguments: Any, **named: Any) -> Iterator[pa.RecordBatch]:
+            for page in super().list_between(*arguments, **named):
+                yield page.take(pa.array(chance.sample(range(page.num_rows), page.num_rows)))
+
+    for _ in range(5):
+        mixed = chance.sample(names, len(names))
+        for broken in (Shuffled(tmp_path, names, 1000, ""), Unsorted(tmp_path, mixed, 1000, "")):
+            unsealed = UnsealedSlices.from_sealed([sealed, older], ())
+            batches, _ = listing.list_part(broken, Part("data/!ab/"), "month", unsealed=unsealed)
+            found = [address for batch in batches for address in batch["address"].to_pylist()]
+            assert set(found) <= wanted
+
+
+class Unsorted(Names):
+    """A store that lists all names in the order of their creation, whatever the bounds."""
+
+    def __init__(self, folder: Path, names: Sequence[str], batch: int, prefix: str) -> None:
+        super().__init__(folder, names, batch, prefix)
+        self._names = [*names]
+
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        yield from super().list_between(prefix, "", None)
 
 
 class ManyShards(LocalStore):
