@@ -36,7 +36,7 @@ _METADATA = "no part of a run: `test_where_another_repository_is_on_the_namespac
 _SOLE_WRITER = "no part of a run: `test_where_another_server_may_write_nothing_is_moved_or_purged`"
 _UPLOADED = "no part of a run: it reads what is uploaded"
 NOT_SEEDED = {
-    Call(f"{_COLLECTOR}.repository.opening:open_repository.opened", "require_writable"): (
+    Call(f"{_COLLECTOR}.opening:open_repository.opened", "require_writable"): (
         "lakeFS itself refuses to prepare such a repository"
     ),
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (
