@@ -111,7 +111,7 @@ def main() -> None:
 
 def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
     """A forecast for all ages, three policies, and every branch."""
-    from lakefs_gc_assets.collector.repository import SystemClock
+    from lakefs_gc_assets.collector.repository.repository import SystemClock
     from lakefs_gc_assets.collector.retention import rules
     from lakefs_gc_assets.defs.resources import Collector
     from lakefs_gc_assets.extensions.forecast.definitions import forecast_now

@@ -26,7 +26,7 @@ from benchmarks.marks import Measure, at_most, figure
 from benchmarks.repositories import ROOT
 from benchmarks.runs import Run, Show, run, served
 from benchmarks.vast import Vast
-from lakefs_gc_assets.collector.sweeping import MOST_DELETING
+from lakefs_gc_assets.collector.sweep.sweeping import MOST_DELETING
 from lakefs_gc_assets_tests.clusters import spark_clusters as clusters
 
 _LATE = 0.2

@@ -19,7 +19,7 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel
 
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, all_from, written
 from lakefs_gc_assets.definitions import EXTENSIONS
 from lakefs_gc_assets.defs.wiring import build_all

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
 from lakefs_gc_assets.defs.wiring import build_all
 from lakefs_gc_assets.extensions.branches import definitions as branches

@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,

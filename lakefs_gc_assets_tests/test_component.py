@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from lakefs_gc_assets.collector.records import report, run_folder
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.component import GarbageCollection
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.partitions import RunPartitions, run_id_in

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, loaded_from
 from lakefs_gc_assets.definitions import EXTENSIONS, defs
 from lakefs_gc_assets.defs.history import HISTORY, SWEEPS

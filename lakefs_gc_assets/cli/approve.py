@@ -17,8 +17,8 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.defs.running import Detail, execute_approved, instance
 from lakefs_gc_assets.errors import counted
 

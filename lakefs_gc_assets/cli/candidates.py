@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import SIZES, WITH_A_RUN, FrameReader, written_by
 from lakefs_gc_assets.collector.page.page import LAST_SEEN, Counting, LastSeen, RunFacts
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, counted, printable
 from lakefs_gc_assets.settings import ReportSettings
 

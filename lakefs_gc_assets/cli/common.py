@@ -22,7 +22,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import BaseFate, Result, Tally, describe_result
 from lakefs_gc_assets.collector.records.report import Report, describe
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,
@@ -37,13 +37,13 @@ from lakefs_gc_assets.settings import Configuration, SparkSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 if TYPE_CHECKING:
-    from lakefs_gc_assets.collector import opening
-    from lakefs_gc_assets.collector.repository import OpenRepository
+    from lakefs_gc_assets.collector.repository import opening
+    from lakefs_gc_assets.collector.repository.repository import OpenRepository
     from lakefs_gc_assets.defs import resources
     from lakefs_gc_assets.defs.resources import Collector
     from lakefs_gc_assets.spark import session as spark_session
 else:
-    opening = deferred("lakefs_gc_assets.collector.opening")
+    opening = deferred("lakefs_gc_assets.collector.repository.opening")
     resources = deferred("lakefs_gc_assets.defs.resources")
     spark_session = deferred("lakefs_gc_assets.spark.session")
 

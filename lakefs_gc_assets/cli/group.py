@@ -147,7 +147,7 @@ def _ended_in_time(as_json: bool) -> Iterator[None]:
         while reader.recv(1) != bytes([signal.SIGTERM]):
             pass
         time.sleep(SECONDS_TO_LEAVE)
-        locks = sys.modules.get("lakefs_gc_assets.collector.lock")
+        locks = sys.modules.get("lakefs_gc_assets.collector.repository.lock")
         line = (
             f"interrupted; gave up after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer"
             f"{locks.release_taken(SECONDS_TO_RELEASE) if locks else ''}"

@@ -21,7 +21,7 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_bar, shown_items
-from lakefs_gc_assets.collector.purge import PurgeFate, PurgePlan, plan_purge
+from lakefs_gc_assets.collector.quarantine.purge import PurgeFate, PurgePlan, plan_purge
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import counted

@@ -25,9 +25,9 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_bar, shown_items
-from lakefs_gc_assets.collector import restore as restore_run
+from lakefs_gc_assets.collector.quarantine import restore as restore_run
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.restore import RestoreFate
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import counted
 

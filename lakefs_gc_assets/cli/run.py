@@ -15,7 +15,7 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import Clock, SystemClock
+from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, Detail, execute, instance

@@ -12,11 +12,11 @@ import click
 
 from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.purge import PurgePlan, plan_purge
+from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, plan_purge
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CorruptFile, StorageError, counted, one_line
 
 Part = TypeVar("Part")

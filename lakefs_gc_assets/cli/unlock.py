@@ -13,8 +13,8 @@ from lakefs_gc_assets.cli.common import (
     print_answer,
     show_progress,
 )
-from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.lock import HeldLock, Life
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import HeldLock, Life
 from lakefs_gc_assets.errors import LockHeld
 
 _WHY_FREE = {

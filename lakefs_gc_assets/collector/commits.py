@@ -21,7 +21,7 @@ from pyarrow import csv
 
 from lakefs_gc_assets.collector.engine.work import gather, work_ahead
 from lakefs_gc_assets.collector.records.tables import lacking
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, PreparedCommits, RefsDump
 from lakefs_gc_assets.lakefs.formats import ranges, refs

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from lakefs_gc_assets.collector.records.figures import Statistics, required
 from lakefs_gc_assets.collector.records.outcomes import share
-from lakefs_gc_assets.collector.repository import Clocks
+from lakefs_gc_assets.collector.repository.repository import Clocks
 from lakefs_gc_assets.errors import GuardTripped, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings

@@ -13,7 +13,11 @@ from typing import Generic
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.lock import (
+from lakefs_gc_assets.collector.records import across_runs, report
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.reporting import report_failure
+from lakefs_gc_assets.collector.repository.lock import (
     Lock,
     acquire,
     is_held_by,
@@ -21,11 +25,7 @@ from lakefs_gc_assets.collector.lock import (
     renewed,
     warn_if_unfenced,
 )
-from lakefs_gc_assets.collector.records import across_runs, report
-from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.reporting import report_failure
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, require_own_plan
 from lakefs_gc_assets.errors import CollectionError, LockLost, LogLine, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import guards, reporting, sweeping
+from lakefs_gc_assets.collector import guards, reporting
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
@@ -37,13 +37,14 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.uncommitted import write_samples
-from lakefs_gc_assets.collector.lock import latest_clock
-from lakefs_gc_assets.collector.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.records import across_runs, report, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
+from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import sweeping
+from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import (

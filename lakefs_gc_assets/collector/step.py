@@ -12,10 +12,10 @@ from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, STEPS, CommittedFigures, F, Frame, StoredFigures
-from lakefs_gc_assets.collector.lock import NO_LOCK, Lock, LockToken
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import NO_LOCK, Lock, LockToken
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import LockLost, LogLine, NotOffered, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import WindowSize

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, read_each_once
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import Retention
 from lakefs_gc_assets.collector.step import Step

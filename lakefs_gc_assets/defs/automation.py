@@ -13,7 +13,7 @@ import dagster as dg
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import Clock
+from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.defs import history, launching, maintenance
 from lakefs_gc_assets.defs.history import (
     BEGINS_OTHER,

@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.reporting import (
     find_losses,
     find_young_candidates,
 )
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.pages import table

@@ -8,7 +8,7 @@ import boto3
 from dagster_pipes import PipesContext, PipesS3MessageWriter, open_dagster_pipes
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import Configuration

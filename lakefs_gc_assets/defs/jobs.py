@@ -11,12 +11,12 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 import dagster as dg
 from pydantic import Field, create_model
 
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.incremental import earlier_runs, planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG

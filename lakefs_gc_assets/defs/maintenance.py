@@ -12,11 +12,11 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets.collector import expiring, restore
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.expiring import Expiry
-from lakefs_gc_assets.collector.lock import Lock, locked
-from lakefs_gc_assets.collector.purge import (
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.purge import (
     Check,
     LiveCheck,
     Purged,
@@ -25,10 +25,11 @@ from lakefs_gc_assets.collector.purge import (
     plan_purge,
     purge_by,
 )
+from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.restore import Restored
+from lakefs_gc_assets.collector.repository.lock import Lock, locked
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.history import UNDO

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.figures import Figure
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs.partitions import location_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, StorageError, counted

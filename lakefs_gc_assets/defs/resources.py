@@ -15,10 +15,10 @@ from dagster_spark.utils import flatten_dict
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.opening import open_repository
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import Clock, Launch, OpenRepository
+from lakefs_gc_assets.collector.repository.opening import open_repository
+from lakefs_gc_assets.collector.repository.repository import Clock, Launch, OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching

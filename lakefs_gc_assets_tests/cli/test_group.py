@@ -349,7 +349,7 @@ STUCK = """
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.storage.local import LocalStore
 from obstore.store import S3Store
 from lakefs_gc_assets.cli import group

@@ -19,9 +19,9 @@ from lakefs_gc_assets.cli import progress
 from lakefs_gc_assets.cli.common import show_progress
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import RunBar, StepLines, shown_bar, shown_items, shown_progress
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.frames import PHASES
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo

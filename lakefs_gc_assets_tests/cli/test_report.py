@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import run_folder
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs, write
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run

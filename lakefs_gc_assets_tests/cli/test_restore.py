@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun, find_base_run
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweeping import Sweep
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep.sweeping import Sweep
 from lakefs_gc_assets.configuration_file import load
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

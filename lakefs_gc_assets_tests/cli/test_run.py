@@ -15,7 +15,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,

@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status as ExitStatus
-from lakefs_gc_assets.collector import lock, sweeping
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import report, run_folder
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended

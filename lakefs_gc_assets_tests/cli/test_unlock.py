@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import LockLost
 from lakefs_gc_assets_tests.collector.past_runs import HOUR
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.commits import (
     read_server_commits,
     server_commits,
 )
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,

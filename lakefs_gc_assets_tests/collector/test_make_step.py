@@ -12,11 +12,10 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import lock, make_step
+from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import Span
-from lakefs_gc_assets.collector.lock import Lock, holder, renewed
 from lakefs_gc_assets.collector.make_step import StepHost, StepRequest
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
@@ -24,7 +23,9 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock, holder, renewed
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import (
     CollectionError,
     LockHeld,

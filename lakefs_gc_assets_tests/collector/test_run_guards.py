@@ -19,7 +19,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import commits, lock, recheck, reporting, run, sweeping
+from lakefs_gc_assets.collector import commits, reporting, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -41,13 +41,15 @@ from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.purge import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step, universe_of
+from lakefs_gc_assets.collector.sweep import recheck, sweeping
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ObjectStats, RepositoryFacts, RetentionRules

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.partitions import RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector

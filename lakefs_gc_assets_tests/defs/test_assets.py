@@ -14,10 +14,10 @@ import pytest
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import STEPS, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.lock import KEY, Lock
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository import Launch
+from lakefs_gc_assets.collector.repository.lock import KEY, Lock
+from lakefs_gc_assets.collector.repository.repository import Launch
 from lakefs_gc_assets.defs import history, jobs
 from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager

@@ -19,7 +19,7 @@ import yaml
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs.launching import PERMIT_TAG, TICKET_TAG
 from lakefs_gc_assets.defs.partitions import key_of

@@ -22,7 +22,7 @@ from lakefs_gc_assets.defs.running import failure_of
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.spark import work_names
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets_tests.collector.test_sweeping import stage
+from lakefs_gc_assets_tests.collector.sweep.test_sweeping import stage
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, table_file
 

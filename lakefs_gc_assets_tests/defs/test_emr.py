@@ -21,7 +21,7 @@ from moto.emrserverless import models
 import lakefs_gc_assets.defs.emr_job
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, loaded_from
 from lakefs_gc_assets.defs.emr import start_parameters
 from lakefs_gc_assets.defs.partitions import key_of

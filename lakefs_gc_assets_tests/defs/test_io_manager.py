@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
 )
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import io_manager
 from lakefs_gc_assets.defs.assets import _note_cells

@@ -18,7 +18,7 @@ import yaml
 
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs.partitions import run_id_in
 from lakefs_gc_assets.defs.resources import Collector

@@ -6,11 +6,12 @@ from datetime import timedelta
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector import expiring, lock
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastFolder
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs import layout

@@ -7,15 +7,16 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import lock, sweeping
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs
-from lakefs_gc_assets.collector.sweeping import Quarantine
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.sweep import sweeping
+from lakefs_gc_assets.collector.sweep.sweeping import Quarantine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.collector.test_sweeping_deletion_move import ALL, KEYS
+from lakefs_gc_assets_tests.collector.sweep.test_sweeping_deletion_move import ALL, KEYS
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, failure_in, output_of, server
 
 __all__ = ["automated", "server"]

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.garbage import count_here, find_counts, keep_counts
 from lakefs_gc_assets.collector.records import run_folder
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.failures import end_run
 from lakefs_gc_assets.defs.pages import keep, keep_counted, keep_failed

@@ -9,7 +9,7 @@ import pytest
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs.resources import Collector, launch_of, session
 from lakefs_gc_assets.defs.wiring import build

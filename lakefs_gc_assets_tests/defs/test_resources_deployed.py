@@ -9,7 +9,7 @@ import pytest
 from dagster_aws.s3 import S3Resource, s3_resource
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load_all, loaded_from
 from lakefs_gc_assets.definitions import defs
 from lakefs_gc_assets.defs import emr, resources

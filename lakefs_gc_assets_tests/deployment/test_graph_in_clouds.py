@@ -15,10 +15,11 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collector import lock, sweeping
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import (
     LiveObject,

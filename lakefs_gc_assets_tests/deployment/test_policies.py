@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
-from lakefs_gc_assets.collector import restore
 from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded

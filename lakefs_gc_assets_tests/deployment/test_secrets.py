@@ -13,9 +13,9 @@ import pytest
 
 from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace

@@ -19,7 +19,7 @@ from lakefs_gc_assets_tests.runs import recordings
 ROOT = Path(cli.__file__).parents[2]
 EXTENSIONS = sorted(path.parent.name for path in (ROOT / "lakefs_gc_assets/extensions").glob("*/__init__.py"))
 QUICK_TESTS = (
-    "collector/test_recheck.py",
+    "collector/sweep/test_recheck.py",
     "collector/live/test_current.py",
     "collector/test_guards.py",
 )

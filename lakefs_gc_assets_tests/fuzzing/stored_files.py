@@ -18,7 +18,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector import commits, lock
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.commits import ServerCommits
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span
@@ -28,6 +28,7 @@ from lakefs_gc_assets.collector.records import records_json, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.storage.interface import Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.fuzzing.fuzzer import Case, Target, hostile_text, mutated, mutated_json, outcome
 from lakefs_gc_assets_tests.runs.recordings import FIXTURES

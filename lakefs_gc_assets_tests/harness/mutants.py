@@ -36,15 +36,18 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "commits expiring guards lock make_step purge recheck repository restore run step sweeping",
+    "collector": "commits expiring guards make_step run step",
     "collector/frame": "files receipts",
     "collector/engine": "local",
     "collector/incremental": "checkpoint earlier_runs gap_check planning",
     "collector/live": (
         "contents current facts facts_of_ranges hidden live_files other_repositories references uncommitted"
     ),
+    "collector/quarantine": "purge restore",
     "collector/records": "across_runs outcomes records_json run_folder tables",
+    "collector/repository": "lock repository",
     "collector/retention": "active_commits retention rules",
+    "collector/sweep": "recheck sweeping",
     "collector/universe": "listing subtraction",
     "lakefs": "addresses",
 }
@@ -54,14 +57,14 @@ FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/live/test_uncommitted_preparations.py",),
     "hidden": ("collector/live/test_contents.py",),
-    "purge": ("collector/test_sweeping_deletion_move.py",),
+    "purge": ("collector/sweep/test_sweeping_deletion_move.py",),
     "recheck": ("collector/test_run_guards.py",),
     "records_json": (
         "collector/records/test_plan.py",
         "collector/records/test_report.py",
         "collector/frame/test_files.py",
     ),
-    "restore": ("collector/test_sweeping_deletion_move.py",),
+    "restore": ("collector/sweep/test_sweeping_deletion_move.py",),
     "run": ("collector/test_run_guards.py",),
     "run_folder": ("collector/records/test_plan.py",),
 }

@@ -10,7 +10,8 @@ from typing import cast
 
 import pytest
 
-from lakefs_gc_assets.collector import recheck, run, sweeping
+from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.sweep import recheck, sweeping
 from lakefs_gc_assets.extensions.check import unneeded_metadata
 from lakefs_gc_assets_tests.documentation.test_pages import names_of_tests
 from lakefs_gc_assets_tests.extensions.check import test_unneeded_metadata

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient

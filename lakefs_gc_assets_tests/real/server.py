@@ -53,7 +53,7 @@ from lakefs_sdk.exceptions import ApiException
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import Clock, SystemClock
+from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.settings import Configuration, LakeFSSettings, StoreSettings
 from lakefs_gc_assets_tests.real import programs

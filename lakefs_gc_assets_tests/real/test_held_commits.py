@@ -21,11 +21,11 @@ from lakefs_sdk import (
 )
 from lakefs_sdk.exceptions import ApiException
 
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import Configuration

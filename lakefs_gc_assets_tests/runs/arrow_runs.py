@@ -7,19 +7,19 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from lakefs_gc_assets.collector import restore
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, end_between_steps, step
-from lakefs_gc_assets.collector.purge import LiveCheck, Purged, purge_by
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged, purge_by
+from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock
-from lakefs_gc_assets.collector.restore import Restored
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.failures import summary

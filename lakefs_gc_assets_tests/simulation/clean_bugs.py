@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, guards, lock, reporting, run, sweeping
+from lakefs_gc_assets.collector import commits, guards, reporting, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -35,12 +35,14 @@ from lakefs_gc_assets.collector.live.current import (
 from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.lock import LockToken
-from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.reporting import make_report
-from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
-from lakefs_gc_assets.collector.sweeping import Sweep
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import LockToken
+from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository
+from lakefs_gc_assets.collector.sweep import sweeping
+from lakefs_gc_assets.collector.sweep.recheck import find_live_again
+from lakefs_gc_assets.collector.sweep.sweeping import Sweep
 from lakefs_gc_assets.errors import OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import addresses
 from lakefs_gc_assets.lakefs.addresses import Namespace

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import run, sweeping
+from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, FRAMES, LISTED, PROVISIONAL_DF, SIGHTINGS, STEPS
@@ -23,12 +23,13 @@ from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, end_between_steps, step
-from lakefs_gc_assets.collector.purge import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi

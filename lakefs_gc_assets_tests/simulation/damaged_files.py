@@ -18,11 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector import lock, make_step, purge
+from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.incremental import earlier_runs, planning
+from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.records import across_runs, report
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bucket import Bucket

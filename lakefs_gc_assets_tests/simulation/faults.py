@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import lock, make_step, purge, restore, run, sweeping
+from lakefs_gc_assets.collector import make_step, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -26,17 +26,20 @@ from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.purge import LiveCheck, Purged
-from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.quarantine import purge, restore
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
+from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
-from lakefs_gc_assets.collector.repository import Clock, Moment
-from lakefs_gc_assets.collector.restore import Restored, RestoreFate
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Clock, Moment
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.sweeping import Quarantine
+from lakefs_gc_assets.collector.sweep import sweeping
+from lakefs_gc_assets.collector.sweep.recheck import find_live_again
+from lakefs_gc_assets.collector.sweep.sweeping import Quarantine
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import commits as live_commits
-from lakefs_gc_assets.collector import make_step, recheck, run, sweeping
+from lakefs_gc_assets.collector import make_step, run
 from lakefs_gc_assets.collector.commits import (
     CommitSource,
     Dump,
@@ -79,20 +79,21 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.references import References, find_ranges
-from lakefs_gc_assets.collector.lock import latest_clock
-from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import latest_clock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy, Rule
 from lakefs_gc_assets.collector.run import find_other_repositories, sweep_candidates, track
+from lakefs_gc_assets.collector.sweep import recheck, sweeping
+from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import read_expired
 from lakefs_gc_assets.collector.universe.subtraction import subtract_committed

@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, expiring, guards, make_step, purge, recheck, reporting, run, sweeping
+from lakefs_gc_assets.collector import commits, expiring, guards, make_step, reporting, run
 from lakefs_gc_assets.collector.commits import LiveCommits
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
@@ -60,15 +60,17 @@ from lakefs_gc_assets.collector.live.current import (
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
-from lakefs_gc_assets.collector.purge import LiveCheck, PurgeVerdict, plan_purge
-from lakefs_gc_assets.collector.recheck import Validity, find_live_again
+from lakefs_gc_assets.collector.quarantine import purge
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeVerdict, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, records_json, report
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweeping import Sweep
+from lakefs_gc_assets.collector.sweep import recheck, sweeping
+from lakefs_gc_assets.collector.sweep.recheck import Validity, find_live_again
+from lakefs_gc_assets.collector.sweep.sweeping import Sweep
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, ObjectStats, RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there

@@ -22,11 +22,12 @@ from types import ModuleType
 from typing import Literal
 
 from lakefs_gc_assets import collector
-from lakefs_gc_assets.collector import lock, make_step
+from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import current, hidden
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets_tests.simulation import writers

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakefs_gc_assets.collector import lock, restore
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.purge import LiveCheck, purge_by
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, purge_by
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import layout

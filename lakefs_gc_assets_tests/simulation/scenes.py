@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import cast
 
-from lakefs_gc_assets.collector import restore as restore_run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.purge import LiveCheck, PurgeFate, purge_by
+from lakefs_gc_assets.collector.quarantine import restore as restore_run
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeFate, purge_by
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout

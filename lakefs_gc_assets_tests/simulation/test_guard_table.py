@@ -36,13 +36,13 @@ _METADATA = "no part of a run: `test_where_another_repository_is_on_the_namespac
 _SOLE_WRITER = "no part of a run: `test_where_another_server_may_write_nothing_is_moved_or_purged`"
 _UPLOADED = "no part of a run: it reads what is uploaded"
 NOT_SEEDED = {
-    Call(f"{_COLLECTOR}.opening:open_repository.opened", "require_writable"): (
+    Call(f"{_COLLECTOR}.repository.opening:open_repository.opened", "require_writable"): (
         "lakeFS itself refuses to prepare such a repository"
     ),
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (
         "`test_no_row_without_an_address_is_in_a_part` of the contract of engines"
     ),
-    Call(f"{_COLLECTOR}.purge:LiveCheck.__call__", "_require_believable"): _BELIEVABLE,
+    Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck.__call__", "_require_believable"): _BELIEVABLE,
     Call(f"{_COLLECTOR}.records.records_json:decode", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.records.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_EXTENSIONS}.branches.stale_branches:delete", "require_few_stale"): _BRANCHES,

@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets_tests.simulation import writers
 from lakefs_gc_assets_tests.simulation.bucket import md5

@@ -3,7 +3,7 @@
 import pytest
 
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.collector.test_lock import (
+from lakefs_gc_assets_tests.collector.repository.test_lock import (
     test_a_lock_taken_meanwhile_is_not_taken_over,
     test_lost_answers_lose_no_lock,
     test_of_many_runs_one_gets_the_lock,

@@ -14,13 +14,13 @@ from lakefs_gc_assets.collector.frame.files import FrameFile
 from lakefs_gc_assets.collector.frame.slices import Folders, folders, select_windows, windows_of
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
-from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from lakefs_gc_assets.collector.engine.work import work_ahead
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.api.models import ObjectStats

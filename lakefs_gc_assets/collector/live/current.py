@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.live.references import References, find_ranges, 
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.tables import IdSet, lacking
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step

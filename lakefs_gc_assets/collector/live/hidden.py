@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.live import references
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Kept
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace

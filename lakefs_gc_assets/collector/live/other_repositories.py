@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.live.live_files import live_table
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import AddressType, Location, Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RepositoryFacts

@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import (
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import spread, work_ahead
 from lakefs_gc_assets.collector.records import run_folder, tables
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, NotFound, OrderViolation, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace

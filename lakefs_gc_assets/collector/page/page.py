@@ -60,7 +60,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report, describe_loosened
 from lakefs_gc_assets.collector.reporting import mark_of
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace

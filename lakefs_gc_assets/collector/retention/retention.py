@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
 from lakefs_gc_assets.collector.frame.frames import ReasonsToStay
 from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
     LAST_HOLDERS,

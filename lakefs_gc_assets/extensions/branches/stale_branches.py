@@ -34,7 +34,6 @@ from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.earlier_runs import are_gone, deleted_before
 from lakefs_gc_assets.collector.live.hidden import stats_at
 from lakefs_gc_assets.collector.live.references import References, find_ranges
-from lakefs_gc_assets.collector.lock import Lock, earliest_clock, locked
 from lakefs_gc_assets.collector.records import records_json, stored_forecasts
 from lakefs_gc_assets.collector.records.across_runs import (
     BRANCHES,
@@ -46,7 +45,8 @@ from lakefs_gc_assets.collector.records.across_runs import (
 from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units

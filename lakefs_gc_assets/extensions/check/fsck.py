@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.survey import PLACES, Commits, Finding, FindingKind, Place, Problems, begin_reading
 from lakefs_gc_assets.collector.universe.listing import Part, list_all, listing, share_out

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.survey import Commits, Place, Problems, read_commits, read_named
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, counted

@@ -24,14 +24,14 @@ from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
-from lakefs_gc_assets.collector.lock import Lock, earliest_clock, latest_clock, locked, verify
-from lakefs_gc_assets.collector.recheck import store_time
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate, from_quarantine
 from lakefs_gc_assets.collector.records import records_json
 from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import Clocks, Moment, OpenRepository
-from lakefs_gc_assets.collector.restore import RestoreFate, from_quarantine
+from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
+from lakefs_gc_assets.collector.repository.repository import Clocks, Moment, OpenRepository
 from lakefs_gc_assets.collector.survey import read_named
+from lakefs_gc_assets.collector.sweep.recheck import store_time
 from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, MOVED_METADATA, moved_metadata

@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
 from lakefs_gc_assets.extensions.erasure.find import ErasureFindings, Held
 from lakefs_gc_assets.extensions.erasure.remains import Remains, VersionOutcome, look

@@ -30,12 +30,12 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
-from lakefs_gc_assets.collector.lock import locked
-from lakefs_gc_assets.collector.purge import LiveCheck, PurgeFate
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeFate
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import describe_result, size
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import maintenance

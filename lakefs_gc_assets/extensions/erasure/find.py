@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import PLACED, LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.retention import NO_RULES, Retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.survey import Commits, HolderKind, Problems, begin_reading, read_commits

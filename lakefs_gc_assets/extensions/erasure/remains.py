@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.frames import COPIES
-from lakefs_gc_assets.collector.lock import Lock, verify
-from lakefs_gc_assets.collector.purge import Check, Moved
+from lakefs_gc_assets.collector.quarantine.purge import Check, Moved
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock, verify
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, DeletesOver, NotOffered, StorageError, one_line
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import (

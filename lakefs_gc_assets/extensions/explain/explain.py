@@ -45,7 +45,7 @@ from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository, relative
+from lakefs_gc_assets.collector.repository.repository import OpenRepository, relative
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe.listing import as_listed

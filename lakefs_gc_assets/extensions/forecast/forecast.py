@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.records.stored_forecasts import (
     folders_key,
     forecast_key,
 )
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.step import Step

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.commits import distinct_metaranges
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, kept_alone

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, CorruptFile, LogLine, NotSupported
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.lakefs.api.models import RepositoryFacts

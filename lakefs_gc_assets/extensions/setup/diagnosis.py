@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector import commits, guards
 from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.records import run_folder
-from lakefs_gc_assets.collector.repository import Clock, Clocks, require_writable
+from lakefs_gc_assets.collector.repository.repository import Clock, Clocks, require_writable
 from lakefs_gc_assets.errors import (
     AccessDenied,
     AlreadyExists,

@@ -9,7 +9,7 @@ import pyspark
 
 from lakefs_gc_assets.cli.common import JSON, Target, answer, on_repository, print_result
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.extensions.setup.diagnosis import (
     Diagnosis,

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.live.commits_under_way import (
     longest_commit,
     read_hook_limit,
 )
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs.api.models import Branch, ObjectStats
 from lakefs_gc_assets.settings import CollectionSettings

@@ -7,7 +7,7 @@ from lakefs_gc_assets.collector.commits import live_commits
 from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories, compare_namespaces, staged_elsewhere
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,

@@ -8,7 +8,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
 from lakefs_gc_assets.collector.live.references import References, Unnamed, find_unnamed
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository, SystemClock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient

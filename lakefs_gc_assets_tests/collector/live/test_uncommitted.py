@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import Item, ReadItem
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample, read_addresses
-from lakefs_gc_assets.collector.repository import OpenRepository, SystemClock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace

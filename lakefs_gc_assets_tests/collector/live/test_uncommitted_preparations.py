@@ -8,7 +8,7 @@ from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, began, ended, opened

@@ -46,7 +46,7 @@ from lakefs_gc_assets.collector.page.page import Counting, RunFacts, _decoded, f
 from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Amount, Why
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector

@@ -6,7 +6,6 @@ import pytest
 
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.across_runs import (
     UNDELETABLE_KEY,
@@ -18,7 +17,8 @@ from lakefs_gc_assets.collector.records.across_runs import (
 )
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened

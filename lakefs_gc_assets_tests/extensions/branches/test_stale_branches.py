@@ -20,8 +20,6 @@ from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns
-from lakefs_gc_assets.collector.lock import KEY as LOCK_KEY
-from lakefs_gc_assets.collector.lock import earliest_clock, locked
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.across_runs import (
     BranchState,
@@ -33,7 +31,9 @@ from lakefs_gc_assets.collector.records.across_runs import (
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import KEY as LOCK_KEY
+from lakefs_gc_assets.collector.repository.lock import earliest_clock, locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.errors import (
     AccessDenied,

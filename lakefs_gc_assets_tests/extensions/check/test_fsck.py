@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.survey import Finding, FindingKind
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, ServerUnavailable, StorageError
 from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, Checkup, check
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.survey import FindingKind
 from lakefs_gc_assets.extensions.check.fsck import EVERYTHING, check
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX

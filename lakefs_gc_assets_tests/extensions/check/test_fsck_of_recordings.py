@@ -8,11 +8,11 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.survey import FindingKind
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.check.fsck import Checkup, check
 from lakefs_gc_assets.lakefs.formats import ranges

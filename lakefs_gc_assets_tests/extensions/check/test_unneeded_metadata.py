@@ -11,10 +11,10 @@ from unittest import mock
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.lock import KEY as LOCK
+from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.restore import Restored, RestoreFate
+from lakefs_gc_assets.collector.repository.lock import KEY as LOCK
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.survey import read_named
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.extensions.check import unneeded_metadata

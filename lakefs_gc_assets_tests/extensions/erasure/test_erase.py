@@ -18,16 +18,16 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.purge import Purged, PurgeFate
+from lakefs_gc_assets.collector.quarantine.purge import Purged, PurgeFate
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import Clock
+from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.collector.survey import HolderKind
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, decided_here

@@ -8,10 +8,10 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector import sweeping
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.purge import Moved, PurgeVerdict
-from lakefs_gc_assets.collector.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.quarantine.purge import Moved, PurgeVerdict
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.errors import CollectionError, LockLost, PermissionMissing
 from lakefs_gc_assets.extensions.erasure.remains import Remains, erase_versions, look
 from lakefs_gc_assets.lakefs import layout

@@ -7,10 +7,10 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.lock import locked
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector

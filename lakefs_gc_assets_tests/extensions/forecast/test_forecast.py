@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.extensions.forecast import forecast, marking
 from lakefs_gc_assets.extensions.forecast.forecast import ByFolder
 from lakefs_gc_assets.extensions.forecast.marking import HELD, HELD_IN, PLACED

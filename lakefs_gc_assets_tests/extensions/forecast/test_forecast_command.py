@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.forecast.forecast import (
     ByFolder,

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.extensions.metrics.metrics_command import HELP, format_samples
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server

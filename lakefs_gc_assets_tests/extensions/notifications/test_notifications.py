@@ -10,7 +10,7 @@ import pytest
 
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian

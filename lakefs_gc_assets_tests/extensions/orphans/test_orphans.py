@@ -21,7 +21,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError
 from lakefs_gc_assets.extensions.orphans.orphans import Search, _Walk, find_orphans
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

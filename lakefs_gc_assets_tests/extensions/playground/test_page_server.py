@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.pages import PAGES_VARIABLE

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from lakefs_gc_assets.collector.repository import Clock, SystemClock
+from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.errors import NotOffered, PermissionMissing, StorageError
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.lock import holder as lock_holder
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.lock import holder as lock_holder
 from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings

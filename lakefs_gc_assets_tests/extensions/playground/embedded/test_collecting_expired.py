@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector import recheck
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
@@ -14,8 +13,9 @@ from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommi
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo

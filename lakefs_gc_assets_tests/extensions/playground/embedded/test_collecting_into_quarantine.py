@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lakefs_gc_assets.cli import status
-from lakefs_gc_assets.collector import restore
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, describe
-from lakefs_gc_assets.collector.repository import SystemClock
-from lakefs_gc_assets.collector.restore import RestoreFate
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.extensions.playground import demo

@@ -15,7 +15,7 @@ from lakefs_sdk.exceptions import ApiException
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector

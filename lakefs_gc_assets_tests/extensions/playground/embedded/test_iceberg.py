@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.purge import PurgeFate
+from lakefs_gc_assets.collector.quarantine.purge import PurgeFate
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import lock, sweeping
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer

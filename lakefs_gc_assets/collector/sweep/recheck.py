@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.live.current import (
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository import Clock, Moment
+from lakefs_gc_assets.collector.repository.repository import Clock, Moment
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import (
     CorruptFile,

@@ -41,15 +41,15 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.incremental.earlier_runs import are_gone, deleted_since
 from lakefs_gc_assets.collector.live.commits_under_way import longest_commit
 from lakefs_gc_assets.collector.live.current import sample_staged
-from lakefs_gc_assets.collector.lock import LockToken, verify
-from lakefs_gc_assets.collector.recheck import RESOLUTION, Countdown, Validity, find_live_again, store_time
 from lakefs_gc_assets.collector.records import across_runs, report, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Failures, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Approval
-from lakefs_gc_assets.collector.repository import Clock, Pace
+from lakefs_gc_assets.collector.repository.lock import LockToken, verify
+from lakefs_gc_assets.collector.repository.repository import Clock, Pace
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep.recheck import RESOLUTION, Countdown, Validity, find_live_again, store_time
 from lakefs_gc_assets.errors import (
     CollectionError,
     ObjectArchived,

@@ -21,17 +21,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import sweeping
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
-from lakefs_gc_assets.collector.lock import LockToken, locked, verify
 from lakefs_gc_assets.collector.records import across_runs, plan, run_folder
 from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository, relative
+from lakefs_gc_assets.collector.repository.lock import LockToken, locked, verify
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, relative
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.errors import (
     AlreadyExists,
     CollectionError,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import guards, lock
-from lakefs_gc_assets.collector.repository import Clocks, require_writable
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import Clocks, require_writable
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import GuardTripped, OrderViolation, ReadOnlyRepository
 from lakefs_gc_assets.extensions.playground import demo

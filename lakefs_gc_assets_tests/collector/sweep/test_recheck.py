@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import recheck
 from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
@@ -21,13 +20,14 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
 from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
-from lakefs_gc_assets.collector.recheck import Validity, require_not_overtaken
 from lakefs_gc_assets.collector.records import records_json, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import recheck
+from lakefs_gc_assets.collector.sweep.recheck import Validity, require_not_overtaken
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.collector import lock, sweeping
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -29,8 +28,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.live.current import Samples
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.recheck import Countdown, Validity
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Undeletable, Verdict
@@ -38,9 +35,13 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Approval, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import count_amounts
-from lakefs_gc_assets.collector.repository import Clock, Moment, OpenRepository, Pace
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Clock, Moment, OpenRepository, Pace
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweeping import Quarantine, Sweep, give, require_dry_run
+from lakefs_gc_assets.collector.sweep import sweeping
+from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity
+from lakefs_gc_assets.collector.sweep.sweeping import Quarantine, Sweep, give, require_dry_run
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository, require_writable
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, require_writable
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient

@@ -9,14 +9,14 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector import restore as quarantine_restore
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
+from lakefs_gc_assets.collector.quarantine.restore import Restored, RestoreFate, plan_restore, restore
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.restore import Restored, RestoreFate, plan_restore, restore
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockHeld, LockLost
@@ -28,7 +28,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.collector.test_sweeping_deletion_move import ALL, KEYS, Moving
+from lakefs_gc_assets_tests.collector.sweep.test_sweeping_deletion_move import ALL, KEYS, Moving
 
 __all__ = ["opened"]
 

@@ -29,7 +29,7 @@ from weakref import WeakSet
 from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collector.records.records_json import entries
-from lakefs_gc_assets.collector.repository import Launch, OpenRepository
+from lakefs_gc_assets.collector.repository.repository import Launch, OpenRepository
 from lakefs_gc_assets.errors import (
     AlreadyExists,
     LockHeld,

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import restore, sweeping
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.restore import RestoreFate
-from lakefs_gc_assets.collector.sweeping import Sweep
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import sweeping
+from lakefs_gc_assets.collector.sweep.sweeping import Sweep
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import NULL_VERSION, DeleteOutcome, KeepsVersions, ObjectFacts, ObjectStore

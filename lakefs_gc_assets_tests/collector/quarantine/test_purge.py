@@ -13,16 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import expiring, lock, sweeping
-from lakefs_gc_assets.collector import purge as quarantine_purge
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES
-from lakefs_gc_assets.collector.purge import LiveCheck, Moved, Purged, PurgeFate, PurgeVerdict
+from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved, Purged, PurgeFate, PurgeVerdict
 from lakefs_gc_assets.collector.records import across_runs, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import (
@@ -50,7 +52,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, op
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW as SCRIPTED_NOW
 from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi, page
-from lakefs_gc_assets_tests.collector.test_sweeping_deletion_move import ALL, KEYS, SLICE, Moving
+from lakefs_gc_assets_tests.collector.sweep.test_sweeping_deletion_move import ALL, KEYS, SLICE, Moving
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 from lakefs_gc_assets_tests.servers.stores import bucket, in_a_folder, local_store, s3_server, s3_store, store
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector import lock as lock_module
-from lakefs_gc_assets.collector.lock import KEY, Lock, holder, release_owned, verify
-from lakefs_gc_assets.collector.repository import Clock, Launch, SystemClock
+from lakefs_gc_assets.collector.repository import lock as lock_module
+from lakefs_gc_assets.collector.repository.lock import KEY, Lock, holder, release_owned, verify
+from lakefs_gc_assets.collector.repository.repository import Clock, Launch, SystemClock
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import BreakingStore

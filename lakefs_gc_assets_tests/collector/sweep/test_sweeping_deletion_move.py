@@ -9,16 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import lock, sweeping
-from lakefs_gc_assets.collector import restore as restore_module
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.recheck import Validity
+from lakefs_gc_assets.collector.quarantine import restore as restore_module
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.restore import RestoreFate
-from lakefs_gc_assets.collector.sweeping import Quarantine
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import sweeping
+from lakefs_gc_assets.collector.sweep.recheck import Validity
+from lakefs_gc_assets.collector.sweep.sweeping import Quarantine
 from lakefs_gc_assets.collector.universe import listing as parts
 from lakefs_gc_assets.errors import LockLost, ObjectArchived, StorageError
 from lakefs_gc_assets.lakefs import layout

@@ -1,0 +1,1 @@
+"""Restoring from quarantine, and purging it."""

@@ -1,0 +1,1 @@
+"""Opening a repository, its clocks, and its lock."""
