@@ -302,10 +302,15 @@ class TestLeave:
         assert seal(step) == ({OLD, older} if shards else {OLD})
 
 
+OLDER, NEWER = (
+    IDS.descending(layout.as_datetime(layout.created_at(SEALED)) + timedelta(hours=hours)) for hours in (-2, 2)
+)
+
+
 class TestLateArrivals:
     """An earlier run has left a sealed slice with one pending object."""
 
-    CANDIDATES = (f"data/{SEALED}/waits", f"data/{SEALED}/late", "data/late", f"data/{NEW}/young")
+    CANDIDATES = (f"data/{SEALED}/waits", f"data/{SEALED}/late", "data/late", f"data/{NEWER}/young")
 
     def later(
         self,
@@ -327,17 +332,16 @@ class TestLateArrivals:
         reports.write(repository.store, replace(report, checkpoint=left))
         step = made_step(Noting(), repository, replace(began(repository, DAY), flow=flow))
         found = pa.Table.from_pylist([listed(address) for address in names], CANDIDATES_DF.schema)
-        checkpoint.write_listed_slices(repository.store, step.plan.run_id, step.plan.attempt, {SEALED, NEW, *slices})
+        checkpoint.write_listed_slices(repository.store, step.plan.run_id, step.plan.attempt, {SEALED, NEWER, *slices})
         return step, put(step, CANDIDATES_DF, found, CANDIDATE_FIGURES)
 
     def test_are_in_sealed_slices_and_did_not_wait(self, repository: OpenRepository) -> None:
         assert count_late_arrivals(*self.later(repository)) == 2
 
     def test_are_in_shards_behind_the_newest_sealed_slice(self, repository: OpenRepository) -> None:
-        older = IDS.descending(layout.as_datetime(layout.created_at(SEALED)) - timedelta(hours=2))
-        names = [f"data/!ab/c/{name}/x" for name in (older, SEALED, NEW)]
+        names = [f"data/!ab/c/{name}/x" for name in (OLDER, SEALED, NEWER)]
         assert count_late_arrivals(*self.later(repository, names)) == 2
-        assert count_late_arrivals(*self.later(repository, [*names, f"data/{older}/x"], slices=[older])) == 1
+        assert count_late_arrivals(*self.later(repository, [*names, f"data/{OLDER}/x"], slices=[OLDER])) == 1
 
     def test_are_not_reported_by_an_optimized_run(self, repository: OpenRepository) -> None:
         assert count_late_arrivals(*self.later(repository, flow=Flow.OPTIMIZED)) == 0
