@@ -78,17 +78,12 @@ def page_of(repository: OpenRepository, run_report: Report, prices: ReportSettin
     if stored is not None:
         return stored
     now = repository.clock.now()
-    return page.make_page(
-        repository.store,
-        run_report.run_id,
-        repository.settings,
-        prices,
-        now,
-        Counting(
-            lambda candidates: garbage.count_here(repository.store, candidates, now),
-            frames=garbage.FrameReader(LocalEngine(), repository.opener),
-        ),
+    counting = Counting(
+        lambda candidates: garbage.count_here(repository.store, candidates, now),
+        frames=garbage.FrameReader(LocalEngine(), repository.opener),
     )
+    facts = page.gather(repository.store, run_report.run_id, repository.settings, prices, now, counting)
+    return page.render(facts)
 
 
 def open_page(content: bytes, run_report: Report) -> None:

@@ -415,27 +415,8 @@ def _in_words(row: Mapping[str, Any]) -> str:
     return "no commit"
 
 
-def make_page(
-    store: ObjectStore,
-    run_id: str,
-    settings: CollectionSettings,
-    prices: ReportSettings,
-    now: datetime,
-    counting: Counting,
-) -> bytes:
-    """The page of a run that left a report: one HTML file, well below 1 MB for a run of any size.
-
-    Args:
-        settings: limits for its figures.
-        now: UTC.
-    Raises:
-        CollectionError: there is no such run, it left no report, or its plan or report is damaged.
-    """
-    return render(gather(store, run_id, settings, prices, now, counting))
-
-
 def render(facts: RunFacts) -> bytes:
-    """The page that shows the facts."""
+    """The page that shows the facts: one HTML file, well below 1 MB for a run of any size."""
     report, settings = facts.report, facts.settings
     mark_age = timedelta(hours=settings.max_mark_age_hours)
     return markup.render(
@@ -462,7 +443,7 @@ def render(facts: RunFacts) -> bytes:
 def keep(repository: OpenRepository, run_id: str, prices: ReportSettings, engine: Engine[R]) -> None:
     """Makes and stores the page of a finished run, with the figures that take seconds to read.
 
-    Raises CollectionError: as `make_page`, or the page cannot be stored.
+    Raises CollectionError: as `gather`, or the page cannot be stored.
     """
     store, now = repository.store, repository.clock.now()
 
@@ -471,7 +452,7 @@ def keep(repository: OpenRepository, run_id: str, prices: ReportSettings, engine
         return find_counts(store, candidates) or garbage.count_candidates(store, frame, lambda: engine, now)
 
     counting = Counting(count, WITH_A_RUN, FrameReader(engine, repository.opener))
-    write(store, run_id, make_page(store, run_id, repository.settings, prices, now, counting))
+    write(store, run_id, render(gather(store, run_id, repository.settings, prices, now, counting)))
 
 
 def keep_failed(
@@ -479,7 +460,7 @@ def keep_failed(
 ) -> None:
     """Makes and stores the page of a failed run, if it had a plan: without one, no command could make a page.
 
-    Raises CollectionError: as `make_page`, or the page cannot be stored.
+    Raises CollectionError: as `gather`, or the page cannot be stored.
     """
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
@@ -488,7 +469,8 @@ def keep_failed(
         return find_counts(store, candidates)
 
     if run_folder.has_plan(store, run_id):
-        write(store, run_id, make_page(store, run_id, settings, prices, now, Counting(count, WITH_A_RUN)))
+        facts = gather(store, run_id, settings, prices, now, Counting(count, WITH_A_RUN))
+        write(store, run_id, render(facts))
 
 
 def write(store: ObjectStore, run_id: str, page: bytes) -> None:

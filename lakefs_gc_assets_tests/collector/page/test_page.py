@@ -41,14 +41,8 @@ def repository(opened: OpenRepository, tmp_path: Any) -> OpenRepository:
 def make(repository: OpenRepository, run_id: str, prices: ReportSettings | None = None, **settings: Any) -> bytes:
     store = repository.store
     chosen = CollectionSettings.model_validate(settings)
-    return page.make_page(
-        store,
-        run_id,
-        chosen,
-        prices or ReportSettings(),
-        NOW,
-        Counting(lambda manifest: count_here(store, manifest, NOW)),
-    )
+    counting = Counting(lambda manifest: count_here(store, manifest, NOW))
+    return page.render(page.gather(store, run_id, chosen, prices or ReportSettings(), NOW, counting))
 
 
 def text(made: bytes) -> str:
@@ -273,8 +267,8 @@ def test_too_many_to_count_after_a_failure_are_said_to_be(repository: OpenReposi
         return None
 
     found = stored_run(repository)
-    made = page.make_page(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, Counting(count))
-    assert "lakefs-gc report --again" in text(made)
+    facts = page.gather(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, Counting(count))
+    assert "lakefs-gc report --again" in text(page.render(facts))
 
 
 def test_a_run_that_has_not_ended_has_no_page(repository: OpenRepository) -> None:
