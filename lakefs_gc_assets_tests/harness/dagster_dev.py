@@ -86,7 +86,7 @@ class DagsterDev:
         body = json.dumps({"query": query, "variables": variables}).encode()
         headers = {"Content-Type": "application/json", **self.headers}
         request = urllib.request.Request(f"{self.url}/graphql", body, headers)
-        with urllib.request.urlopen(request, timeout=900) as answer:
+        with urllib.request.urlopen(request, timeout=_LONGEST_SECONDS) as answer:
             content = json.load(answer)
         assert not content.get("errors"), content["errors"]
         data: dict[str, Any] = content["data"]
@@ -128,7 +128,7 @@ class DagsterDev:
     def post(self, target: str, body: str, headers: Mapping[str, str]) -> dict[str, Any]:
         """The answer of the webserver to a request that any web page can make."""
         request = urllib.request.Request(f"{self.url}{target}", body.encode(), dict(headers), method="POST")
-        with urllib.request.urlopen(request, timeout=900) as answer:
+        with urllib.request.urlopen(request, timeout=_LONGEST_SECONDS) as answer:
             content: dict[str, Any] = json.load(answer)
         return content
 

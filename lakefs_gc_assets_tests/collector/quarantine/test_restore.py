@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from threading import Barrier
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,9 +33,6 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
 from lakefs_gc_assets_tests.servers.s3_server import S3Server
 from lakefs_gc_assets_tests.servers.stores import s3_server
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["opened", "s3_server"]
 

@@ -10,17 +10,11 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.extensions.playground import make_class_archive
 from lakefs_gc_assets.extensions.playground.make_class_archive import make_archive
 from lakefs_gc_assets.spark.start import java
+from lakefs_gc_assets_tests.spark.start.test_java_class_archive import environment
+
+__all__ = ["environment"]
 
 SAMPLE = "a_module_that_collects"
-
-
-@pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty environment, in a folder whose name needs quotes."""
-    folder = tmp_path / "of mine"
-    folder.mkdir()
-    monkeypatch.setattr(sys, "prefix", str(folder))
-    return folder
 
 
 def test_what_is_there_is_not_made_again(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
