@@ -31,7 +31,7 @@ MARKS = {
     r"\b(?:that which|those (?:that|which|of))\b": 0.35,
     r"\b(?:some|no|any)body\b": 0.4,
 }
-"""Marks of translated English, and how many of them 1,000 words of docstrings, comments, messages or pages may have."""
+"""Marks of translated English: their maximum per 1,000 words of docstrings, comments, messages or pages."""
 MOST_QUESTIONS = 30
 MOST_FOUND = 150
 _WORD = re.compile(r"[A-Za-z']+")

@@ -6,8 +6,8 @@
   watches the run, `stored_results` reads its files. Collectors and the commands of quarantine are `processes` that stop
   between any two calls, fail, die and come back; `run_requests` start them.
 - Oracles: `oracle` knows who can reach which object, and judges a collector's claims. `retention_oracle` knows from a
-  log of heads which commits retention keeps. `run_oracles` compare an optimized run with a clean one, and the commits
-  that a run keeps with those that it must keep, to the second; they know reasons for which runs must not delete.
+  log of heads which commits retention keeps. `run_oracles` compare an optimized run with a clean one, and the kept
+  commits with the required ones, to the second. They also know when a run must refuse to delete.
 - Histories as data, made from a seed, played, shortened, many at once: `histories` of clean and of optimized runs,
   `retention_histories`, `surroundings`, `playing`, `decode_cache` (for speed), `soak`.
 - Seeded bugs: `bug` defines one as a change of shipped functions. Histories or tests of the run find `clean_bugs`,

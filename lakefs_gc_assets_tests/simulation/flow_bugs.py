@@ -509,7 +509,7 @@ def _nothing_pending_unlisted(engine: LocalEngine, not_committed: ArrowRows, sea
 
 
 def _looked_at(step: ArrowStep, found: Committed) -> str | None:
-    """Tracks all examined ranges, even those that became live again."""
+    """Tracks all examined ranges, also ranges that became live again."""
     expired = step.stored(STORE_DF).figures.expired_sha256
     if step.plan.flow is not Flow.COMMITTED or expired is None:
         return track(step, found)

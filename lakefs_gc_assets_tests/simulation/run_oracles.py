@@ -240,8 +240,8 @@ class RetentionExactness:
     dates are the latest that the run knows from commits, from the files of their metaranges and from their parents. A
     run that requested uncommitted data also keeps the commits that stayed right before, by the same measure.
 
-    A run that lists nothing must have all objects held only by other commits in its universe, except those that a run
-    deleted. A run with a base run may leave out objects that it cannot identify (`_held_by_other_names`).
+    The universe of a run that lists nothing must have all objects that only other commits hold, unless a run deleted
+    them. A run with a base run may leave out objects that it cannot identify (`_held_by_other_names`).
 
     Attributes:
         compared: number of live definitions of marks.
@@ -301,7 +301,7 @@ class RetentionExactness:
             raise Violation(f"run {plan.run_id} does not look at {min(missed)}, which only expired commits hold")
 
     def _held_by_other_names(self, stays: Collection[str], reported: ServerAnswers) -> set[str]:
-        """Objects that a run with a base run may leave out, besides those that stay under their own name.
+        """Objects that a run with a base run may leave out, besides objects that stay under their own name.
 
         It does not examine objects again that stay under another name. Objects that any commit names by an address that
         may mean several keys wait for a run that reads everything.

@@ -129,7 +129,7 @@ def _slices_by_folder(addresses: pa.StringArray) -> pa.StringArray:
 
 @dataclass(frozen=True, slots=True)
 class UnsealedSlices:
-    """The slices that a run with a base run lists in shards: those that are not sealed, and not older than `oldest`.
+    """The slices to list in shards if a run has a base run: unsealed, and not older than `oldest`.
 
     Inside of a shard, slices sort newest first. The run that sealed the newest sealed slice listed every older one that
     existed, and sealed it, too. So a run need not look behind the newest sealed slice. A slice that appears there later

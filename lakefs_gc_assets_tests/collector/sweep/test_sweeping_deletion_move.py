@@ -1,4 +1,4 @@
-"""Sweeps into quarantine and back, most of them in a folder; there, every call to the store is broken once."""
+"""Moves into quarantine and back. Most tests use a folder, where each call to the store fails once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
