@@ -2,6 +2,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.guards import Gauge, Mark
+from lakefs_gc_assets.collector.repository.repository import Clocks
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings
 
 MARK = Mark(
@@ -25,6 +28,8 @@ MARK = Mark(
     expected=0,
     branches=0,
 )
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+NAMESPACE = Namespace.parse("s3://bucket/repository/")
 
 
 def names(mark: Mark, **settings: float) -> list[str]:
@@ -105,6 +110,11 @@ class TestAmounts:
             "Review the candidates; if they are right, raise collection.max_candidates",
         ]
 
+    def test_windows_that_limit_the_run_are_named(self) -> None:
+        limited = replace(MARK, candidates=600, limited_to="2 of 12 windows")
+        (guard,) = guards.tripped(limited, CollectionSettings())
+        assert "more than 50.0%, in 2 of 12 windows alone" in str(guard)
+
     def test_all_may_go_where_the_settings_say_so(self) -> None:
         assert names(replace(MARK, candidates=1000), max_candidate_share=1) == []
 
@@ -155,6 +165,8 @@ class TestBranches:
         mark = replace(MARK, branches=now, branches_before=before)
         assert names(mark) == (["number of branches"] if tripped else [])
         if tripped and before is not None:
+            (guard,) = guards.tripped(mark, CollectionSettings())
+            assert f"left of the {before} that existed before" in str(guard)
             with pytest.raises(GuardTripped, match=rf"{now} \w+ \w+ left of the {before}"):
                 guards.require_branches(now, before, CollectionSettings())
 
@@ -219,6 +231,54 @@ def test_a_mark_grows_too_old() -> None:
     guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings(max_mark_age_hours=170))
 
 
+@pytest.mark.parametrize(("minutes", "tripped"), [(15, False), (16, True)])
+@pytest.mark.parametrize("clock", ["own", "server_latest", "store"])
+def test_clocks_may_differ_by_half_of_the_skew(clock: str, minutes: int, tripped: bool) -> None:
+    late = NOW + timedelta(minutes=minutes)
+    clocks = replace(Clocks(NOW, NOW, NOW, NOW), **{clock: late})
+    if not tripped:
+        guards.require_clocks_agree(clocks, timedelta(minutes=30))
+        return
+    with pytest.raises(GuardTripped, match="0:16:00 apart, more than half of the allowed skew of 0:30:00"):
+        guards.require_clocks_agree(clocks, timedelta(minutes=30))
+
+
+@pytest.mark.parametrize(("going", "branches", "tripped"), [(5, 6, False), (6, 12, False), (6, 11, True)])
+def test_few_branches_may_be_stale(going: int, branches: int, tripped: bool) -> None:
+    if not tripped:
+        guards.require_few_stale(going, branches, CollectionSettings())
+        return
+    with pytest.raises(GuardTripped, match=r"6 of 11 branches would be deleted, 54.5%, more than 50.0%"):
+        guards.require_few_stale(going, branches, CollectionSettings())
+    guards.require_few_stale(going, branches, CollectionSettings(max_branch_loss_share=0.6))
+
+
+def test_metadata_is_swept_only_by_its_sole_writer() -> None:
+    guards.require_sole_writer(CollectionSettings(keep_old_unnamed_ranges=False))
+    with pytest.raises(GuardTripped, match="another server may have committed them"):
+        guards.require_sole_writer(CollectionSettings(keep_old_unnamed_ranges=True))
+
+
+class TestRules:
+    """Guards that retention rules trip."""
+
+    def test_rules_of_unknown_branches_and_lost_pins(self) -> None:
+        found = list(guards.list_rule_guards(["mian: no such branch"], ["abc", "def"], CollectionSettings()))
+        assert [str(guard) for guard in found] == [
+            "guard rules of unknown branches: mian: no such branch. If a name is misspelt, data of the intended one is "
+            "kept for too short a time. Correct the rules, or set collection.allow_rules_of_unknown_branches if the "
+            "branch or tag was deleted or does not exist yet",
+            "guard pinned commits: the policy pins commits that the repository does not have: abc, def. Correct the "
+            "ids in the policy, or remove them",
+        ]
+
+    def test_a_setting_allows_unknown_branches_alone(self) -> None:
+        allowed = CollectionSettings(allow_rules_of_unknown_branches=True)
+        assert list(guards.list_rule_guards(["mian"], [], allowed)) == []
+        assert [guard.guard for guard in guards.list_rule_guards(["mian"], ["abc"], allowed)] == ["pinned commits"]
+        assert list(guards.list_rule_guards([], [], CollectionSettings())) == []
+
+
 class TestCommitsUnderWay:
     def test_hooks_without_a_time_limit_stop_a_sweep(self) -> None:
         with pytest.raises(
@@ -229,6 +289,28 @@ class TestCommitsUnderWay:
     def test_not_if_the_settings_say_how_long_a_commit_lasts_or_all_hooks_have_a_limit(self) -> None:
         guards.require_limited_commits("_lakefs_actions/a.yaml", CollectionSettings(longest_commit_minutes=30))
         guards.require_limited_commits("", CollectionSettings())
+
+
+REFUSALS: dict[str, Callable[[], NoReturn]] = {
+    "the server decodes the namespace s3://bucket/repository/": lambda: guards.refuse_escaped_namespace(NAMESPACE),
+    "the server gives s3://other/a for an object": lambda: guards.refuse_foreign_address("s3://other/a", NAMESPACE),
+    "no branch of s3://bucket/repository/ has an object": lambda: guards.refuse_unseen_spelling(NAMESPACE),
+    "s3://other/a, staged as a on main, is spelled differently": lambda: guards.refuse_staged_spelling(
+        "s3://other/a", "a on main", NAMESPACE
+    ),
+    "s3://arn/a, staged as a on main, may be data/a": lambda: guards.refuse_access_point(
+        "s3://arn/a", "a on main", "data/a", NAMESPACE
+    ),
+}
+"""Guards on the spelling of addresses, by the beginning of their figures."""
+
+
+@pytest.mark.parametrize("figures", REFUSALS)
+def test_a_doubtful_spelling_is_refused(figures: str) -> None:
+    with pytest.raises(GuardTripped) as caught:
+        REFUSALS[figures]()
+    assert caught.value.guard == "address form" and caught.value.figures.startswith(figures)
+    assert caught.value.lifted_by
 
 
 def all_tripped() -> list[GuardTripped]:
@@ -244,13 +326,17 @@ def all_tripped() -> list[GuardTripped]:
         nested=("other",),
         repositories_unknown="403",
     )
-    settings, now = CollectionSettings(max_candidates=10), datetime(2026, 11, 1, tzinfo=UTC)
-    found = [*guards.tripped(mark, settings)]
+    settings = CollectionSettings(max_candidates=10, keep_old_unnamed_ranges=True)
+    found = [*guards.tripped(mark, settings), *guards.list_rule_guards(["mian"], ["abc"], settings)]
     requires: tuple[Callable[[], None], ...] = (
         lambda: guards.require_live_set(mark),
         lambda: guards.require_limited_commits("a file", settings),
         lambda: guards.require_uncommitted_kept(500, 500, settings),
-        lambda: guards.require_fresh_mark(now, now + timedelta(days=99), settings),
+        lambda: guards.require_fresh_mark(NOW, NOW + timedelta(days=99), settings),
+        lambda: guards.require_few_stale(9, 9, settings),
+        lambda: guards.require_sole_writer(settings),
+        lambda: guards.require_clocks_agree(Clocks(NOW, NOW, NOW, NOW + timedelta(days=1)), timedelta(hours=1)),
+        *REFUSALS.values(),
     )
     for require in requires:
         with pytest.raises(GuardTripped) as caught:
@@ -274,6 +360,12 @@ def test_every_guard_says_which_setting_lifts_it_or_what_to_do_instead() -> None
         "commits under way": {"longest_commit_minutes"},
         "loss of uncommitted data": {"max_uncommitted_loss_share"},
         "age of the mark": {"max_mark_age_hours"},
+        "rules of unknown branches": {"allow_rules_of_unknown_branches"},
+        "pinned commits": set(),
+        "stale branches": {"max_branch_loss_share"},
+        "other servers": {"keep_old_unnamed_ranges"},
+        "clocks": {"clock_skew_minutes"},
+        "address form": set(),
     }
     assert (
         "No setting lifts this guard" in found["namespaces"]

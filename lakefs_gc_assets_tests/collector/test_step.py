@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import run_folder
-from lakefs_gc_assets.collector.step import place_by_address
+from lakefs_gc_assets.collector.step import place_by_address, require_own_plan
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
@@ -128,3 +128,16 @@ def test_references_are_read_by_as_many_tasks_as_the_settings_say(process: OnePr
     other = replace(repository, opener=StoreOpener(StoreSettings(), "s3://other/repo/"))
     assert References.from_step(step, other).opener is other.opener
     assert References.from_step(step, other).namespace is repository.namespace
+
+
+@pytest.mark.parametrize(
+    ("repository", "storage_namespace"), [("another", "local://repository/"), ("repo", "local://another/")]
+)
+def test_plan_of_another_repository_or_namespace_is_refused(
+    process: OneProcess, repository: str, storage_namespace: str
+) -> None:
+    own = replace(made_step(LocalEngine(), process.repository).plan, storage_namespace="local://repository/")
+    require_own_plan(own, process.repository)
+    foreign = replace(own, repository=repository, storage_namespace=storage_namespace)
+    with pytest.raises(OrderViolation, match=rf"{own.run_id} is of repository {repository} .*open a new run"):
+        require_own_plan(foreign, process.repository)
