@@ -7,11 +7,12 @@ from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
 from lakefs_gc_assets.defs.wiring import build_all
 from lakefs_gc_assets.extensions.branches import definitions as branches
 from lakefs_gc_assets.extensions.check import definitions as check
+from lakefs_gc_assets.extensions.emr import definitions as emr
 from lakefs_gc_assets.extensions.forecast import definitions as forecast
 from lakefs_gc_assets.extensions.notifications import definitions as notifications
 from lakefs_gc_assets.settings import Configuration
 
-EXTENSIONS = (forecast.define, check.define, branches.define, notifications.define)
+EXTENSIONS = (forecast.define, check.define, branches.define, notifications.define, emr.define)
 """Functions that add definitions of extensions for each repository."""
 
 

@@ -3,23 +3,15 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import assets, automation, checks, history, jobs, maintenance, resources
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from lakefs_gc_assets.defs import emr
-else:
-    # Deferred: only runs on EMR Serverless need its libraries.
-    emr = deferred("lakefs_gc_assets.defs.emr")
 
 _TAG_LENGTH = 63
 """Maximum length of the value of an asset's tag."""
@@ -95,8 +87,6 @@ def _one(loaded: Loaded, names: Names, clock: Clock, extensions: Sequence[Extens
         purge,
         *(job for each in added for job in each.jobs),
     ]
-    if loaded.configuration.emr_serverless.application_id:
-        of_one_op.append(emr.collect_job(names, loaded))
     job_names = [collecting.name, *(job.name for job in of_one_op)]
     return dg.Definitions(
         assets=dg.map_asset_specs(

@@ -12,7 +12,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load_all, loaded_from
 from lakefs_gc_assets.definitions import defs
-from lakefs_gc_assets.defs import emr, resources
+from lakefs_gc_assets.defs import resources
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, execute
 from lakefs_gc_assets.defs.wiring import build
@@ -197,8 +197,6 @@ def test_where_there_is_no_deployment_it_is_refused(section: str, tmp_path: Path
         getattr(alone, section)
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigurationError, match=message):
         execute(loaded, AskedRun(), print, SystemClock(), instance)
-    with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .*EMR Serverless cannot use"):
-        emr.start_parameters(loaded.configuration.emr_serverless, loaded)
 
 
 def test_a_client_of_boto3_is_no_resource() -> None:

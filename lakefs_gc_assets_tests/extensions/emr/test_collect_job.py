@@ -23,10 +23,12 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, loaded_from
-from lakefs_gc_assets.defs.emr import start_parameters
 from lakefs_gc_assets.defs.partitions import key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.extensions.emr.collect_job import start_parameters
+from lakefs_gc_assets.extensions.emr.definitions import define
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -155,7 +157,7 @@ def test_a_run_on_emr_serverless_over_some_windows(
         loaded = loaded_for(server, sample.repository, bucket)
         secret = server.secret_access_key
         monkeypatch.setenv(VARIABLE, secret)
-        job = build(loaded, SystemClock()).resolve_job_def(JOB)
+        job = build(loaded, SystemClock(), [define]).resolve_job_def(JOB)
         collector = Collector.from_loaded(loaded, SystemClock())
         chosen = min(window_of(garbage.address) for garbage in sample.garbage)
         config = launched_with(sweep=True, windows=chosen)
@@ -191,7 +193,7 @@ def test_a_run_that_fails_there_fails_here(
     with demo.open_server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
         loaded = loaded_for(server, make_sample_repository(server, objects=60).repository, bucket)
         monkeypatch.setenv(VARIABLE, server.secret_access_key)
-        job = build(loaded, SystemClock()).resolve_job_def(JOB)
+        job = build(loaded, SystemClock(), [define]).resolve_job_def(JOB)
 
         application = loaded.configuration.emr_serverless.application_id
         with emr(application, {"lakefs/gc": "wrong"}, with_spark=False) as started:
@@ -206,15 +208,22 @@ def test_windows_that_cannot_be_run_are_refused_before_anything_starts(tmp_path:
         content = demo.configuration(server, make_sample_repository(server, objects=60).repository)
         application = EMRServerlessSettings(application_id="none")
         loaded = Loaded(content.model_copy(update={"emr_serverless": application}), {})
-        job = build(loaded, SystemClock()).resolve_job_def(JOB)
+        job = build(loaded, SystemClock(), [define]).resolve_job_def(JOB)
         config = launched_with(windows="1999-01")
         result = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
     assert "1999-01 has no slice" in failure_in(result)
 
 
 def test_there_is_no_such_job_without_an_application() -> None:
-    jobs = build(Loaded(Configuration(), {}), SystemClock()).resolve_all_job_defs()
+    jobs = build(Loaded(Configuration(), {}), SystemClock(), [define]).resolve_all_job_defs()
     assert JOB not in {job.name for job in jobs}
+
+
+@pytest.mark.parametrize("section", ["store", "spark"])
+def test_a_resource_of_this_deployment_is_refused(section: str) -> None:
+    loaded = loaded_from({"repository": "repo", section: {"resource": "there"}}, "gc.yaml")
+    with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .*EMR Serverless cannot use"):
+        start_parameters(loaded.configuration.emr_serverless, loaded)
 
 
 def test_executors_get_the_credentials_of_the_store_and_no_others() -> None:

@@ -1,0 +1,1 @@
+"""The job that makes a run on EMR Serverless."""
