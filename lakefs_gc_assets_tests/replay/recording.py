@@ -166,7 +166,7 @@ class Recording:
         """The earliest date of a commit that names each metarange, by the metarange's key."""
         dates: dict[str, datetime] = {}
         truth = self._json("truth.json") if self._has("truth.json") else {}
-        for commit in _commits_in([row.content for row in self.rows] + [truth.get("commits")]):
+        for commit in commits_in([row.content for row in self.rows] + [truth.get("commits")]):
             key, date = f"_lakefs/{commit['meta_range_id']}", datetime.fromtimestamp(commit["creation_date"], UTC)
             dates[key] = min(date, dates.get(key, date))
         return dates
@@ -191,7 +191,7 @@ class Recording:
             yield row["key"], RecordedObject(row["size"], datetime.fromtimestamp(row["mtime"], UTC), etag)
 
 
-def _commits_in(content: Any) -> Iterator[dict[str, Any]]:
+def commits_in(content: Any) -> Iterator[dict[str, Any]]:
     """Every commit at any depth of an answer."""
     if isinstance(content, dict):
         if {"meta_range_id", "creation_date"} <= content.keys():
@@ -199,7 +199,7 @@ def _commits_in(content: Any) -> Iterator[dict[str, Any]]:
         content = list(content.values())
     if isinstance(content, list):
         for each in content:
-            yield from _commits_in(each)
+            yield from commits_in(each)
 
 
 def _is_replayed(row: dict[str, Any]) -> bool:

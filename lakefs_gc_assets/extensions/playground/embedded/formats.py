@@ -211,7 +211,8 @@ def _properties(data_size: int, entries: int, key_bytes: int, value_bytes: int, 
     }
 
 
-_STRING, _INT64, _STRING_LIST, _STRING_MAP = b"\x01", b"\x02\x08", b"\x03", b"\x04"
+_BYTES, _STRING, _INT64, _STRING_LIST, _STRING_MAP = b"\x00", b"\x01", b"\x02\x08", b"\x03", b"\x04"
+_IDENTIFIABLE = b"\x05"
 
 
 def _hashed_number(value: int) -> bytes:
@@ -247,14 +248,20 @@ def commit_id(
     metadata: Mapping[str, str],
     parents: Iterable[str],
 ) -> str:
-    """64 hexadecimal digits: the hash over all fields of a commit except version and generation."""
+    """64 hexadecimal digits: lakeFS's hash over all fields of a commit except version and generation.
+
+    A real server accepts a refs dump only if its commits have these ids. Source: `Commit.Identity` in lakeFS's
+    `pkg/graveler/graveler.go`.
+    """
+    hashed_parents = hashlib.sha256(_hashed_texts(parents)).digest()
     fields = (
+        _hashed_text("commit:v1"),
         _hashed_text(committer),
         _hashed_text(message),
         _hashed_text(metarange_id),
         _hashed_number(creation_date),
         _hashed_map(metadata),
-        _hashed_texts(parents),
+        _IDENTIFIABLE + _BYTES + _hashed_number(len(hashed_parents)) + hashed_parents,
     )
     return hashlib.sha256(b"".join(fields)).hexdigest()
 

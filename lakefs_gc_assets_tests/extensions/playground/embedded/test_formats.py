@@ -1,4 +1,5 @@
 import contextlib
+import json
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +11,11 @@ from rocksdict import Options, Rdict
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.extensions.playground.embedded.commits import record_value
-from lakefs_gc_assets.extensions.playground.embedded.formats import table
+from lakefs_gc_assets.extensions.playground.embedded.formats import commit_id, table
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
 from lakefs_gc_assets.lakefs.formats.sstables import SSTable, read_table
+from lakefs_gc_assets_tests.replay.recording import commits_in
+from lakefs_gc_assets_tests.runs.recordings import FIXTURES, needs_recordings
 
 _keys = st.binary(max_size=60)
 _long_keys = st.builds(lambda a, n, b: a * n + b, st.sampled_from([b"a", b"ab", b"\xff"]), st.integers(0, 400), _keys)
@@ -50,6 +53,19 @@ def test_tables_of_any_size_are_read(count: int, step: int, size: int) -> None:
     found = read_table(_write(parts), "written")
     assert len(found) == count
     assert _read(found) == parts
+
+
+@needs_recordings
+@pytest.mark.parametrize("name", ["small", "merge-dangling", "chain/1"])
+def test_commits_have_the_ids_of_a_real_server(name: str) -> None:
+    answers = [json.loads(line) for line in (FIXTURES / name / "api.jsonl").read_text().splitlines()]
+    commits = list(commits_in(answers))
+    assert commits
+    for commit in commits:
+        texts = (commit["committer"], commit["message"], commit["meta_range_id"])
+        assert commit["id"] == commit_id(
+            *texts, commit["creation_date"], commit.get("metadata") or {}, commit["parents"]
+        )
 
 
 def test_a_large_index_has_two_levels_and_a_small_one_has_one() -> None:
