@@ -67,6 +67,7 @@ FURTHER_TESTS = {
     "restore": ("collector/sweep/test_sweeping_deletion_move.py",),
     "run": ("collector/test_run_guards.py",),
     "run_folder": ("collector/records/test_plan.py",),
+    "sweeping": ("collector/test_run_guards.py",),
 }
 """Tests of a module beside the file that mirrors it."""
 _IN_A_CLOUD = re.compile(r"[\[_-](s3|gcs|azure)[\]_-]")
