@@ -198,11 +198,31 @@ def too_many_candidates(
             "Review the candidates; if they are right, raise collection.max_candidate_share",
         )
     if number.is_exceeded:
-        yield GuardTripped(
-            "number of candidates",
-            f"{counted(candidates, 'objects')} would be deleted, more than {number.limit:,}",
-            "Review the candidates; if they are right, raise collection.max_candidates",
-        )
+        yield _too_many(number)
+
+
+def _too_many(number: Gauge) -> GuardTripped:
+    return GuardTripped(
+        "number of candidates",
+        f"{counted(number.count, 'objects')} would be deleted, more than {number.limit:,}",
+        "Review the candidates; if they are right, raise collection.max_candidates",
+    )
+
+
+def require_few_orphaned(objects: int, settings: CollectionSettings) -> None:
+    """Raises GuardTripped if the place of a deleted repository has too many objects to delete."""
+    number = Gauge.of_count("number of candidates", "max_candidates", objects, settings)
+    if number.is_exceeded:
+        raise _too_many(number)
+
+
+def refuse_orphan(place: str, why: str) -> NoReturn:
+    """Raises GuardTripped for a place that is not, or no longer, certainly the data of a deleted repository."""
+    raise GuardTripped(
+        "deleted repository",
+        f"{place}: {why}",
+        "No setting lifts this guard: nothing more is deleted there",
+    )
 
 
 def _shared_namespace(

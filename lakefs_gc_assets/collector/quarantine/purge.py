@@ -144,11 +144,13 @@ def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: di
         try:
             plan = plans.read(store, each)
             require_own_plan(plan, repository)
-            copies = _copies(store, plan)
+            copies = list_copies(store, plan)
+            names = layout.read_names(copies.column("address").combine_chunks(), plan.slice_window)
+            copies = copies.filter(pc.invert(pc.is_in(names.layouts, _NEVER_PURGED)))
             if wanted is not None:
                 copies = copies.filter(_among(copies, frozenset(wanted)))
             restored = _restored(store, plan, copies) if any_restored else 0
-            moved = Moved(plan, _last_receipt(store, plan), copies, restored)
+            moved = Moved(plan, last_receipt(store, plan), copies, restored)
         except CollectionError as error:
             unreadable[each] = str(error)
             continue
@@ -363,8 +365,8 @@ def _count(moved: Sequence[Moved]) -> int:
     return sum(each.copies.num_rows for each in moved)
 
 
-def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
-    """The copies of a run (COPIES); other files in its folder are left out."""
+def list_copies(store: ObjectStore, plan: Plan) -> pa.Table:
+    """The copies of a run (COPIES), with any names; lists of a purge are left out."""
     folder = sweeping.key(plan.run_id, "")
     batches = [pa.table(batch.select(["key", "size", "etag"])) for batch in store.list(folder)]
     if not batches:
@@ -374,11 +376,11 @@ def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
     addresses = pc.utf8_slice_codeunits(keys, len(folder))
     read = layout.read_names(addresses, plan.slice_window)
     columns = [addresses, listed["size"], read.slices, read.windows, listed["etag"], keys]
-    copies = pa.table(columns, schema=COPIES).filter(pc.invert(pc.is_in(read.layouts, _NEVER_PURGED)))
+    copies = pa.table(columns, schema=COPIES).filter(pc.invert(pc.starts_with(addresses, _BEGUN)))
     return copies.sort_by("address")
 
 
-def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
+def last_receipt(store: ObjectStore, plan: Plan) -> datetime:
     """When the store wrote the last receipt of the run's sweep, UTC. Copies may have the time of their originals."""
     folder = run_folder.receipts(plan.run_id)
     later = tuple(folder + begins for begins in (receipts.OF_RESTORE, receipts.OF_PURGE))
@@ -430,7 +432,7 @@ def _delete(
     left = {row["address"] for row in rows if outcomes[row["key"]].result is DeleteResult.LEFT}
     if left:
         # An unanswered request may have deleted some of these copies.
-        left.intersection_update(_copies(store, plan).column("address").to_pylist())
+        left.intersection_update(list_copies(store, plan).column("address").to_pylist())
     failed = {key for key, outcome in outcomes.items() if outcome.result is DeleteResult.FAILED}
     fates = [PurgeFate.FAILED if row["key"] in failed else PurgeFate.PURGED for row in rows]
     are_deleted = [
@@ -454,7 +456,7 @@ def _settle(store: ObjectStore, plan: Plan) -> None:
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts", receipts.ADDED)
         # Compared with all copies of the run, even if only some are to be purged.
-        still_there = pc.is_in(begun.column("address"), _copies(store, plan).column("address").combine_chunks())
+        still_there = pc.is_in(begun.column("address"), list_copies(store, plan).column("address").combine_chunks())
         deleted = begun.filter(pc.invert(still_there))
         if deleted.num_rows:
             # This replaces receipts of the same batch that were already stored.

@@ -179,6 +179,27 @@ def restore_copies(
 
     May be repeated after a failure. The next run is a clean one, even if no object was restored.
 
+    Args and errors are those of `undo_deletions`.
+    """
+    # Raises before anything is done.
+    _undoing(store, run_id, _moved(deleted))
+    verify(store, lock)
+    across_runs.write_restoration(store, run_id, clock.now())
+    yield from undo_deletions(store, run_id, deleted, lock, clock, in_tasks)
+
+
+def undo_deletions(
+    store: ObjectStore,
+    run_id: str,
+    deleted: pa.Table,
+    lock: LockToken,
+    clock: Clock,
+    in_tasks: tuple[Engine[Any], OpensStore] | None = None,
+) -> Iterator[Restored]:
+    """Restores objects that no run of the repository builds on, during iteration; yields the result for each address.
+
+    May be repeated after a failure.
+
     Args:
         deleted: receipts of the run, see `deleted_by`.
         lock: the repository's lock, held by the caller.
@@ -189,12 +210,9 @@ def restore_copies(
         LockLost: before a batch, if the lock is no longer held.
     """
     has_copies = _moved(deleted)
-    # Raises before anything is done.
-    _undoing(store, run_id, has_copies)
     engine, open_store = (in_tasks[0], in_tasks[1].open) if in_tasks else (LocalEngine(), lambda: store)
     undo = partial(_undo_all, open_store, run_id, lock, has_copies)
     verify(store, lock)
-    across_runs.write_restoration(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
     # Grouping in one thread keeps the version ids of an address in this order.
     groups = latest_first.group_by("address", use_threads=False)

@@ -9,7 +9,7 @@ most the batch that it has begun.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,12 +102,16 @@ class Sweep:
             # After the call to the store, which may take its time.
             if self.is_over():
                 return
-            for address in batch.column("address").to_pylist():
-                if layout.parse(address).layout in _NEVER_DELETED:
-                    raise CollectionError(
-                        f"{address!r} is among the candidates, but lakeFS never gives such a name to data"
-                    )
+            self.check_names(batch.column("address").to_pylist())
             yield self.decide(batch)
+
+    def check_names(self, addresses: Sequence[str]) -> None:
+        """Raises CollectionError for a name that must never be deleted."""
+        for address in addresses:
+            if layout.parse(address).layout in _NEVER_DELETED:
+                raise CollectionError(
+                    f"{address!r} is among the candidates, but lakeFS never gives such a name to data"
+                )
 
     @property
     def batch_size(self) -> int:
