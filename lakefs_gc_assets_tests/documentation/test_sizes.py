@@ -27,7 +27,7 @@ EXTENSION_CODE = {
     "forecast": 1_220,
     "metrics": 120,
     "notifications": 210,
-    "orphans": 270,
+    "orphans": 900,
     "playground": 3_710,
     "setup": 690,
 }

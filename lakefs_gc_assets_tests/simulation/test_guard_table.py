@@ -34,6 +34,10 @@ _SIGNED = "nothing is let through without it: other entries than expected are re
 _BRANCHES = "no part of a run: `test_too_many_at_once` of stale branches"
 _METADATA = "no part of a run: `test_where_another_repository_is_on_the_namespace_or_clocks_disagree_it_refuses`"
 _SOLE_WRITER = "no part of a run: `test_where_another_server_may_write_nothing_is_moved_or_purged`"
+_ORPHANS = "no part of a run: each is taken out in "
+_FIRST_LOOK = f"{_ORPHANS}`TestFirstLook.test_it_refuses_and_records_nothing`"
+_SECOND_LOOK = f"{_ORPHANS}`TestSecondLook.test_a_change_keeps_everything`"
+_EACH_BATCH = f"{_ORPHANS}`TestMeanwhile.test_without_the_look_before_a_batch_the_change_is_missed`"
 _UPLOADED = "no part of a run: it reads what is uploaded"
 NOT_SEEDED = {
     Call(f"{_COLLECTOR}.repository.opening:open_repository.opened", "require_writable"): (
@@ -55,6 +59,27 @@ NOT_SEEDED = {
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,
+    Call(f"{_EXTENSIONS}.orphans.deletion:PlaceQuarantine.delete_batch", "require_unchanged"): _EACH_BATCH,
+    Call(f"{_EXTENSIONS}.orphans.deletion:_locked", "require_clocks_agree"): (
+        "no part of a run: `TestFirstLook.test_clocks_that_disagree`"
+    ),
+    Call(f"{_EXTENSIONS}.orphans.deletion:_move", "require_few_orphaned"): _SECOND_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.deletion:examine", "require_few_orphaned"): _FIRST_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.deletion:examine", "require_quiet"): _FIRST_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.deletion:examine", "require_signs"): _FIRST_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.deletion:purge", "_require_moved"): (
+        "no part of a run: `TestLife.test_a_deletion_that_was_killed_goes_on`"
+    ),
+    Call(f"{_EXTENSIONS}.orphans.deletion:restore", "_require_moved"): (
+        "no part of a run: `TestLife.test_copies_are_purged_when_they_are_due`"
+    ),
+    Call(f"{_EXTENSIONS}.orphans.looks:look", "require_no_imports"): _FIRST_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.looks:look", "require_no_namespace_around"): _FIRST_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.looks:look", "require_no_repository"): _FIRST_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.looks:look", "require_only_lakefs_files"): _FIRST_LOOK,
+    Call(f"{_EXTENSIONS}.orphans.looks:require_unchanged", "require_no_repository"): (
+        "no part of a run: `TestMeanwhile.test_a_change_before_a_batch_keeps_the_rest`"
+    ),
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),

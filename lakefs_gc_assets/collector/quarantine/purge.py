@@ -145,8 +145,8 @@ def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: di
             plan = plans.read(store, each)
             require_own_plan(plan, repository)
             copies = list_copies(store, plan)
-            names = layout.read_names(copies.column("address").combine_chunks(), plan.slice_window)
-            copies = copies.filter(pc.invert(pc.is_in(names.layouts, _NEVER_PURGED)))
+            read = layout.read_names(copies.column("address").combine_chunks(), plan.slice_window)
+            copies = copies.filter(pc.invert(pc.is_in(read.layouts, _NEVER_PURGED)))
             if wanted is not None:
                 copies = copies.filter(_among(copies, frozenset(wanted)))
             restored = _restored(store, plan, copies) if any_restored else 0

@@ -1,1 +1,1 @@
-"""Data of deleted repositories: found in a bucket, never deleted."""
+"""Data of deleted repositories: found in a bucket, and deleted if a person approves it."""

@@ -107,9 +107,9 @@ def find_orphans(
         LakeFSError: the server fails.
         StorageError: the store fails, or refuses to list the bucket.
     """
-    repositories = _repositories(repository)
-    root = _bucket_of(repository.namespace)
-    own = _keys(repositories, root)
+    repositories = list_repositories(repository)
+    root = bucket_of(repository.namespace)
+    own = namespace_keys(repositories, root)
     store = StoreOpener(repository.opener.settings, root.uri).open()
     walk = _Walk(store, own)
     walk.look(checked_prefix(below), depth, folders)
@@ -128,7 +128,7 @@ def find_orphans(
     )
 
 
-def _repositories(repository: OpenRepository) -> Sequence[RepositoryFacts]:
+def list_repositories(repository: OpenRepository) -> Sequence[RepositoryFacts]:
     """Every repository of the server. Raises ConfigurationError if the list may lack some."""
     grant = "grant its user fs:ListRepositories on *, since a repository that is not listed would look deleted"
     try:
@@ -141,14 +141,14 @@ def _repositories(repository: OpenRepository) -> Sequence[RepositoryFacts]:
     return listed
 
 
-def _bucket_of(namespace: Namespace) -> Namespace:
+def bucket_of(namespace: Namespace) -> Namespace:
     """The whole bucket of a namespace."""
     written = parse_location(namespace.uri)
     assert written is not None
     return Namespace.parse(namespace.uri.removesuffix(written.key))
 
 
-def _keys(repositories: Sequence[RepositoryFacts], root: Namespace) -> tuple[str, ...]:
+def namespace_keys(repositories: Sequence[RepositoryFacts], root: Namespace) -> tuple[str, ...]:
     """The folders of the bucket that are a repository's namespace.
 
     A storage of its own does not make another bucket here: two storages may lead to one.
@@ -203,7 +203,7 @@ class _Walk:
         return [prefix for prefix in prefixes if not prefix.startswith(self.own)]
 
     def _is_orphan(self, prefix: str, content: Level) -> bool:
-        signs = _signs(self.store, prefix, content)
+        signs = signs_of(self.store, prefix, content)
         if signs and any(key.startswith(prefix) for key in self.own):
             self.surrounding.append(prefix)
         elif signs:
@@ -212,7 +212,7 @@ class _Walk:
         return False
 
 
-def _signs(store: ObjectStore, prefix: str, content: Level) -> tuple[str, ...]:
+def signs_of(store: ObjectStore, prefix: str, content: Level) -> tuple[str, ...]:
     """What makes a folder look like a storage namespace; empty if nothing does."""
     signs = []
     if prefix + METADATA_PREFIX in content.prefixes:

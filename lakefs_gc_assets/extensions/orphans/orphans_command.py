@@ -1,23 +1,41 @@
-"""`lakefs-gc orphans`: data of deleted repositories in the bucket of a repository."""
+"""`lakefs-gc orphans`: data of deleted repositories in the bucket of a repository, found, deleted and restored."""
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import JSON, QUIET, Target, on_repository, print_answer
+from lakefs_gc_assets.cli.common import (
+    JSON,
+    QUIET,
+    YES,
+    Target,
+    TargetGroup,
+    on_repository,
+    print_answer,
+    print_outcomes,
+    require_yes,
+    require_yes_or_terminal,
+    show_progress,
+)
 from lakefs_gc_assets.cli.progress import shown_bar
+from lakefs_gc_assets.collector.quarantine.purge import PurgeFate
+from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.extensions.orphans import deletion
+from lakefs_gc_assets.extensions.orphans.deletion import Examined, OrphanFate
+from lakefs_gc_assets.extensions.orphans.looks import QUIET as QUIET_PERIOD
 from lakefs_gc_assets.extensions.orphans.orphans import DEPTH, FOLDERS, Orphan, Search, find_orphans
 
-_LATELY = timedelta(days=30)
-"""Age of the last write below which something probably still uses a place."""
+_STATED = "--no-other-server-uses-it"
+_PLACE = click.argument("place")
 
 
-@click.command()
-@on_repository
+@click.group(cls=TargetGroup, invoke_without_command=True)
 @click.option("--below", default="", metavar="FOLDER", help="Search only this folder of the bucket, such as `lakes/`.")
 @click.option(
     "--depth",
@@ -36,23 +54,132 @@ _LATELY = timedelta(days=30)
 @click.option("--no-sizes", is_flag=True, help="Do not list the objects below each place that is found.")
 @QUIET
 @JSON
-def orphans(target: Target, below: str, depth: int, folders: int, no_sizes: bool, quiet: bool, as_json: bool) -> None:
+@click.pass_context
+def orphans(
+    context: click.Context,
+    file: Path | None,
+    repository: str | None,
+    below: str,
+    depth: int,
+    folders: int,
+    no_sizes: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Lists data of deleted repositories: places in the bucket that look like a repository's storage namespace.
 
     lakeFS leaves a repository's data in the bucket when the repository is deleted. The command lists the folders of the
     repository's bucket, and prints those that have lakeFS's files and belong to no repository of the server: their
     objects and bytes, the first and last write, and names of branches and folders if files there still state them.
 
-    It deletes nothing. Another lakeFS server may own a place: no server knows the repositories of others. So may a
-    repository that was only restored elsewhere, or whose entries were imported from there.
+    Without a subcommand, it deletes nothing. Another lakeFS server may own a place: no server knows the repositories of
+    others. So may a repository that was only restored elsewhere, or whose entries were imported from there.
 
     The lakeFS user needs fs:ListRepositories on *, and the store's user the right to list the bucket.
     """
-    opened = target.open(to_read=True)
+    if context.invoked_subcommand is not None:
+        return
+    opened = Target(file, repository).open(to_read=True)
     start = below.strip("/") + "/" if below.strip("/") else ""
     with shown_bar("looking for storage namespaces", quiet) as (say, _):
         search = find_orphans(opened, say, start, depth, folders, measured=not no_sizes)
     print_answer(as_json, lambda: _encoded(search), describe(search, opened.clock.now()))
+
+
+def _owner() -> str:
+    return f"orphans-{uuid.uuid4().hex}"
+
+
+@orphans.command()
+@on_repository
+@_PLACE
+@click.option(_STATED, "is_sole", is_flag=True, help="State that no other lakeFS server uses PLACE. Required.")
+@click.option(
+    "--approve", "approver", metavar="NAME", help="Approve the deletion, a day after the first look or later."
+)
+@YES
+@QUIET
+@JSON
+def delete(target: Target, place: str, is_sole: bool, approver: str | None, quiet: bool, as_json: bool) -> None:
+    """Moves the data of the deleted repository at PLACE into quarantine, a day after a first look or later.
+
+    PLACE is one address that `lakefs-gc orphans` prints. Without --approve, the command looks at it, records the look
+    and deletes nothing. With --approve, a day later or more, it looks again. If nothing has changed, it moves the
+    objects to the quarantine of the configured repository. Before each batch it looks again, and any change keeps all
+    objects that are left. Asks for confirmation unless --yes is given. Can be repeated after a failure.
+
+    It refuses if a repository or another storage namespace is there, in it or around it, if a repository's commits
+    refer to it, if its newest object is younger than 30 days, or if the server does not list all repositories.
+
+    Exit status 0 if every object is in quarantine, 6 if some are not, 4 if a guard refuses.
+    """
+    if not is_sole:
+        raise click.UsageError(f"Give {_STATED} to state that no other lakeFS server uses {place}: no server can tell.")
+    if approver is None:
+        opened = target.open()
+        with shown_bar("looking at the place", quiet) as (say, _):
+            examined = deletion.examine(opened, place, _owner(), say, show_progress)
+        content = {**asdict(examined.act), "due_at": examined.act.due_at, "changes": examined.changes}
+        print_answer(as_json, lambda: content, _describe_look(examined))
+        return
+    require_yes_or_terminal("nothing was deleted")
+    opened = target.open()
+    require_yes(f"Move all objects of {place} to quarantine?", "nothing was deleted")
+    with shown_bar("moving", quiet) as (say, _):
+        moving = deletion.move(opened, place, approver, _owner(), say, show_progress)
+        print_outcomes(moving, "address", OrphanFate.MOVED, as_json)
+
+
+@orphans.command()
+@on_repository
+@_PLACE
+@YES
+@JSON
+def restore(target: Target, place: str, as_json: bool) -> None:
+    """Copies the objects that `delete` moved back to PLACE.
+
+    An address that has an object by now is left alone. The copies stay in quarantine. Asks for confirmation unless
+    --yes is given. Can be repeated.
+
+    Exit status 0 if every object exists again, 6 if not.
+    """
+    opened = target.open()
+    require_yes(f"Restore the objects of {place}?", "nothing was restored")
+    restoring = deletion.restore(opened, place, _owner(), show_progress)
+    print_outcomes(restoring, "address", RestoreFate.RESTORED, as_json)
+
+
+@orphans.command()
+@on_repository
+@_PLACE
+@YES
+@QUIET
+@JSON
+def purge(target: Target, place: str, quiet: bool, as_json: bool) -> None:
+    """Permanently deletes the objects of PLACE that have been in quarantine for collection.quarantine_days.
+
+    It looks first. If anything was written to PLACE, a repository is there, or one refers to it, nothing is deleted.
+    After `restore`, it deletes the copies of objects that are back at their address. Asks for confirmation unless
+    --yes is given. Can be repeated.
+
+    Exit status 0 if every copy is deleted, 6 if not, 4 if a guard refuses.
+    """
+    opened = target.open()
+    require_yes(f"Permanently delete the objects of {place} in quarantine?", "nothing was purged")
+    with shown_bar("purging", quiet) as (say, _):
+        purging = deletion.purge(opened, place, _owner(), say, show_progress)
+        print_outcomes(purging, "address", PurgeFate.PURGED, as_json, frees=True)
+
+
+def _describe_look(examined: Examined) -> Iterator[str]:
+    act = examined.act
+    if examined.changes:
+        yield f"changed since the last look, so this is the first one: {examined.changes}"
+    yield f"{act.place}: {_amount(Amount(act.objects, act.bytes))}, last written {act.last_write:%F}"
+    yield f"none of {counted(len(act.repositories), 'repositories')} of the server is there or refers to it"
+    yield f"first look at {act.looked_at:%F %T}Z; nothing was deleted"
+    when = "" if examined.is_due else f"from {act.due_at:%F %T}Z, "
+    yield f'{when}`lakefs-gc orphans delete {act.place} {_STATED} --approve "YOUR NAME"` moves it to quarantine'
 
 
 def _encoded(search: Search) -> dict[str, object]:
@@ -91,7 +218,7 @@ def _facts(orphan: Orphan, now: datetime) -> Iterator[str]:
     if orphan.amount is not None:
         yield _amount(orphan.amount)
     if orphan.first_write is not None and orphan.last_write is not None:
-        used = ": written lately, so it is probably in use" if now - orphan.last_write < _LATELY else ""
+        used = ": written lately, so it is probably in use" if now - orphan.last_write < QUIET_PERIOD else ""
         yield f"written {orphan.first_write:%F} to {orphan.last_write.astimezone(UTC):%F}{used}"
     if orphan.branches:
         yield f"branches: {', '.join(orphan.branches)}"
