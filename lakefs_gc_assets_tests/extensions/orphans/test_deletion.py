@@ -62,6 +62,7 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.extensions.playground.embedded.stores import LocalBlockstore
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import keys_below
+from lakefs_gc_assets_tests.cli.test_json import require_documented
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE
@@ -782,6 +783,7 @@ class TestCommand:
         assert self.call(lake, "delete", lake.uri, stated, "--approve", "Ada", "--yes")[0] != Status.WELL
         lake.change_record(looked_at=datetime.now(UTC) - DAY - timedelta(minutes=1))
         status, output = self.call(lake, "delete", lake.uri, stated, "--json", "--quiet")
+        require_documented("orphans delete --json", json.loads(output))
         assert json.loads(output)["objects"] == len(before) == len(lake.contents())
         assert self.call(lake, "delete", lake.uri, stated, "--approve", "Ada")[0] != Status.WELL, "not confirmed"
         assert lake.contents() == before
