@@ -381,7 +381,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 paths_asked=cleared.asked,
                 paths_unasked=cleared.unasked,
                 unreadable=cleared.unreadable,
-                sweep_guards=foresee_refusals(step, listed, committed) if foresees else (),
+                sweep_guards=foresee_refusals(step, listed, uncommitted, committed) if foresees else (),
             )
             stored = step.complete(frames.CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
     figures_of_mark = reporting.mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
@@ -403,7 +403,9 @@ def only_asked(step: Step[R], eligible: R) -> R:
     return step.engine.among_exactly(eligible, step.engine.table(addresses))
 
 
-def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) -> tuple[tuple[str, str, str], ...]:
+def foresee_refusals(
+    step: Step[R], listed: Stored, uncommitted: UncommittedData, committed: CommittedData
+) -> tuple[tuple[str, str, str], ...]:
     """Guards that would now refuse a sweep, beside the guards on the figures of its mark.
 
     They cannot foresee branches or uncommitted data that disappear between mark and recheck. Other checks of a sweep,
@@ -412,7 +414,7 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
     repository, figures = step.repository, committed.figures
     own = repository.api, repository.store, repository.namespace
     listed_at, settings = listed.manifest.span.started_at, repository.settings
-    hooks = step.stored(frames.UNCOMMITTED_DF).figures.hooks_without_limit
+    hooks = uncommitted.figures.hooks_without_limit
     checks: tuple[Callable[[], None], ...] = (
         partial(other_repositories.require_own_addresses, *own, figures.heads),
         partial(guards.require_limited_commits, hooks, settings),
@@ -446,6 +448,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, report.Repor
     only lists them.
     """
     step.require_attempt(candidates)
+    step.remember(candidates)
     sweeping.require_inputs(step, candidates)
     warn_of_loosening(step)
     swept = step.plan.sweep or sweeping.approve(step, candidates)

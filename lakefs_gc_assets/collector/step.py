@@ -9,6 +9,7 @@ from typing import Any, Generic
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, STEPS, CommittedFigures, F, Frame, StoredFigures
@@ -19,6 +20,8 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import LockLost, LogLine, NotOffered, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import WindowSize
+
+_MANIFESTS_AT_ONCE = 8
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Step(Generic[R]):
     lock: Lock | None
     started_at: datetime = field(init=False)
     waited: float = field(default=0.0, init=False)
+    _frames: dict[tuple[str, str], StoredFrame[Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.started_at = self.repository.clock.now()
@@ -66,8 +70,25 @@ class Step(Generic[R]):
         return self.stored_of(self.plan.run_id, frame)
 
     def stored_of(self, run_id: str, frame: Frame[F]) -> StoredFrame[F]:
-        """A frame of any run. Raises OrderViolation if it does not exist, or CorruptFile."""
-        return StoredFrame.from_run(self.repository.store, self.repository.opener, run_id, frame)
+        """A frame of any run; the step reads each manifest once, since the lock keeps other runs from storing another.
+
+        Raises OrderViolation if it does not exist, or CorruptFile.
+        """
+        stored = self._frames.get((run_id, frame.name))
+        return self._read_frame(run_id, frame) if stored is None else stored
+
+    def stored_now(self, *chosen: Frame[Any]) -> list[StoredFrame[Any]]:
+        """Frames of this run, with their manifests read now, all at once. Raises OrderViolation or CorruptFile."""
+        return [*work_ahead(partial(self._read_frame, self.plan.run_id), chosen, _MANIFESTS_AT_ONCE)]
+
+    def _read_frame(self, run_id: str, frame: Frame[F]) -> StoredFrame[F]:
+        stored = StoredFrame.from_run(self.repository.store, self.repository.opener, run_id, frame)
+        self._frames[run_id, frame.name] = stored
+        return stored
+
+    def remember(self, *inputs: StoredFrame[Any]) -> None:
+        """Uses these frames as this run's, in place of reading their manifests."""
+        self._frames |= {(self.plan.run_id, stored.name): stored for stored in inputs}
 
     def require_attempt(self, *inputs: StoredFrame[Any]) -> None:
         """Raises OrderViolation if an input belongs to another attempt."""
@@ -121,6 +142,7 @@ class Step(Generic[R]):
         self.require_attempt(*inputs)
         completed = self._of_files(frame, figures, written, inputs, started_at)
         files.write_manifest(self.repository.store, completed.manifest)
+        self._frames[self.plan.run_id, frame.name] = completed
         if frame.name in STEPS:
             span = completed.manifest.span
             seconds, waits = span.worked_seconds, span.waited_seconds

@@ -10,7 +10,7 @@ its Dagster run's collection. If it is executed alone, it checks the last run th
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -41,7 +41,6 @@ from lakefs_gc_assets.collector.reporting import (
     find_losses,
     find_young_candidates,
 )
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.pages import table
@@ -225,14 +224,9 @@ class Checked:
     run_id: str
     frame_name: str
 
-    @cached_property
-    def repository(self) -> OpenRepository:
-        """The repository, opened on first use. Raises CollectionError."""
-        return self.collector.open()
-
     def stored(self, frame: Frame[Figures]) -> StoredFrame[Figures]:
         """A frame of the run. Raises OrderViolation if it does not exist, or CorruptFile."""
-        return StoredFrame.from_run(self.repository.store, self.repository.opener, self.run_id, frame)
+        return self.collector.stored(self.run_id, frame)
 
     @property
     def frame(self) -> StoredFrame[Any]:
@@ -300,7 +294,7 @@ def _disjoint(checked: Checked) -> list[Violation]:
 
 def _older_than_cutoff(checked: Checked) -> list[Violation]:
     """Every candidate was written and named before the cutoff."""
-    plan = plans.read(checked.repository.store, checked.run_id)
+    plan = plans.read(checked.collector.store_at_hand(), checked.run_id)
     return find_young_candidates(checked.collector.engine(), checked.stored(CANDIDATES_DF), plan.cutoff)
 
 

@@ -68,6 +68,7 @@ class FrameIOManager(dg.IOManager):
     def handle_output(self, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         """Adds metadata of a frame for the UI: rows, bytes, windows, path, and a preview."""
         with between_steps(self.collector, obj.manifest.span.run_id):
+            self.collector.keep(obj)
             # An ephemeral instance ends with its process: its paths would never be seen.
             is_seen = not context.step_context.instance.is_ephemeral
             context.add_output_metadata(metadata(obj, context.asset_key.path[:-1], with_paths=is_seen))
@@ -93,8 +94,7 @@ class FrameIOManager(dg.IOManager):
                     return NotBegun(key, windows)
                 run_id = self.collector.require_run(key, windows)
             with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
-                repository = self.collector.open()
-                return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame])
+                return self.collector.stored(run_id, FRAMES[frame])
         except dg.Failure as failure:
             if isinstance(failure.__cause__, OrderViolation):
                 forget_unused(step.instance, self.collector, cells, step.dagster_run)

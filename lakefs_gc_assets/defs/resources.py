@@ -7,6 +7,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -15,6 +16,8 @@ from dagster_spark.utils import flatten_dict
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.frames import F, Frame
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.opening import open_repository
@@ -92,6 +95,7 @@ class Collector:
     launch: Launch = field(default_factory=Launch, repr=False)
     apart: bool = False
     """As for `Names`."""
+    _frames: dict[tuple[str, str], StoredFrame[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def from_loaded(cls, loaded: Loaded, clock: Clock) -> "Collector":
@@ -149,6 +153,28 @@ class Collector:
         # If a launch may delete at once, as on the command line, no approval is needed.
         opened = permit is not None or policy.sweep == "any"
         return replace(self.open(), settings=settings, loosened=loosened, opened=opened)
+
+    @cached_property
+    def _to_read(self) -> OpenRepository:
+        return self.open()
+
+    def stored(self, run_id: str, frame: Frame[F]) -> StoredFrame[F]:
+        """A frame of a run, for the next step or a check: the frame that this process made, or else read once.
+
+        A later frame that another process stored is noticed: the next step requires frames of its attempt, and a sweep
+        reads the manifests again.
+
+        Raises OrderViolation if it does not exist, CorruptFile, or as `open`.
+        """
+        stored = self._frames.get((run_id, frame.name))
+        if stored is None:
+            stored = StoredFrame.from_run(self._to_read.store, self._to_read.opener, run_id, frame)
+            self.keep(stored)
+        return stored
+
+    def keep(self, stored: StoredFrame[Any]) -> None:
+        """Keeps a frame that this process stored, for `stored`."""
+        self._frames[stored.manifest.span.run_id, stored.name] = stored
 
     def last_opened(self) -> ObjectStore | None:
         """The store that this process opened last, without asking the server; None if it opened none."""

@@ -26,6 +26,7 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock, holder, renewed
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import (
     CollectionError,
     LockHeld,
@@ -74,8 +75,9 @@ def test_a_failed_run_goes_on_where_it_failed(runs: PlainRuns) -> None:
     assert runs.lock_holder() is None
 
 
-def test_what_fails_between_steps_ends_the_run_as_well(runs: PlainRuns) -> None:
-    """The listing's manifest disappears during a later step: the next step cannot even begin."""
+def test_what_fails_between_steps_ends_the_run_as_well(runs: PlainRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing's manifest disappears during a later step: the next step cannot even begin if it must read it."""
+    monkeypatch.setattr(Collector, "keep", lambda collector, stored: None)
     opened = runs.open()
     store = runs.repository.store
 
@@ -90,6 +92,19 @@ def test_what_fails_between_steps_ends_the_run_as_well(runs: PlainRuns) -> None:
     assert result.failures == {"candidates": f"store_df of run {opened.run_id} does not exist: materialize it first"}
     assert "does not exist" in str(runs.report(opened.run_id).error)
     assert runs.lock_holder() is None
+
+
+def test_a_frame_that_disappears_after_its_process_made_it_ends_the_sweep(runs: PlainRuns) -> None:
+    opened = runs.open()
+
+    def lose(name: str) -> None:
+        if name == "candidates":
+            runs.repository.store.delete([run_folder.manifest(opened.run_id, "store_df")])
+
+    result = runs.make(opened, sweep=True, between=lose)
+
+    assert "store_df of run" in result.failures["deleted_report"]
+    assert runs.lock_holder() is None and not runs.server.deleted
 
 
 def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(

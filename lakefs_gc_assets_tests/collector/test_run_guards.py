@@ -1104,7 +1104,7 @@ class TestFollowingExpiry:
             key = run_folder.manifest(step.plan.run_id, EXPIRED_DF.name)
             scene.world.bucket.put(key, scene.store.get(key) + b"\n")
             with pytest.raises(OrderViolation, match="expired was materialized again"):
-                universe_of(step, listed, committed)
+                universe_of(step_of(scene), listed, committed)
 
     def test_so_is_the_listing_of_which_the_commits_tell(self) -> None:
         with world_of("following") as scene:

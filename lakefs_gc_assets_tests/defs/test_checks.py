@@ -190,6 +190,7 @@ def poison(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, after: str, frame_n
             store.put(key, data)
             stored: tuple[FrameFile, ...] = (file,) if file.rows else ()
             files.write_manifest(store, replace(found.manifest, files=stored))
+            self.collector.keep(runs.frame(run_id, frame_name))
 
     monkeypatch.setattr(FrameIOManager, "handle_output", poisoning)
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import count
 from typing import Any
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, end_between_steps, step
@@ -95,9 +95,14 @@ class ArrowRuns:
 
     def open(self) -> OpenRepository:
         """See StepHost.open."""
-        found = Collector.from_loaded(self.loaded, self.clock).open()
+        found = self.collector.open()
         self._store = found.store
         return found
+
+    @cached_property
+    def collector(self) -> Collector:
+        """The repository, and the frames that this process knows."""
+        return Collector.from_loaded(self.loaded, self.clock)
 
     def last_opened(self) -> ObjectStore | None:
         """See StepHost.last_opened."""
@@ -176,16 +181,13 @@ class ArrowRuns:
             goes_on=name != made.asked[-1],
         )
         with self._between_steps(run_id, holds_lock=request.continues):
-            inputs = [self._stored(run_id, given) for given in INPUTS[name]]
+            inputs = [self.collector.stored(run_id, FRAMES[given]) for given in INPUTS[name]]
         with step(request, self.host) as this:
             frame = make_frame(name, this, inputs)
+        self.collector.keep(frame)
         if name == STEPS[3]:
             with self._between_steps(run_id, holds_lock=request.goes_on):
                 require_passed_checks(LocalEngine(), frame, inputs, this.plan.cutoff)
-
-    def _stored(self, run_id: str, name: str) -> StoredFrame[Any]:
-        repository = self.open()
-        return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[name])
 
     @contextmanager
     def _between_steps(self, run_id: str, *, holds_lock: bool) -> Iterator[None]:

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.replay.recording import Deletes
-from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Made, Opened
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns, Between, Made, Opened
 from lakefs_gc_assets_tests.runs.replayed_runs import ReplayedRuns, served
 
 _OWNERS = count()
@@ -31,13 +31,23 @@ class PlainRuns(ReplayedRuns):
         """Opens a run over every window that it needs."""
         return self._process(None).open_run(flow, layout.issue_run_id(self.clock.now()))
 
-    def make(self, opened: Opened, *, assets: Sequence[str] = STEPS, sweep: bool | None = None) -> Made:
+    def make(
+        self,
+        opened: Opened,
+        *,
+        assets: Sequence[str] = STEPS,
+        sweep: bool | None = None,
+        between: Between = lambda name: None,
+    ) -> Made:
         """Makes steps of an opened run in one process.
 
         Args:
             sweep: True to delete; None for the value in the settings.
+            between: called with the name of each step after it was made.
         """
-        return self._process(sweep).make(opened, assets, f"process {next(_OWNERS)}")
+        process = self._process(sweep)
+        process.between = between
+        return process.make(opened, assets, f"process {next(_OWNERS)}")
 
     def again(self, failed: Made) -> Made:
         """Makes the remaining steps, as a process of the same owner."""

@@ -148,6 +148,7 @@ class Run:
     started_at: datetime = field(init=False)
     _kept: bool = False
     _opened: bool = False
+    _frames: dict[str, StoredFrame[Any]] = field(default_factory=dict)
 
     def collect(self, done: Sequence[str] = ()) -> None:
         """Makes all steps that are not yet done."""
@@ -174,6 +175,7 @@ class Run:
             self.plan, self.started_at = this.plan, this.started_at
             frame = make_frame(name, this, inputs)
         self._kept = request.goes_on
+        self._frames[name] = frame
         with self._between_steps(holds_lock=True):
             frame.sample(20)
         if name == STEPS[3]:
@@ -198,7 +200,9 @@ class Run:
             self.windows = needed[-self.only_windows :] or needed[-1:]
 
     def _load(self, name: str) -> StoredFrame[Any]:
-        """Loads an input frame as the IO manager does."""
+        """Loads an input frame as the IO manager does, which has the frames that its process made."""
+        if name in self._frames:
+            return self._frames[name]
         with self._between_steps(holds_lock=self._kept):
             repository = self.open()
             return StoredFrame.from_run(repository.store, repository.opener, self.run_id, FRAMES[name])

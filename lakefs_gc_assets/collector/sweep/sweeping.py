@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import compress
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +34,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     UNCOMMITTED_DF,
     CandidateFigures,
     DeletedFigures,
-    Frame,
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.incremental.earlier_runs import are_gone, deleted_since
@@ -350,11 +348,11 @@ def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> 
     A recheck skips ranges that `committed_df` names as read. A process that lost the lock may still store that frame
     anew. Ranges that only the new frame names were not subtracted from the candidates, and the recheck would miss them.
     """
-    inputs: tuple[Frame[Any], ...] = (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF)
-    for frame in inputs:
-        if step.stored(frame).manifest.digest != candidates.manifest.inputs[frame.name]:
+    # Each call reads the manifests: ones that this step read before do not show what another process has stored since.
+    for stored in step.stored_now(STORE_DF, UNCOMMITTED_DF, COMMITTED_DF):
+        if stored.manifest.digest != candidates.manifest.inputs[stored.name]:
             raise OrderViolation(
-                f"{frame.name} was materialized again after {candidates.name} was made from it. Materialize "
+                f"{stored.name} was materialized again after {candidates.name} was made from it. Materialize "
                 f"{candidates.name} again"
             )
 
