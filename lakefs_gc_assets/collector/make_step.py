@@ -6,7 +6,7 @@ also ends in the store: the report gives the reason, and the lock is released. N
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Generic
 
@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.repository.lock import (
     Lock,
-    acquire,
+    acquire_again,
     is_held_by,
     release_owned,
     renewed,
@@ -80,6 +80,7 @@ class StepHost(Generic[R]):
         log: logs a line about the progress of the step.
         warn: logs a warning that a person should read.
         explain: the text that describes an error in a report.
+        locks: the lock that the last step of this process kept, by run; `step` changes it.
     """
 
     open: Callable[[], OpenRepository]
@@ -89,6 +90,7 @@ class StepHost(Generic[R]):
     log: LogLine
     warn: LogLine
     explain: Callable[[BaseException], str]
+    locks: dict[str, Lock] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,9 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
             require_windows(plan, request.windows)
         settings = repository.settings
         deletes = settings.sweep if plan is None else plan.sweep or settings.approve_run == plan.run_id
-        lock = acquire(repository, request.run_id, owner, deletes=deletes)
+        # A run begins with the store's time of writing its lock, so its first step writes a new one.
+        kept = host.locks.pop(request.run_id, None) if request.begins is None else None
+        lock = acquire_again(kept, repository, request.run_id, owner, deletes=deletes)
         warn_if_unfenced(lock, host.warn)
         if request.begins is not None:
             if replaced := across_runs.replace_unreadable_restoration(repository.store, repository.clock.now()):
@@ -150,7 +154,9 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         engine, run = host.engine(repository), f"{plan.repository} {plan.run_id}"
         with renewed(lock, repository, host.warn), engine.name_work(request.frame or "step", run):
             yield Step(host.log, host.warn, repository, engine, plan, lock)
-        if not request.goes_on:
+        if request.goes_on:
+            host.locks[request.run_id] = lock
+        else:
             lock.release()
     except BaseException as error:
         # An interrupt also ends the run. Otherwise the next run would wait until the lock expires.

@@ -202,6 +202,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             log=context.log.info,
             warn=context.log.warning,
             explain=summary,
+            locks=collector.locks,
         )
         with step(request, host) as current:
             if not continues:

@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import F, Frame
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.opening import open_repository
 from lakefs_gc_assets.collector.repository.repository import Clock, Launch, OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
@@ -95,6 +96,8 @@ class Collector:
     launch: Launch = field(default_factory=Launch, repr=False)
     apart: bool = False
     """As for `Names`."""
+    locks: dict[str, Lock] = field(default_factory=dict, init=False, repr=False)
+    """As for `StepHost`."""
     _frames: dict[tuple[str, str], StoredFrame[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.runs.plain_runs import Replaying, replaying
 
@@ -57,3 +58,12 @@ def test_a_process_that_resumes_a_run_reads_them_anew(replaying: Replaying, read
     assert runs.make(opened, assets=["candidates"]).success
     counts = manifests(reads, opened.run_id)
     assert {counts[name] for name in INPUTS} == {1}
+
+
+def test_later_steps_of_a_process_read_no_lock(replaying: Replaying, reads: Counter[str]) -> None:
+    runs = replaying("small")
+    opened = runs.open()
+    assert runs.make(opened, assets=["store_df"]).success
+    assert runs.make(opened, assets=["uncommitted_df", "committed_df", "candidates"]).success
+    # Each process reads it once to acquire it, and the second one first reads who has it.
+    assert reads[lock.KEY] == 3

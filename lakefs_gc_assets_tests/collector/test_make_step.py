@@ -111,15 +111,15 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     runs: PlainRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The previous step kept the lock for it: other runs need not wait until the lock expires."""
-    acquire, asked = lock.acquire, []
+    acquire, asked = lock.acquire_again, []
 
-    def failing(repository: OpenRepository, run_id: str, owner: str, *, deletes: bool) -> Lock:
+    def failing(kept: Lock | None, repository: OpenRepository, run_id: str, owner: str, *, deletes: bool) -> Lock:
         asked.append(run_id)
         if len(asked) == 2:
             raise StorageError("the store is away")
-        return acquire(repository, run_id, owner, deletes=deletes)
+        return acquire(kept, repository, run_id, owner, deletes=deletes)
 
-    monkeypatch.setattr(make_step, "acquire", failing)
+    monkeypatch.setattr(make_step, "acquire_again", failing)
     opened = runs.open()
 
     result = runs.make(opened)
@@ -219,10 +219,13 @@ class OneProcess:
     opened: bool = False
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    locks: dict[str, Lock] = field(default_factory=dict)
 
     @property
     def host(self) -> StepHost[ArrowRows]:
-        return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
+        return StepHost(
+            self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain, self.locks
+        )
 
     def open(self) -> OpenRepository:
         if self.fails is not None:
@@ -471,6 +474,34 @@ class TestTheLock:
             if error is not None:
                 raise error
         assert held_by(process) is None
+
+    def test_that_a_step_kept_is_renewed_by_the_next_one_and_then_given_back(self, process: OneProcess) -> None:
+        with make_step.step(replace(FIRST, goes_on=True), process.host) as first:
+            assert first.lock is not None
+        cast(HandClock, process.repository.clock).sleep(60)
+        with (
+            mock.patch.object(Lock, "acquire") as acquire,
+            make_step.step(replace(LATER, goes_on=True), process.host) as later,
+        ):
+            assert later.lock is first.lock
+        assert not acquire.called
+        with make_step.step(LATER, process.host) as last:
+            assert last.lock is first.lock
+        assert held_by(process) is None and not process.locks
+
+    def test_that_another_run_took_meanwhile_is_acquired_or_refused_as_any(self, process: OneProcess) -> None:
+        with make_step.step(replace(FIRST, goes_on=True), process.host) as first:
+            assert first.lock is not None
+        store, now = process.repository.store, process.now()
+        taken = Lock.acquire(store, "another", "somebody", now + 2 * 60 * MINUTE, 60 * MINUTE)
+        with pytest.raises(LockHeld, match="somebody"), make_step.step(LATER, process.host):
+            pass
+        taken.check()
+
+    def test_that_is_not_enforced_is_judged_anew(self, process: OneProcess) -> None:
+        why = "a dry run deletes nothing"
+        plain = Lock.acquire_unfenced(process.repository.store, why, RUN, "owner", process.now(), 60 * MINUTE)
+        assert lock.acquire_again(plain, process.repository, RUN, "owner").why_unfenced is None
 
     def test_is_renewed_while_a_step_or_other_work_is_done(self, process: OneProcess) -> None:
         def threads() -> list[str]:

@@ -91,7 +91,9 @@ class ArrowRuns:
     @property
     def host(self) -> StepHost[ArrowRows]:
         """The host that steps of this process run on."""
-        return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
+        return StepHost(
+            self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain, self.collector.locks
+        )
 
     def open(self) -> OpenRepository:
         """See StepHost.open."""

@@ -27,6 +27,7 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import sweeping
@@ -149,6 +150,7 @@ class Run:
     _kept: bool = False
     _opened: bool = False
     _frames: dict[str, StoredFrame[Any]] = field(default_factory=dict)
+    _locks: dict[str, Lock] = field(default_factory=dict)
 
     def collect(self, done: Sequence[str] = ()) -> None:
         """Makes all steps that are not yet done."""
@@ -225,7 +227,9 @@ class Run:
     @property
     def host(self) -> StepHost[ArrowRows]:
         """The host that steps of this process run on."""
-        return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
+        return StepHost(
+            self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain, self._locks
+        )
 
     def open(self) -> OpenRepository:
         """See StepHost.open."""

@@ -441,6 +441,26 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         return Lock.acquire_unfenced(store, why, work, owner, now, expiry, launch)
 
 
+def acquire_again(
+    kept: Lock | None, repository: OpenRepository, work: str, owner: str, *, deletes: bool = True
+) -> Lock:
+    """Renews the lock that an earlier step of this process kept; without one, or if it was lost, acquires it.
+
+    The renewal is a put that fails if any other process has written the lock since, so one call suffices.
+
+    Args:
+        kept: None if this process kept none.
+
+    Raises: as `acquire`.
+    """
+    # Whether work without an enforced lock may go on is decided anew: the earlier step may have deleted nothing.
+    if kept is not None and kept.why_unfenced is None and not kept.is_released:
+        with suppress(LockLost):
+            kept.renew(repository.clock.now())
+            return kept
+    return acquire(repository, work, owner, deletes=deletes)
+
+
 def warn_if_unfenced(lock: Lock, warn: LogLine) -> None:
     """Warns if the work continues without an enforced lock."""
     if lock.why_unfenced is not None:
