@@ -80,10 +80,10 @@ def list_stored(step: Step[R]) -> Stored:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = checkpoint.open_base_checkpoint(step)
     around = find_other_repositories(step)
-    parts = listing.nothing(store)
     written: list[FrameFile] = []
     expired = unread = None
     if plan.flow is Flow.COMMITTED:
+        parts = listing.nothing(store)
         expired = unread = listing.find_expired(step)
         if before:
             unread = expired.without(before.tracked.ids)
@@ -459,10 +459,14 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, report.Repor
     written = [*sweep_candidates(step, candidates)] if swept else [*sweeping.decide_dry(step, candidates)]
     outcomes = step.complete(frames.DELETED_REPORT, frames.DeletedFigures(swept), written, (candidates,))
     sweeping.require_all_decided(outcomes, candidates)
-    with step.engine.in_background(partial(reporting.count_amounts, step, outcomes)) as counted:
-        checkpoint_or_reason, amounts = checkpoint.write_checkpoint(step, outcomes), counted()
+    # These only read what the steps stored before.
+    count_amounts = partial(reporting.count_amounts, step, outcomes)
+    count_late = partial(gap_check.count_late_arrivals, step, candidates)
+    with step.engine.in_background(count_amounts) as amounts_of, step.engine.in_background(count_late) as late_of:
+        checkpoint_or_reason = checkpoint.write_checkpoint(step, outcomes)
+        amounts, late = amounts_of(), late_of()
+    # After the checkpoint: what the list of undeletable objects names is no longer new to the attempt that resumes.
     failures = sweeping.judge_failures(step, outcomes, amounts) if swept else None
-    late = gap_check.count_late_arrivals(step, candidates)
     if candidates.count and not swept:
         sweeping.log_wait_of_approval(step, step.stored(frames.UNCOMMITTED_DF))
     ended = reporting.make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)

@@ -12,6 +12,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import takewhile
 
 from lakefs_gc_assets.collector import guards
@@ -151,17 +152,24 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
         LakeFSError, CorruptFile: the answers are not complete.
     """
     marked, repository = step.stored(COMMITTED_DF).figures, step.repository
-    require_own_namespace(step)
-    before = read_reasons(step)
-    prepared = prepare_uncommitted(step, samples=samples)
-    known = tables.read_run_ids(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
+    run_id, attempt = step.plan.run_id, step.plan.attempt
+    read_known = partial(tables.read_run_ids, repository.store, run_id, attempt, marked.read_sha256)
+    # Neither depends on uncommitted data, nor on when it is prepared. Reasons are read before it, commits after it.
+    with (
+        step.engine.in_background(lambda: require_own_namespace(step)) as namespace_is_own,
+        step.engine.in_background(read_known) as known_ids,
+    ):
+        before = read_reasons(step)
+        prepared = prepare_uncommitted(step, samples=samples)
+        namespace_is_own()
+        known = known_ids()
     current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, before)
     step.waited += current.waited
     files.require_same_source(current.source, marked.commit_source)
     require_retention_holds(current)
-    heads, run = current.own.heads, step.plan.run_id
+    heads = current.own.heads
     # Branches that were deleted as stale since the mark are not missed.
-    branches = without_deleted(repository.store, run, step.plan.repository, len(marked.heads), heads, step.warn)
+    branches = without_deleted(repository.store, run_id, step.plan.repository, len(marked.heads), heads, step.warn)
     guards.require_branches(len(heads), branches, repository.settings)
     live = step.engine.union(*prepared.addresses, *current.addresses(step), *current.provisional_addresses(step))
     require_uncommitted_kept(step, live, prepared, current)
