@@ -95,6 +95,7 @@ test-spark: $(OTHER_SPARK)/.installed ## Runs the engine's contract and whole ru
 
 $(OTHER_SPARK)/.installed: $(INSTALLED)
 	$(call beside_venv,$(OTHER_SPARK),"pyspark==$(SPARK).*" "$(OLDER_JAVA)")
+	-@echo "$(OTHER_SPARK): $$($(OTHER_SPARK)/bin/python -m lakefs_gc_assets.extensions.playground.make_class_archive)"
 
 test-dagster: $(OTHER_DAGSTER)/.installed ## Runs the tests of the graph on another Dagster (DAGSTER=1.12; TESTS='-m "not slow"')
 	@$(OTHER_DAGSTER)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(DAGSTER_TESTS) $(TESTS)

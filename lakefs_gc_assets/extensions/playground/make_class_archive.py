@@ -61,23 +61,25 @@ def _load_classes(module: str, building: Path) -> None:
         raise CollectionError(f"{module}, which loads Spark's classes, ended with {ended.returncode}: {last}")
 
 
-def collect_sample(folder: Path) -> None:
-    """Collects a sample repository in a folder, and waits for the JVM to write its loaded classes at its end."""
-    demo.show(folder, "oss", _OBJECTS, Console(file=io.StringIO()))
+def collect_sample(building: Path) -> None:
+    """Collects a sample repository in an archive's folder, and makes the archive of the classes that its JVM loaded."""
+    demo.show(building.parent, "oss", _OBJECTS, Console(file=io.StringIO()))
     session = SparkSession.getActiveSession()
     gateway = SparkContext._gateway
     if session is None or gateway is None:
         return
+    class_path = gateway.jvm.System.getProperty("java.class.path")
     session.stop()
     jvm = gateway.proc
     jvm.stdin.close()
     jvm.wait(timeout=_JVM_EXIT_SECONDS)
+    java.write_archive(java.ensure_java(), building, class_path)
 
 
 if __name__ == "__main__":
     # As in the command line: Dagster warns of each use of an unstable API.
     warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
     if building := java.archive_being_made():
-        collect_sample(building.parent)
+        collect_sample(building)
     else:
         print(make_archive("lakefs_gc_assets.extensions.playground.make_class_archive"))

