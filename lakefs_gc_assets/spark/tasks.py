@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine, as_declared
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadItem, Result, is_one_of, nullable
 from lakefs_gc_assets.errors import EngineFault
-from lakefs_gc_assets.spark import work_names
+from lakefs_gc_assets.spark import stage_metrics, work_names
 from lakefs_gc_assets.spark.work_names import name_of, renamed
 
 WITH_FUNCTION = 1024 * 1024
@@ -279,7 +279,8 @@ def dataframe_of(rows: Rows) -> DataFrame:
     if isinstance(rows, DataFrame):
         return rows
     mapped = _mapped(rows)
-    return mapped.source.mapInArrow(mapped.change, mapped.schema)
+    change = stage_metrics.counted(mapped.source.sparkSession, mapped.change)
+    return mapped.source.mapInArrow(change, mapped.schema)
 
 
 class _Columns(DataFrame):

@@ -43,7 +43,7 @@ from obstore.store import AzureStore as Files
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage import cloud, traffic
 from lakefs_gc_assets.storage.bucket_store import BucketStore, Expected, obstore_can_name
 from lakefs_gc_assets.storage.cloud import (
     CloudErrors,
@@ -184,6 +184,7 @@ class _Retries(ExponentialRetry):
 
     def get_backoff_time(self, settings: dict[str, Any]) -> float:
         """Seconds to wait before the next attempt; `count` is the number of failed attempts."""
+        traffic.count(retries=1)
         return cloud.pause_after(settings["count"])
 
 
@@ -202,6 +203,7 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
     def send(self, request: Any, *, proxies: Any = None, **kwargs: Any) -> Any:
         """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for XML with a DOCTYPE, DeletesOver."""
         cloud.require_time_to_delete()
+        traffic.count(1)
         response = super().send(request, proxies=proxies, **kwargs)
         if response.status_code == 429:
             raise HttpResponseError(response=response)

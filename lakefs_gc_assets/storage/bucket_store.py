@@ -17,7 +17,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage import cloud, traffic
 from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError, Throttle
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
@@ -165,7 +165,9 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         with self._by_obstore(action):
             answer = self._files.get(full)
             require_readable(key, answer.meta["size"])
-            return bytes(answer.bytes())
+            data = bytes(answer.bytes())
+        traffic.count(bytes_read=len(data))
+        return data
 
     def get_part(self, key: str, start: int, end: int) -> bytes:
         """See GivesObjects.get_part. An object whose key obstore cannot name is read whole."""
@@ -174,11 +176,14 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         if not obstore_can_name(full):
             return self._read(action, full)[start:end]
         with self._by_obstore(action):
-            return bytes(self._files.get_range(full, start=start, end=end))
+            data = bytes(self._files.get_range(full, start=start, end=end))
+        traffic.count(bytes_read=len(data))
+        return data
 
     @contextmanager
     def _by_obstore(self, action: str) -> Iterator[None]:
         """Context for a call of obstore: a slow call is logged, and exceptions become StorageError."""
+        traffic.count(1)
         try:
             with cloud.waits.shown(action):
                 yield

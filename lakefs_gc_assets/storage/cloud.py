@@ -35,6 +35,7 @@ from lakefs_gc_assets.errors import (
     PreconditionFailed,
     StorageError,
 )
+from lakefs_gc_assets.storage import traffic
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, are_deletes_over
 from lakefs_gc_assets.waits import Waits
 
@@ -431,6 +432,7 @@ def retry_throttled(
         remaining = busy + remaining[len(batch) :]
         if not busy:
             continue
+        traffic.count(retries=1)
         refused_in_row = refused_in_row + 1 if len(busy) == len(batch) else 1
         if refused_in_row >= DELETE_ATTEMPTS or throttle.counter() - begun >= BUSY_FOR:
             # Keys that were not requested yet get the same outcome: the service would throttle them too.

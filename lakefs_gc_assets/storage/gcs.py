@@ -37,7 +37,7 @@ from requests.adapters import HTTPAdapter
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage import cloud, traffic
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
 from lakefs_gc_assets.storage.cloud import (
     CloudErrors,
@@ -111,16 +111,32 @@ def retry_policy() -> RetryPolicy:
     """
     retry = DEFAULT_RETRY.with_delay(initial=cloud.FIRST_PAUSE, maximum=cloud.LONGEST_PAUSE, multiplier=2)
     return {
-        "retry": retry.with_timeout(cloud.retry_for().total_seconds()),
+        "retry": retry.with_predicate(_is_retried).with_timeout(cloud.retry_for().total_seconds()),
         "timeout": (cloud.connect_timeout().total_seconds(), cloud.read_timeout().total_seconds()),
     }
+
+
+def _is_retried(error: Exception) -> bool:
+    """True if the library retries after this error, which counts as a retry."""
+    is_retried: bool = DEFAULT_RETRY._predicate(error)
+    traffic.count(retries=int(is_retried))
+    return is_retried
+
+
+class _Counting(HTTPAdapter):
+    """Connections that count their requests."""
+
+    def send(self, *arguments: Any, **named: Any) -> Response:
+        """See HTTPAdapter.send."""
+        traffic.count(1)
+        return super().send(*arguments, **named)
 
 
 def _session(tokens: Tokens, ca_bundle: str) -> AuthorizedSession:
     """Connections shared by all threads; redirects are not followed."""
     session = AuthorizedSession(tokens, refresh_status_codes=())  # type: ignore[no-untyped-call]
     for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=cloud.CONNECTIONS))
+        session.mount(scheme, _Counting(pool_maxsize=cloud.CONNECTIONS))
     session.verify = ca_bundle or True
     session.max_redirects = 0
     return session

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import AlreadyExists, CorruptFile, ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage import interface
+from lakefs_gc_assets.storage import interface, traffic
 from lakefs_gc_assets.storage.azure import AzureStore
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
@@ -25,6 +25,7 @@ from lakefs_gc_assets.storage.interface import (
     get_if_there,
     head_if_there,
 )
+from lakefs_gc_assets.storage.local import LocalStore
 
 # The last two cannot be written in XML: emulators replace them with another character, or fail.
 _NOT_IN_NAMES = "/\ufffe\uffff"
@@ -76,6 +77,16 @@ def test_nothing_is_deleted_once_the_time_for_it_is_over(store: ObjectStore) -> 
     with deletes_until(lambda: False):
         assert {outcome.result for outcome in store.delete(names)} == {DeleteResult.ACCEPTED}
     assert rows(store) == {}
+
+
+def test_requests_and_bytes_read_are_counted(store: ObjectStore) -> None:
+    store.delete([])
+    before = traffic.total()
+    store.put("data/slice/object", b"content")
+    store.get("data/slice/object")
+    used = traffic.total() - before
+    expected = {} if isinstance(store, LocalStore) else {traffic.REQUESTS: 2, traffic.BYTES_READ: 7}
+    assert used == expected
 
 
 def test_what_is_put_can_be_read_looked_at_and_listed(store: ObjectStore) -> None:

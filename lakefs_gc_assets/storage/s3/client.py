@@ -50,7 +50,7 @@ from obstore.store import S3Store as Files
 
 from lakefs_gc_assets.errors import ConfigurationError, NotOffered, StorageError
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage import cloud, traffic
 from lakefs_gc_assets.storage.cloud import CloudErrors, Meaning
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, Page
 
@@ -262,6 +262,7 @@ def _only(element: Element, name: str) -> str | None:
 
 
 if TYPE_CHECKING:
+    from botocore.awsrequest import AWSPreparedRequest
     from mypy_boto3_s3 import S3Client
 
 BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
@@ -522,12 +523,23 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
     events.register("before-call.s3", lambda model, **_: cloud.waits.begin(model.name))
     for end in ("after-call.s3", "after-call-error.s3"):
         events.register(end, lambda **_: cloud.waits.end())
+    events.register("before-send.s3", _count)
     # Last, because the client's rate limit may delay a request. Exceptions of this handler are not retried.
     events.register_last("before-send", cloud.require_time_to_delete)
     if encryption := _encryption(settings):
         for operation in _WRITES:
             events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
     return client
+
+
+_REPEATED = re.compile(r"attempt=(?!1\b)")
+"""In a header of each request, which has the number of the attempt."""
+
+
+def _count(request: "AWSPreparedRequest", **_: object) -> None:
+    attempt = request.headers.get("amz-sdk-request", "")
+    text = attempt.decode() if isinstance(attempt, bytes) else attempt
+    traffic.count(1, retries=1 if _REPEATED.search(text) else 0)
 
 
 def _encryption(settings: StoreSettings) -> dict[str, str]:

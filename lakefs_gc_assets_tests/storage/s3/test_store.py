@@ -19,7 +19,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import bucket_store, cloud
+from lakefs_gc_assets.storage import bucket_store, cloud, traffic
 from lakefs_gc_assets.storage.cloud import Throttle
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, deletes_until
 from lakefs_gc_assets.storage.opening import open_store
@@ -191,8 +191,10 @@ def test_keys_that_the_service_was_too_busy_for_are_asked_again(
             busy.undeletable = dict(list(busy.undeletable.items())[10:])
 
     busy.answer = fewer_each_time
+    before = traffic.total()
     with s3_server.failing(busy):
         outcomes = store.delete(names)
+    assert (traffic.total() - before)[traffic.RETRIES] == 3
     assert asked == [40, 20, 20, 10]
     assert {(outcome.result, outcome.error) for outcome in outcomes} == {(DeleteResult.ACCEPTED, None)}
     assert keys(store) == []
@@ -304,8 +306,15 @@ def test_storms_pass(s3_server: S3Server, store: ObjectStore, status: str, body:
         (lambda: store.head("key").size, 7),
         (lambda: store.delete(["gone"])[0].result, DeleteResult.ACCEPTED),
     ):
+        before = traffic.total()
+        s3_server.requests.clear()
         with s3_server.failing(Faults(answer=storm(2, status, body))):
             assert call() == expected
+        used = traffic.total() - before
+        # obstore does not report its retries.
+        unreported = 2 if expected == b"content" else 0
+        assert used[traffic.REQUESTS] == len(s3_server.requests) - unreported
+        assert used[traffic.RETRIES] == 2 - unreported
 
 
 def test_a_storm_that_does_not_pass_is_an_error(s3_server: S3Server, bucket: str, impatient: None) -> None:
