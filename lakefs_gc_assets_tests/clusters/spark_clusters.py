@@ -24,6 +24,7 @@ from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.sample import Sample, make_sample_repository, unreadable
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.start.java import ensure_java
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -191,16 +192,21 @@ def _children(parents: Sequence[int]) -> Iterator[int]:
             yield int(folder.name)
 
 
-_SECRET = "LAKEFS_GC_TEST_SECRET"
+_SECRET, _STORE_SECRET = "LAKEFS_GC_TEST_SECRET", "LAKEFS_GC_TEST_STORE_SECRET"
 
 
 @dataclass
 class SampleRuns:
-    """A sample repository on an embedded server, and the command that collects it."""
+    """A sample repository on an embedded server, and the command that collects it.
+
+    Attributes:
+        bucket: settings of the bucket with the server's objects; None for a folder.
+    """
 
     folder: Path
     server: EmbeddedServer
     sample: Sample
+    bucket: StoreSettings | None = None
 
     @property
     def store(self) -> ObjectStore:
@@ -221,13 +227,17 @@ class SampleRuns:
         reported: Callable[[str], None] = lambda line: None,
     ) -> str:
         """Makes a sweeping run and returns its table; passes its lines on as they come."""
-        content = demo.configuration(self.server, self.sample.repository).model_dump(exclude_defaults=True)
+        content = demo.configuration(self.server, self.sample.repository, self.bucket).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET}
+        if self.bucket:
+            content["store"]["secret_access_key"] = {"env": _STORE_SECRET}
         content["collection"] |= collection or {}
         content["spark"] = dict(spark)
         file = self.folder / "lakefs-gc.yaml"
         file.write_text(yaml.safe_dump(content))
         secret = {CONFIGURATION_VARIABLE: str(file), _SECRET: self.server.secret_access_key}
+        if self.bucket:
+            secret[_STORE_SECRET] = self.bucket.secret_access_key
         command = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()", "run"]
         with subprocess.Popen(
             [*command, "--sweep", "--flow", flow, "--verbose"],
