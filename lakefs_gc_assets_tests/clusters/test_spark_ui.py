@@ -17,7 +17,7 @@ import pytest
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.extensions.playground import demo
-from lakefs_gc_assets.extensions.playground.embedded.sample import make_sample_repository
+from lakefs_gc_assets.extensions.playground.embedded.sample import link_pending, make_sample_repository
 from lakefs_gc_assets.storage import traffic
 from lakefs_gc_assets_tests.clusters import spark_clusters
 from lakefs_gc_assets_tests.clusters.spark_clusters import HOST, EventLog, SampleRuns
@@ -42,7 +42,7 @@ def test_the_history_server_shows_requests_and_retries_of_each_stage(
 
     with demo.open_server(tmp_path / "lakefs", "oss", f"s3://{bucket}/ui", store) as server:
         runs = SampleRuns(tmp_path, server, make_sample_repository(server, objects=300), store)
-        demo.link_pending(server, runs.sample)
+        link_pending(server, runs.sample)
         time.sleep(demo.BUCKET_AGING.total_seconds())
         spark = {"master": "local[2]", "config": {**log.properties, "spark.ui.enabled": "false"}}
         with s3_server.failing(Faults(answer=fail_every_third_listing)):
