@@ -25,6 +25,7 @@ EXTENSION_CODE = {
     "erasure": 1_210,
     "explain": 480,
     "forecast": 1_220,
+    "holdings": 1_200,
     "metrics": 120,
     "notifications": 210,
     "orphans": 900,
