@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.extensions.holdings import holdings_files
-from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings, HoldingsRow, Sharing, HoldingState
+from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings, HoldingsRow, HoldingState, Sharing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.local import LocalStore
 
