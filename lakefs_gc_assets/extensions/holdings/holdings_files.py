@@ -46,6 +46,7 @@ class Dimension(StrEnum):
     PATH = "path"
     STORAGE_CLASS = "storage_class"
     COMMITTER = "committer"
+    COMMIT = "commit"
     AGE = "age"
 
 
@@ -87,7 +88,8 @@ class HoldingsRow:
 
     Attributes:
         dimension: a Dimension, or METADATA_DIMENSION and a key.
-        key: the holder: a branch, a folder with its slash, a class, a committer, a value, or an age.
+        key: the holder: a branch, a folder with its slash (empty at the top), a class, a committer, a commit, a value,
+            or the month of the upload such as `2026-11`. The name of the state in dimension `state`.
         held: alone or shared; None where it does not apply.
         bytes: total size; None if unknown.
     """

@@ -101,7 +101,10 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit; `parents` are in order, the first parent first. `metarange_id` is empty for an empty first commit."""
+    """A commit; `parents` are in order, the first parent first. `metarange_id` is empty for an empty first commit.
+
+    `committer` and `metadata` (pairs of key and value) are known only of commits from the API.
+    """
 
     id: str
     metarange_id: str
@@ -109,6 +112,8 @@ class Commit:
     creation_date: int
     version: int = 1
     generation: int = 0
+    committer: str = ""
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

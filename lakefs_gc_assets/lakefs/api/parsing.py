@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import quote
 
 from lakefs_gc_assets.errors import (
@@ -110,6 +110,17 @@ class Fields:
             raise self.wrong(name, "holds something other than strings")
         return tuple(self._unicode(name, value) for value in values)
 
+    def label(self, name: str) -> str:
+        """A string that only people read: empty if it is missing or no Unicode text, since no decision needs it."""
+        value = self._content.get(name)
+        return value if _is_text(value) else ""
+
+    def labels(self, name: str) -> tuple[tuple[str, str], ...]:
+        """The pairs of a nested object of strings that only people read; others are left out."""
+        value = self._content.get(name)
+        pairs = value.items() if isinstance(value, dict) else ()
+        return tuple((key, each) for key, each in pairs if _is_text(key) and _is_text(each))
+
     def _unicode(self, name: str, value: str) -> str:
         """The value. Raises for half a surrogate pair, which JSON can express but no file or frame can hold."""
         try:
@@ -128,6 +139,10 @@ class Fields:
         if not isinstance(value, expected):
             raise self.wrong(name, f"is {_kind(value)}, not {_KINDS[expected]}")
         return value
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 _KINDS: dict[type, str] = {
@@ -258,6 +273,8 @@ def commit(answer: Fields) -> Commit:
         creation_date=answer.number("creation_date"),
         version=answer.number("version"),
         generation=answer.number("generation"),
+        committer=answer.label("committer"),
+        metadata=answer.labels("metadata"),
     )
 
 

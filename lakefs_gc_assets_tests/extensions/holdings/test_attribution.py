@@ -1,0 +1,101 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.extensions.holdings import known_heads
+from lakefs_gc_assets_tests.extensions.holdings.plain_heads import CountingStore, PlainHeads, as_rows, entry
+
+BRANCHES = ("main", "dev", "exp")
+PATHS = [f"{folder}{name}" for folder in ("", "a/", "a/b/", "c/") for name in ("k", "m", "p", "s", "v")]
+OBJECTS = range(24)
+STEPS = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from(BRANCHES), st.sampled_from(PATHS), st.sampled_from(OBJECTS)),
+    st.tuples(st.just("put"), st.sampled_from(BRANCHES), st.sampled_from(PATHS), st.sampled_from(OBJECTS)),
+    st.tuples(st.just("remove"), st.sampled_from(BRANCHES), st.sampled_from(PATHS), st.just(0)),
+    st.tuples(st.just("commit"), st.sampled_from(BRANCHES), st.sampled_from(["ann", "bob"]), st.integers(0, 2)),
+    st.tuples(st.just("fork"), st.sampled_from(BRANCHES[1:]), st.just(""), st.integers(0, 99)),
+    st.tuples(st.just("drop"), st.sampled_from(BRANCHES[1:]), st.just(""), st.just(0)),
+)
+DAYS = st.lists(st.lists(STEPS, max_size=12), min_size=1, max_size=5)
+KEYS = ("team",)
+
+
+def act(heads: PlainHeads, kind: str, branch: str, name: str, number: int) -> None:
+    if kind == "fork" and branch not in heads.heads:
+        heads.fork(branch, sorted(heads.commits)[number % len(heads.commits)])
+    if branch not in heads.heads:
+        return
+    if kind == "put":
+        heads.branches[branch][name] = entry(number)
+    elif kind == "remove":
+        heads.branches[branch].pop(name, None)
+    elif kind == "commit":
+        heads.commit(branch, name, **({"team": f"team {number}"} if number else {}))
+    elif kind == "drop":
+        heads.drop(branch)
+
+
+@settings(max_examples=25)
+@given(DAYS)
+def test_each_day_equals_a_plain_count(tmp_path_factory: pytest.TempPathFactory, days: list[list[Any]]) -> None:
+    heads = PlainHeads(CountingStore(tmp_path_factory.mktemp("heads")))
+    for path, number in zip(PATHS, OBJECTS, strict=False):
+        heads.branches["main"][path] = entry(number)
+    heads.commit("main")
+    for steps in [[], *days]:
+        for step in steps:
+            act(heads, *step)
+        found = heads.attribute(keys=KEYS)
+        assert as_rows(found.rows) == heads.count(keys=KEYS)
+        held = {each.address: each.size for commit in heads.heads.values() for each in heads.contents[commit].values()}
+        assert (found.objects, found.bytes, found.uncertain) == (len(held), sum(held.values()), 0)
+
+
+def test_unchanged_heads_read_nothing_again(tmp_path: Path) -> None:
+    heads = PlainHeads(CountingStore(tmp_path))
+    heads.branches["main"] = {f"a/{number}": entry(number) for number in range(30)}
+    heads.commit("main")
+    heads.fork("dev", heads.heads["main"])
+    heads.attribute()
+    first = len(heads.store.ranges_read)
+    again = heads.attribute()
+    assert first > 3 and heads.store.ranges_read == [] and heads.commits_asked == [] and again.ranges_read == 0
+    assert as_rows(again.rows) == heads.count()
+
+
+def test_a_day_reads_only_parts_that_changed(tmp_path: Path) -> None:
+    heads = PlainHeads(CountingStore(tmp_path))
+    heads.branches["main"] = {f"a/{number:03}": entry(number % 40) for number in range(200)}
+    heads.commit("main")
+    heads.attribute()
+    every = {*heads.store.ranges_read}
+    heads.branches["main"]["a/100"] = entry(50)
+    heads.commit("main")
+    found = heads.attribute()
+    # The metarange, the range, and the range that it replaces.
+    assert len(every) > 20 and len(heads.store.ranges_read) <= 3
+    heads.count()
+    assert as_rows(found.rows)["commit", heads.heads["main"], None] == (1, 2**50)
+
+
+def test_damaged_facts_are_not_used(tmp_path: Path) -> None:
+    heads = PlainHeads(CountingStore(tmp_path))
+    heads.branches["main"] = {"a": entry(1), "b": entry(2)}
+    heads.commit("main")
+    run = heads.attribute().known.run_id
+    heads.store.put(f"{known_heads.STATE_FOLDER}{run}/sums.parquet", b"damaged")
+    found = heads.attribute()
+    assert (found.objects, found.bytes) == (2, 6) and heads.store.ranges_read
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_another_depth_reads_everything_again(tmp_path: Path, depth: int) -> None:
+    heads = PlainHeads(CountingStore(tmp_path))
+    heads.branches["main"] = {path: entry(number) for number, path in enumerate(PATHS)}
+    heads.commit("main")
+    heads.attribute(3 - depth)
+    heads.count()
+    assert as_rows(heads.attribute(depth).rows) == heads.count(depth)
