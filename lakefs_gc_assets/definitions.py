@@ -9,10 +9,18 @@ from lakefs_gc_assets.extensions.branches import definitions as branches
 from lakefs_gc_assets.extensions.check import definitions as check
 from lakefs_gc_assets.extensions.emr import definitions as emr
 from lakefs_gc_assets.extensions.forecast import definitions as forecast
+from lakefs_gc_assets.extensions.holdings import definitions as holdings
 from lakefs_gc_assets.extensions.notifications import definitions as notifications
 from lakefs_gc_assets.settings import Configuration
 
-EXTENSIONS = (forecast.define, check.define, branches.define, notifications.define, emr.define)
+EXTENSIONS = (
+    forecast.define,
+    check.define,
+    branches.define,
+    holdings.define,
+    notifications.define,
+    emr.define,
+)
 """Functions that add definitions of extensions for each repository."""
 
 

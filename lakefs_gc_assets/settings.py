@@ -606,6 +606,23 @@ class ReportSettings(Settings):
         return sum(size / _GB * prices[name] for name, size in sizes.items() if name in prices), unpriced
 
 
+class HoldingsSettings(Settings):
+    """Holdings of the repository: its bytes by branch, path, committer and age, kept for each run."""
+
+    lens_days: int = Field(
+        default=400, ge=1, description="Days for which holdings are kept; the job expire_runs deletes older ones."
+    )
+    lens_depth: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="Number of leading path components that make up a folder. A change reads all branch heads again.",
+    )
+    lens_metadata: list[str] = Field(
+        default=[], description="Keys in the metadata of commits by which holdings are added up, such as team."
+    )
+
+
 class Configuration(Settings):
     """One repository and how to collect it."""
 
@@ -630,6 +647,7 @@ class Configuration(Settings):
     automation: AutomationSettings = AutomationSettings()
     notifications: NotificationSettings = NotificationSettings()
     report: ReportSettings = ReportSettings()
+    holdings: HoldingsSettings = HoldingsSettings()
     launch: LaunchSettings = LaunchSettings()
     emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
 

@@ -40,6 +40,9 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
     "forecast": {
         "forecast": "Shows the bytes that other retention rules would free, and the bytes of each branch and tag.",
     },
+    "holdings": {
+        "holdings": "Shows who holds which bytes after the newest run, and what changed since a day.",
+    },
     "metrics": {
         "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
     },

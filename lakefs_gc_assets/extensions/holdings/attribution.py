@@ -6,6 +6,7 @@ that of its entries, or as listed if no head has it. A figure that the frames do
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,8 @@ from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, records_of
 from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.extensions.holdings import known_heads
 from lakefs_gc_assets.extensions.holdings.head_commits import NewCommits, find_new_commits
 from lakefs_gc_assets.extensions.holdings.head_parts import (
     NO_COMMIT,
@@ -32,6 +32,8 @@ from lakefs_gc_assets.extensions.holdings.head_parts import (
     ReadParts,
     cut_into_parts,
     read_parts,
+    slices_of,
+    young_slices,
 )
 from lakefs_gc_assets.extensions.holdings.holdings_files import (
     METADATA_DIMENSION,
@@ -50,6 +52,7 @@ from lakefs_gc_assets.extensions.holdings.known_heads import (
     KnownHeads,
 )
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
 _METARANGES_AT_ONCE = 8
 _GROWTH = 4
@@ -66,15 +69,16 @@ class HeadHoldings:
 
     Attributes:
         rows: by branch, path, age, committer, metadata and commit.
-        objects, bytes: all of them, each once.
+        in_all: all of them, each once.
+        listed: those among them in slices that the run may have listed, or in none.
         uncertain: number of addresses that may mean several objects, and so are in no figure.
         known: facts for the next attribution.
         ranges_read: number of ranges that were read, if in part to compare them.
     """
 
     rows: tuple[HoldingsRow, ...]
-    objects: int
-    bytes: int
+    in_all: Amount
+    listed: Amount
     uncertain: int
     known: KnownHeads
     ranges_read: int
@@ -84,14 +88,16 @@ def attribute_heads(
     step: Step[Any],
     choose_engine: ChooseEngine,
     heads: Mapping[str, str],
+    known: KnownHeads | None,
     depth: int,
     metadata_keys: Sequence[str] = (),
 ) -> HeadHoldings:
-    """Attributes the objects of heads. Reads only parts whose ranges changed since the newest stored facts.
+    """Attributes the objects of heads. Reads only parts whose ranges are not known.
 
     Args:
         step: of the run that saw the heads; it takes no lock.
         heads: metarange of the head by branch.
+        known: facts about the heads that an earlier run saw; None if there are none.
         depth: number of leading path components that make up a folder, at least 1.
         metadata_keys: keys of commits' metadata that become dimensions.
     Raises:
@@ -99,11 +105,6 @@ def attribute_heads(
         LakeFSError: the server fails.
         StorageError: the store fails.
     """
-    try:
-        known = known_heads.read(step.repository.store)
-    except CorruptFile as damage:
-        step.warn(f"everything is read again, and it is unknown which commits brought earlier objects: {damage}")
-        known = None
     reading = _Reading.prepare(step, heads, depth, known)
     engine = choose_engine(sum(record.count for task in reading.tasks for record in task.all_ranges))
     read = read_parts(
@@ -115,6 +116,7 @@ def attribute_heads(
         reading.spread,
         HashSet.from_hashes(reading.wanted),
         depth,
+        step.plan.cutoff,
     )
     return reading.finish(read, metadata_keys)
 
@@ -147,7 +149,7 @@ class _Reading:
     @classmethod
     def prepare(cls, step: Step[Any], heads: Mapping[str, str], depth: int, stored: KnownHeads | None) -> "_Reading":
         """Compares the heads with what is known."""
-        known = stored or KnownHeads("", depth, 0, {})
+        known = stored or KnownHeads("", "", depth, 0, step.plan.cutoff, {})
         of_before = {record.id: record for batch in known["ranges"].to_batches() for record in records_of(batch)}
         records, ranges_of = dict(of_before), _known_metaranges(known)
         new = find_new_commits(step.repository.api, heads, known.branches if stored else None, step.log)
@@ -157,7 +159,7 @@ class _Reading:
         entries = sum(record.count for record in of_heads.values())
         cuts = tuple(known["cuts"].column("cut").to_pylist())
         cut_at = known.entries
-        if known.depth != depth or not cuts or entries > _GROWTH * cut_at:
+        if known.depth != depth or known.cutoff > step.plan.cutoff or not cuts or entries > _GROWTH * cut_at:
             # Nothing is known of the new parts, so an old object could not be told from one that a new commit brought.
             known = replace(known, tables={"brought": known["brought"]})
             of_before, cut_at = {}, entries
@@ -205,7 +207,7 @@ class _Reading:
         uncertain = {part: {**uncertain, **read.uncertain}.get(part, 0) for part in self.parts}
         slices = {part: {**self.slices, **read.slices}.get(part, frozenset()) for part in self.parts}
         commits, brought = self._brought(read)
-        totals = _Totals.add_up(self._holders(), self.parts, sums, read.spread)
+        totals = _Totals.add_up(self._holders(), self.parts, sums, read.spread, self.step.plan.cutoff)
         branches = [*self.heads]
         part_rows = [(part, uncertain[part], sorted(slices[part])) for part in self.parts]
         tables = {
@@ -219,12 +221,22 @@ class _Reading:
         tables["metaranges"] = _metarange_table(
             tables["ranges"], {each: self.ranges_of[each] for each in self.heads.values()}
         )
-        known = KnownHeads(self.step.plan.run_id, self.depth, self.entries, self.new.branches, None, tables, commits)
+        known = KnownHeads(
+            self.step.repository.facts.id,
+            self.step.plan.run_id,
+            self.depth,
+            self.entries,
+            self.step.plan.cutoff,
+            self.new.branches,
+            None,
+            tables,
+            commits,
+        )
         rows = (*totals.rows(branches), *_commit_rows(brought, commits, metadata_keys))
         return HeadHoldings(
             rows,
-            totals.objects,
-            totals.bytes,
+            totals.add(totals.by_month),
+            totals.add(totals.by_month & ~totals.unlisted),
             sum(uncertain.values()),
             known,
             len({record.id for task in self.tasks for record in task.all_ranges}),
@@ -361,6 +373,7 @@ class _Totals:
         holder: place of the set in `holders`, for each sum.
         folders: folder of each sum; null in sums by month.
         months: months of each sum since January 1970, in sums by month.
+        unlisted: true for sums by month of slices that the run did not list.
         amounts: objects and bytes of each sum; they may be negative.
     """
 
@@ -368,11 +381,17 @@ class _Totals:
     holder: npt.NDArray[np.int64]
     folders: pa.ChunkedArray
     months: pa.ChunkedArray
+    unlisted: npt.NDArray[np.bool_]
     amounts: npt.NDArray[np.int64]
 
     @classmethod
     def add_up(
-        cls, branches_of: Mapping[str, int], parts: Mapping[str, Part], sums: pa.Table, spread: pa.Table
+        cls,
+        branches_of: Mapping[str, int],
+        parts: Mapping[str, Part],
+        sums: pa.Table,
+        spread: pa.Table,
+        cutoff: datetime,
     ) -> "_Totals":
         """Replaces ranges by their branches, and counts spread addresses once.
 
@@ -380,6 +399,7 @@ class _Totals:
             branches_of: branches by range, as bits.
             sums: SUMS of all parts.
             spread: addresses in several parts (SPREAD).
+            cutoff: cutoff of the run, UTC.
         """
         places: dict[int, int] = {}
         of_pattern: dict[tuple[str, bytes], int] = {}
@@ -399,34 +419,34 @@ class _Totals:
         keys = zip(sums.column("part").to_pylist(), sums.column("pattern").to_pylist(), strict=True)
         holder = [place_of(holders_of(*key)) for key in keys]
         corrections = [
-            (place_of(bits), folder, month, sign, sign * size)
-            for bits, folder, month, sign, size in _spread_once(spread, holders_of)
+            (place_of(bits), folder, month, address, sign, sign * size)
+            for bits, folder, month, address, sign, size in _spread_once(spread, holders_of)
         ]
-        columns = [[*column] for column in zip(*corrections, strict=True)] or [[]] * 5
+        columns = [[*column] for column in zip(*corrections, strict=True)] or [[]] * 6
         amounts = np.stack([sums.column(name).to_numpy() for name in ("objects", "bytes")], axis=1)
-        more = np.array(columns[3:], np.int64).T.reshape(-1, 2)
+        more = np.array(columns[4:], np.int64).T.reshape(-1, 2)
+        young = [
+            young_slices(names, cutoff).is_valid().to_numpy(zero_copy_only=False)
+            for names in (_folder_names(sums), slices_of(pa.array(columns[3], pa.string())))
+        ]
         return cls(
             [*places],
             np.array([*holder, *columns[0]], np.int64),
             pa.chunked_array([*sums.column("folder").chunks, pa.array(columns[1], pa.string())], pa.string()),
             pa.chunked_array([*sums.column("month").chunks, pa.array(columns[2], pa.int32())], pa.int32()),
+            np.concatenate(young),
             np.concatenate([amounts, more]),
         )
 
     @property
-    def _by_month(self) -> npt.NDArray[np.bool_]:
+    def by_month(self) -> npt.NDArray[np.bool_]:
+        """True for sums by month, which have each object once."""
         flags: npt.NDArray[np.bool_] = self.months.is_valid().to_numpy()
         return flags
 
-    @property
-    def objects(self) -> int:
-        """All objects, each once."""
-        return int(self.amounts[self._by_month, 0].sum())
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all objects."""
-        return int(self.amounts[self._by_month, 1].sum())
+    def add(self, among: npt.NDArray[np.bool_]) -> Amount:
+        """All objects of some sums."""
+        return Amount(*self.amounts[among].sum(axis=0).tolist())
 
     def rows(self, branches: Sequence[str]) -> list[HoldingsRow]:
         """Rows by branch, path and age.
@@ -438,7 +458,7 @@ class _Totals:
         packed = b"".join(bits.to_bytes(width, "little") for bits in self.holders)
         flags = np.unpackbits(np.frombuffer(packed, np.uint8).reshape(-1, width), axis=1, bitorder="little")
         is_alone = flags.sum(axis=1) == 1
-        by_month = self._by_month
+        by_month = self.by_month
         of_set = np.zeros((len(self.holders), 2), np.int64)
         np.add.at(of_set, self.holder[by_month], self.amounts[by_month])
         rows: list[HoldingsRow] = []
@@ -460,10 +480,16 @@ class _Totals:
             yield row["key"], (row["objects_sum"], row["bytes_sum"])
 
 
+def _folder_names(sums: pa.Table) -> pa.StringArray:
+    """The slices of sums as `slices_of` gives them; empty for none."""
+    names = pc.binary_join_element_wise(DATA_PREFIX, sums.column("slice"), "/", "")
+    return pc.fill_null(names, "").combine_chunks()
+
+
 def _spread_once(
     spread: pa.Table, holders_of: Callable[[str, bytes], int]
-) -> Iterable[tuple[int, str | None, int | None, int, int]]:
-    """Corrections for addresses in several parts: holders, folder or month, sign and bytes.
+) -> Iterable[tuple[int, str | None, int | None, str, int, int]]:
+    """Corrections for addresses in several parts: holders, folder or month, address, sign and bytes.
 
     Each part has counted such an address, and each folder of it. These counts are taken back, and the address counts
     once, with the holders of all parts.
@@ -471,18 +497,18 @@ def _spread_once(
     by_address: dict[str, list[dict[str, Any]]] = {}
     for row in spread.to_pylist():
         by_address.setdefault(row["address"], []).append(row)
-    for rows in by_address.values():
+    for address, rows in by_address.items():
         holders = 0
         for part, pattern, month, size in {(row["part"], row["pattern"], row["month"], row["bytes"]) for row in rows}:
             bits = holders_of(part, pattern)
             holders |= bits
-            yield bits, None, month, -1, size
+            yield bits, None, month, address, -1, size
         for row in rows:
-            yield holders_of(row["part"], row["pattern"]), row["folder"], None, -1, row["bytes"]
+            yield holders_of(row["part"], row["pattern"]), row["folder"], None, address, -1, row["bytes"]
         size = max(row["bytes"] for row in rows)
-        yield holders, None, max(row["month"] for row in rows), 1, size
+        yield holders, None, max(row["month"] for row in rows), address, 1, size
         for folder in {row["folder"] for row in rows}:
-            yield holders, folder, None, 1, size
+            yield holders, folder, None, address, 1, size
 
 
 def _rows_of(

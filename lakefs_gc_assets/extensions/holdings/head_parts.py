@@ -13,6 +13,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX, as_datetime, created_at, is_xid
 from lakefs_gc_assets.storage.interface import read_ahead
 
 _Numbers = npt.NDArray[np.int64]
@@ -60,6 +61,7 @@ FOUND = pa.schema(
         pa.field("pattern", pa.binary()),
         pa.field("folder", pa.string()),
         pa.field("month", pa.int32()),
+        pa.field("slice", pa.string()),
         pa.field("objects", pa.int64()),
         pa.field("bytes", pa.int64()),
         pa.field("commit", pa.int32()),
@@ -67,17 +69,18 @@ FOUND = pa.schema(
 )
 """Rows that tasks read. `kind` says which columns apply.
 
-- `sum`: objects and bytes by pattern, either by folder or by month. A pattern has a bit for each range of the part, in
-  order of ids, that holds the objects. An object in several folders counts in each.
+- `sum`: objects and bytes by pattern, either by folder or by month and young slice. A pattern has a bit for each range
+  of the part, in order of ids, that holds the objects. An object in several folders counts in each.
 - `slice`: a slice of the part (`address`); `objects` is 1 if an address in it was there before.
 - `uncertain`: number of addresses that may mean several objects; they are in no sum.
 - `address`, `spread`: one address and folder. In `address`, `objects` is 1 if the address is new in the part, 0 if it
   was there before, -1 if it was only searched for. It is 2, and the part null, if the address has left a part.
 - `new`, `here`: an address that a new commit brought and no part had before, or one that some part had.
 
-`month` counts from January 1970. `commit` is the place of the first new commit that has the address.
+`month` counts from January 1970. `slice` is null for slices that were old enough to be listed by the run. `commit` is
+the place of the first new commit that has the address.
 """
-SUMS = pa.schema([FOUND.field(name) for name in ("part", "pattern", "folder", "month", "objects", "bytes")])
+SUMS = pa.schema([FOUND.field(name) for name in ("part", "pattern", "folder", "month", "slice", "objects", "bytes")])
 SPREAD = pa.schema([FOUND.field(name) for name in ("part", "address", "pattern", "folder", "month", "bytes")])
 
 
@@ -187,21 +190,24 @@ class _Addresses:
         folders = self.folders.dictionary.take(pairs.column("folder").combine_chunks())
         return pairs.column("address").to_numpy(), folders
 
-    def sums(self, part: str) -> pa.Table:
-        """Sums by pattern and month, and by pattern and folder (FOUND)."""
+    def sums(self, part: str, cutoff: datetime) -> pa.Table:
+        """Sums by pattern, month and young slice, and by pattern and folder (FOUND).
+
+        Args:
+            cutoff: as for `young_slices`.
+        """
         places, folders = self.in_folders()
-        by_month = pa.table({"pattern": self.of_address, "key": self.months, "bytes": self.sizes})
-        by_folder = pa.table({"pattern": self.of_address[places], "key": folders, "bytes": self.sizes[places]})
+        young = young_slices(self.slices, cutoff)
+        by_month = {"pattern": self.of_address, "month": pa.array(self.months, pa.int32()), "slice": young}
+        by_folder = {"pattern": self.of_address[places], "folder": folders}
         tables = []
-        for rows, name in ((by_month, "month"), (by_folder, "folder")):
-            added = rows.group_by(["pattern", "key"]).aggregate([("bytes", "count"), ("bytes", "sum")])
-            columns = {
-                "pattern": self.patterns.take(added.column("pattern").combine_chunks()),
-                name: added.column("key").cast(FOUND.field(name).type),
-                "objects": added.column("bytes_count"),
-                "bytes": added.column("bytes_sum"),
-            }
-            tables.append(_rows(RowKind.SUM, part, added.num_rows, **columns))
+        for keys, sizes in ((by_month, self.sizes), (by_folder, self.sizes[places])):
+            rows = pa.table({**keys, "bytes": sizes})
+            added = rows.group_by([*keys]).aggregate([("bytes", "count"), ("bytes", "sum")])
+            columns = {name: added.column(name) for name in keys}
+            columns["pattern"] = self.patterns.take(added.column("pattern").combine_chunks())
+            amounts = {"objects": added.column("bytes_count"), "bytes": added.column("bytes_sum")}
+            tables.append(_rows(RowKind.SUM, part, added.num_rows, **columns, **amounts))
         return pa.concat_tables(tables)
 
     def rows(self, part: str, chosen: npt.NDArray[np.bool_], origin: Any, commits: _Numbers | None = None) -> pa.Table:
@@ -236,10 +242,11 @@ def _rows(kind: RowKind, part: str, count: int, **columns: Any) -> pa.Table:
     return pa.table([columns.get(each.name, pa.nulls(count, each.type)) for each in FOUND], schema=FOUND)
 
 
-def read_part(wanted: HashSet, depth: int, files: LiveFiles, task: PartTask) -> pa.Table:
+def read_part(cutoff: datetime, wanted: HashSet, depth: int, files: LiveFiles, task: PartTask) -> pa.Table:
     """Reads a part (FOUND): its sums and slices, and the addresses that are new in it or wanted.
 
     Args:
+        cutoff: as for `young_slices`.
         wanted: hashes of addresses to return in any case.
         depth: number of leading path components that make up a folder.
     """
@@ -267,7 +274,7 @@ def read_part(wanted: HashSet, depth: int, files: LiveFiles, task: PartTask) -> 
     of_slices = slices.aggregate([("stayed", "max")])
     return pa.concat_tables(
         [
-            read.sums(task.id),
+            read.sums(task.id, cutoff),
             _rows(
                 RowKind.SLICE,
                 task.id,
@@ -375,6 +382,7 @@ def read_parts(
     spread: pa.Table,
     wanted: HashSet,
     depth: int,
+    cutoff: datetime,
 ) -> ReadParts:
     """Reads changed parts, and unchanged ones as far as they may have an address that is new in a changed one.
 
@@ -384,10 +392,12 @@ def read_parts(
         slices: slices of the unchanged parts.
         spread: known addresses in several parts, rows of unchanged parts alone (SPREAD).
         wanted: hashes of addresses whose place may have changed: spread ones among them.
-        depth: as for `read_part`.
+        depth, cutoff: as for `read_part`.
     """
     entries = sum(record.count for task in tasks for record in task.ranges)
-    with engine.cached(_read(engine, references, tasks, partial(read_part, wanted, depth)), 2 * entries) as rows:
+    with engine.cached(
+        _read(engine, references, tasks, partial(read_part, cutoff, wanted, depth)), 2 * entries
+    ) as rows:
         facts = (RowKind.SUM.value, RowKind.SLICE.value, RowKind.UNCERTAIN.value)
         small = engine.collect(engine.where_among(rows, "kind", facts))
         addresses = engine.where_among(rows, "kind", (RowKind.ADDRESS.value,))
@@ -401,8 +411,8 @@ def read_parts(
         searched += [task for task in tasks if stayed_slices.get(task.id, frozenset()) & came_slices]
         search = partial(search_part, pa.array(sorted(came_slices), pa.string()), depth)
         known = _as_found(spread.append_column("kind", pa.repeat(RowKind.ADDRESS.value, spread.num_rows)))
-        known = known.set_column(6, "objects", pa.repeat(pa.scalar(_STAYED, pa.int64()), known.num_rows))
-        known = known.set_column(8, "commit", pa.repeat(pa.scalar(NO_COMMIT, pa.int32()), known.num_rows))
+        known = known.set_column(7, "objects", pa.repeat(pa.scalar(_STAYED, pa.int64()), known.num_rows))
+        known = known.set_column(9, "commit", pa.repeat(pa.scalar(NO_COMMIT, pa.int32()), known.num_rows))
         every = engine.union(addresses, engine.table(known), _read(engine, references, searched, search))
         united = engine.collect(engine.map_by_address(every, unite, FOUND, entries))
     by_kind = {kind: united.filter(pc.equal(united.column("kind"), kind.value)) for kind in _UNITED}
@@ -441,6 +451,14 @@ _SLICE = pa.schema([pa.field("slice", pa.string())])
 def slices_of(addresses: pa.StringArray) -> pa.StringArray:
     """The slice of each address, as everything up to its last slash: it also tells staging tokens apart."""
     return pc.replace_substring_regex(addresses, pattern="[^/]*$", replacement="", max_replacements=1)
+
+
+def young_slices(slices: pa.StringArray, cutoff: datetime) -> pa.StringArray:
+    """The slices that a run with this cutoff (UTC) does not list; null for all others."""
+    each = slices.dictionary_encode()
+    names = [name.removeprefix(DATA_PREFIX).removesuffix("/") for name in each.dictionary.to_pylist()]
+    young = [name if is_xid(name) and as_datetime(created_at(name)) >= cutoff else None for name in names]
+    return pa.array(young, pa.string()).take(each.indices)
 
 
 def _distinct_slices(engine: Engine[R], rows: R) -> frozenset[str]:

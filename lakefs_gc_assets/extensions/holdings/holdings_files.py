@@ -30,7 +30,7 @@ ROWS = pa.schema(
         pa.field("dimension", pa.string(), nullable=False),
         pa.field("key", pa.string(), nullable=False),
         pa.field("held", pa.string()),
-        pa.field("state", pa.string(), nullable=False),
+        pa.field("state", pa.string()),
         pa.field("objects", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64()),
     ]
@@ -56,11 +56,11 @@ class HoldingState(StrEnum):
     | state | objects |
     |---|---|
     | `head` | needed by the head of a branch |
-    | `history` | needed by another commit that the rules keep |
+    | `history` | needed by another commit that the rules keep, or by a range of no known commit |
     | `staged` | staged or tracked as copied, and in no commit that the rules keep |
-    | `expired` | in commits that have expired by the rules, and in no other |
-    | `garbage` | candidates of the run |
-    | `young` | unreferenced, but too young to be collected or kept for another reason |
+    | `expired` | candidates of a run of flow `committed`: only expired commits have them |
+    | `garbage` | candidates of a run of another flow |
+    | `young` | unreferenced when the run marked, and kept: too young, in use by the recheck, or for another reason |
     | `quarantine` | moved to quarantine, and not purged yet |
     | `metadata` | ranges, metaranges and other files of lakeFS and of this collector |
     """
@@ -90,14 +90,15 @@ class HoldingsRow:
         dimension: a Dimension, or METADATA_DIMENSION and a key.
         key: the holder: a branch, a folder with its slash (empty at the top), a class, a committer, a commit, a value,
             or the month of the upload such as `2026-11`. The name of the state in dimension `state`.
-        held: alone or shared; None where it does not apply.
+        held: alone or shared; None if it does not apply.
+        state: None for objects of all states together.
         bytes: total size; None if unknown.
     """
 
     dimension: str
     key: str
     held: Sharing | None
-    state: HoldingState
+    state: HoldingState | None
     objects: int
     bytes: int | None
 
@@ -127,7 +128,11 @@ class Holdings:
 
     def states(self) -> dict[HoldingState, Amount]:
         """Objects and bytes by state; states without objects or of unknown size are left out."""
-        return {row.state: Amount(row.objects, row.bytes) for row in self.of(Dimension.STATE) if row.bytes is not None}
+        amounts: dict[HoldingState, Amount] = {}
+        for row in self.of(Dimension.STATE):
+            if row.state is not None and row.bytes is not None:
+                amounts[row.state] = Amount(row.objects, row.bytes)
+        return amounts
 
 
 def key_of(run_id: str) -> str:
@@ -180,8 +185,12 @@ def _texts(stored: pq.ParquetFile) -> Mapping[str, str]:
 
 
 def _read_row(row: Mapping[str, object]) -> HoldingsRow:
-    held = row["held"]
-    values = {**row, "held": None if held is None else Sharing(str(held)), "state": HoldingState(str(row["state"]))}
+    held, state = row["held"], row["state"]
+    values = {
+        **row,
+        "held": None if held is None else Sharing(str(held)),
+        "state": None if state is None else HoldingState(str(state)),
+    }
     return HoldingsRow(**values)  # type: ignore[arg-type]
 
 
@@ -191,16 +200,19 @@ def run_ids(store: ObjectStore) -> list[str]:
     return sorted(name for name in names if layout.is_xid(name))
 
 
-def history(store: ObjectStore, since: datetime | None = None) -> Iterator[Holdings]:
+def history(store: ObjectStore, repository: str | None = None, since: datetime | None = None) -> Iterator[Holdings]:
     """Yields the holdings of a repository, newest first; each file is read on demand. Unreadable files are skipped.
 
     Args:
+        repository: its name, since several repositories can share a storage namespace; None for all.
         since: earlier runs are left out, by the time in their ids, UTC; None for no limit.
     """
     for run_id in run_ids(store):
         if since is not None and layout.created_at(run_id) < since.timestamp():
             return
         try:
-            yield read(store, run_id)
+            holdings = read(store, run_id)
         except CorruptFile:
             continue
+        if repository in (None, holdings.repository):
+            yield holdings

@@ -7,13 +7,14 @@ and the commits that brought earlier objects are unknown from then on.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.records import tables
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.extensions.holdings.head_parts import SPREAD, SUMS
 from lakefs_gc_assets.extensions.holdings.holdings_files import FOLDER
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
@@ -79,15 +80,18 @@ class KnownHeads:
     Attributes:
         depth: number of path components of a folder in `sums`.
         entries: number of entries of all ranges when paths were cut into intervals.
+        cutoff: cutoff of the run, UTC; `sums` name slices that were younger when they were read.
         branches: commit of each head by branch.
         sealed: objects in sealed slices that commits hold, after the run, and their bytes; None if unknown.
         tables: by name, with the schemas of this module.
         commits: commits in the order of their places in BROUGHT.
     """
 
+    repository: str
     run_id: str
     depth: int
     entries: int
+    cutoff: datetime
     branches: Mapping[str, str]
     sealed: tuple[int, int] | None = None
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -102,9 +106,11 @@ def write(store: ObjectStore, heads: KnownHeads) -> None:
     digests = {name: tables.put(store, _key(heads.run_id, name), heads[name].cast(_TABLES[name])) for name in _TABLES}
     content = {
         "format_version": FORMAT_VERSION,
+        "repository": heads.repository,
         "run_id": heads.run_id,
         "depth": heads.depth,
         "entries": heads.entries,
+        "cutoff": heads.cutoff.isoformat(),
         "branches": dict(heads.branches),
         "sealed": heads.sealed,
         "digests": digests,
@@ -129,9 +135,11 @@ def read(store: ObjectStore) -> KnownHeads | None:
             stored[name] = tables.decode(schema, tables.get(store, key, digests[name]), key, _WHAT)
         sealed = content["sealed"]
         return KnownHeads(
+            content["repository"],
             run_id,
             int(content["depth"]),
             int(content["entries"]),
+            datetime.fromisoformat(content["cutoff"]),
             content["branches"],
             None if sealed is None else (int(sealed[0]), int(sealed[1])),
             stored,
@@ -139,6 +147,16 @@ def read(store: ObjectStore) -> KnownHeads | None:
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptFile(NEWEST, _WHAT, f"cannot be read: {error!r}") from None
+
+
+def read_usable(store: ObjectStore, repository: str, warn: LogLine) -> KnownHeads | None:
+    """The newest facts of a repository; None if there are none, or if they cannot be used. Raises StorageError."""
+    try:
+        heads = read(store)
+    except CorruptFile as damage:
+        warn(f"everything is read again, and it is unknown which commits brought earlier objects: {damage}")
+        return None
+    return heads if heads and heads.repository == repository else None
 
 
 def _key(run_id: str, name: str) -> str:

@@ -110,7 +110,8 @@ class PlainHeads:
         self.commits_asked.clear()
         heads = {branch: self.commits[commit].metarange_id for branch, commit in self.heads.items()}
         heads = {branch: metarange for branch, metarange in heads.items() if metarange}
-        found = attribute_heads(self._step(), lambda entries: engine or LocalEngine(), heads, depth, keys)
+        known = known_heads.read_usable(self.store, "repo", lambda line: None)
+        found = attribute_heads(self._step(), lambda entries: engine or LocalEngine(), heads, known, depth, keys)
         known_heads.write(self.store, found.known)
         return found
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.extensions.holdings import known_heads
 from lakefs_gc_assets_tests.extensions.holdings.plain_heads import CountingStore, PlainHeads, as_rows, entry
 
@@ -51,7 +52,7 @@ def test_each_day_equals_a_plain_count(tmp_path_factory: pytest.TempPathFactory,
         found = heads.attribute(keys=KEYS)
         assert as_rows(found.rows) == heads.count(keys=KEYS)
         held = {each.address: each.size for commit in heads.heads.values() for each in heads.contents[commit].values()}
-        assert (found.objects, found.bytes, found.uncertain) == (len(held), sum(held.values()), 0)
+        assert (found.in_all, found.uncertain) == (Amount(len(held), sum(held.values())), 0)
 
 
 def test_unchanged_heads_read_nothing_again(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_damaged_facts_are_not_used(tmp_path: Path) -> None:
     run = heads.attribute().known.run_id
     heads.store.put(f"{known_heads.STATE_FOLDER}{run}/sums.parquet", b"damaged")
     found = heads.attribute()
-    assert (found.objects, found.bytes) == (2, 6) and heads.store.ranges_read
+    assert found.in_all == found.listed == Amount(2, 6) and heads.store.ranges_read
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -43,14 +43,14 @@ def test_stored_holdings_read_back_unchanged(tmp_path_factory: pytest.TempPathFa
 
 def test_history_is_newest_first_ends_at_a_day_and_skips_damaged_files(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    assert [*holdings_files.history(store)] == []
+    assert [*holdings_files.history(store, "lake")] == []
     past = [made(days) for days in (3, 0, 1, 2)]
     for holdings in past:
         holdings_files.write(store, holdings)
     newest_first = sorted(past, key=lambda each: each.time, reverse=True)
-    assert [*holdings_files.history(store)] == newest_first
+    assert [*holdings_files.history(store, "lake")] == newest_first
     store.put(holdings_files.key_of(newest_first[1].run_id), b"damaged")
-    assert [*holdings_files.history(store, TIME - timedelta(days=2))] == [newest_first[0], newest_first[2]]
+    assert [*holdings_files.history(store, "lake", TIME - timedelta(days=2))] == [newest_first[0], newest_first[2]]
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "2"}, {"format": "1", "repository": "lake"}])

@@ -1,0 +1,171 @@
+"""Objects of a run by state, from its frames.
+
+Counts and sizes mostly come from manifests. Rows are read only of objects that no commit holds, and after a sweep to
+learn the size of sealed objects, which later runs do not list.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import reporting
+from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.engine.work import sum_all
+from lakefs_gc_assets.collector.frame import frames
+from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.slices import select_sealed
+from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.records.figures import required
+from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome, Why
+from lakefs_gc_assets.collector.records.plan import Flow, by_flow
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.step import Step, Universe, universe_of
+from lakefs_gc_assets.extensions.holdings.attribution import HeadHoldings
+from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, HoldingsRow, HoldingState
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, QUARANTINE_PREFIX
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_GONE = (Outcome.ACCEPTED, Outcome.QUARANTINED, Outcome.DELETED_BY_ANOTHER_RUN)
+_AMOUNTS = pa.schema([("key", pa.int64()), ("objects", pa.int64()), ("bytes", pa.int64())])
+
+
+@dataclass(frozen=True)
+class RunStates:
+    """Objects after a run.
+
+    Attributes:
+        rows: by state, and by storage class if the run listed everything.
+        sealed: objects in sealed slices that commits hold, and their bytes; None if unknown.
+    """
+
+    rows: tuple[HoldingsRow, ...]
+    sealed: tuple[int, int] | None
+
+
+def add_up_states(
+    step: Step[R], report: Report, heads: HeadHoldings, sealed_before: tuple[int, int] | None
+) -> RunStates:
+    """Adds up a finished run.
+
+    Args:
+        report: report of the run.
+        heads: objects of the branch heads that the run saw.
+        sealed_before: `sealed` after the run's base run; None if unknown.
+    Raises:
+        CollectionError: a frame is missing, for example since it expired, or damaged.
+    """
+    listed, committed = step.stored(frames.STORE_DF), step.stored(frames.COMMITTED_DF)
+    candidates, not_committed = step.stored(frames.CANDIDATES_DF), step.stored(frames.NOT_COMMITTED_DF)
+    universe = universe_of(step, listed, committed)
+    examined = Amount.total(map(_amount_of, universe.frames))
+    no_commit, garbage = _amount_of(not_committed), _amount_of(candidates)
+    outcomes = reporting.count_amounts(step, step.stored(frames.DELETED_REPORT))
+    staged = _add_up(step, _staged(step, not_committed, committed))
+    live_again = outcomes[Outcome.KEPT_LIVE]
+    stays = garbage - Amount.total(outcomes[each] for each in _GONE) - live_again
+    kept = (no_commit - staged - garbage).plus(*live_again)
+    expired = by_flow(step.plan.flow) is Why.EXPIRED
+    amounts: dict[HoldingState, tuple[int, int | None]] = {HoldingState.HEAD: heads.in_all}
+    base = sealed_before if step.plan.base_run is not None else (0, 0)
+    # Without a base run, there are no sealed objects that the run did not list.
+    if base is not None and base[0] != required(listed.figures.sealed_objects):
+        base = None
+    lists_all = step.plan.flow is not Flow.COMMITTED and not listed.figures.limited_to
+    if lists_all:
+        of_base = required(listed.figures.sealed_objects) - (committed.figures.expired_objects or 0)
+        history = of_base + examined.objects - no_commit.objects - heads.listed.objects
+        size = None
+        if base is not None:
+            size = (
+                base[1] - (committed.figures.expired_bytes or 0) + examined.bytes - no_commit.bytes - heads.listed.bytes
+            )
+        # If the listing lacks objects of heads, the difference is another figure.
+        if not (heads.uncertain or candidates.figures.missing or candidates.figures.lost) and history >= 0 <= (
+            size or 0
+        ):
+            amounts[HoldingState.HISTORY] = history, size
+    amounts |= {
+        HoldingState.STAGED: staged,
+        HoldingState.YOUNG: kept,
+        HoldingState.EXPIRED if expired else HoldingState.GARBAGE: stays,
+        **_metadata(step.repository.store),
+    }
+    rows = [
+        HoldingsRow(Dimension.STATE, state.value, None, state, objects, size)
+        for state, (objects, size) in amounts.items()
+        if objects or state in (HoldingState.HEAD, HoldingState.HISTORY, HoldingState.GARBAGE)
+    ]
+    if lists_all and step.plan.base_run is None:
+        for name, each in report.storage_classes.get("listed", {}).items():
+            rows.append(HoldingsRow(Dimension.STORAGE_CLASS, name, None, None, each["objects"], each["bytes"]))
+    return RunStates(tuple(rows), _seal(step, report, universe, not_committed, base, committed.figures))
+
+
+def _amount_of(frame: StoredFrame[Any]) -> Amount:
+    return Amount(frame.count, frame.manifest.object_bytes)
+
+
+def _staged(step: Step[R], not_committed: StoredFrame[Any], committed: StoredFrame[frames.CommittedFigures]) -> R:
+    """Objects that no commit holds, and that are staged."""
+    live: list[StoredFrame[Any]] = [step.stored(frames.UNCOMMITTED_DF)]
+    if committed.figures.provisional_ranges:
+        live.append(step.stored(frames.PROVISIONAL_DF))
+    engine = step.engine
+    first, *more = (frame.rows(engine, "address") for frame in live)
+    count = not_committed.count + sum(frame.count for frame in live)
+    return engine.among_exactly(not_committed.rows(engine, "address", "size"), engine.union(first, *more), count)
+
+
+def _add_up(step: Step[R], rows: R) -> Amount:
+    """Number and bytes of objects in rows with a `size`."""
+
+    def amounts(batch: pa.RecordBatch) -> list[Any]:
+        return [np.zeros(batch.num_rows, np.int64), np.ones(batch.num_rows, np.int64), batch.column("size")]
+
+    total = sum_all(step.engine, rows, amounts, "key", _AMOUNTS).to_pylist()
+    return Amount(total[0]["objects"], total[0]["bytes"]) if total else Amount()
+
+
+def _metadata(store: ObjectStore) -> dict[HoldingState, Amount]:
+    """Files of lakeFS and of this collector, and copies in quarantine, as listed now."""
+    amounts = {HoldingState.QUARANTINE: Amount(), HoldingState.METADATA: Amount()}
+    for state, objects, size in _list_metadata(store):
+        amounts[state] = amounts[state].plus(objects, size)
+    return amounts
+
+
+def _list_metadata(store: ObjectStore) -> Iterator[tuple[HoldingState, int, int]]:
+    for batch in store.list(METADATA_PREFIX):
+        moved = pc.starts_with(batch.column("key"), QUARANTINE_PREFIX)
+        for state, among in ((HoldingState.QUARANTINE, moved), (HoldingState.METADATA, pc.invert(moved))):
+            yield state, among.true_count, pc.sum(batch.column("size").filter(among)).as_py() or 0
+
+
+def _seal(
+    step: Step[R],
+    report: Report,
+    universe: Universe[R],
+    not_committed: StoredFrame[Any],
+    base: tuple[int, int] | None,
+    figures: frames.CommittedFigures,
+) -> tuple[int, int] | None:
+    """Objects in sealed slices that commits hold after a run, and their bytes.
+
+    The next run does not list them. Their number must be that of the run's checkpoint, or else the size is unknown.
+    """
+    if report.checkpoint is None or base is None or step.plan.flow is Flow.COMMITTED:
+        return None
+    sealed = checkpoint.read_sealed(step.repository.store, step.plan.run_id, report.checkpoint)
+    of_all, of_none = (
+        _add_up(step, select_sealed(step.engine, rows, sealed))
+        for rows in (universe.rows("address", "size"), not_committed.rows(step.engine, "address", "size"))
+    )
+    more = of_all - of_none
+    objects = base[0] - (figures.expired_objects or 0) + more.objects
+    if objects != report.checkpoint.sealed_objects:
+        return None
+    return objects, base[1] - (figures.expired_bytes or 0) + more.bytes

@@ -1,0 +1,223 @@
+"""Holdings after whole runs on the embedded server, over HTTP, against a count with sets."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.extensions.holdings import growth, holdings_files, known_heads
+from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, HoldingState, Sharing
+from lakefs_gc_assets.extensions.holdings.making import make_holdings
+from lakefs_gc_assets.extensions.playground import demo
+from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
+from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
+
+DAY = timedelta(days=1)
+
+
+class HeldRepository:
+    """A repository with a branch, replaced objects, staged ones, garbage and a young object.
+
+    Attributes:
+        sizes: size by address.
+        heads: addresses by branch.
+    """
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        self.sizes: dict[str, int] = {}
+        self.heads: dict[str, dict[str, str]] = {"main": {}}
+        with server.clock.at(datetime.now(UTC) - 40 * DAY):
+            clients.repository(server)
+        for number in range(6):
+            self.put(f"a/{number}", 10 + number, 40)
+        self.commit("main", 40)
+        self.fork("dev")
+        self.put("a/0", 100, 30)
+        self.put("b/new", 200, 30)
+        self.commit("main", 30)
+        self.put("b/own", 1_000, 20, "dev")
+        self.commit("dev", 20)
+        self.put("a/1", 2_000, 9, staged=True)
+        self.leave_garbage(5_000, 9)
+
+    def put(self, path: str, size: int, days: float, branch: str = "main", *, staged: bool = False) -> str:
+        with self.server.clock.at(datetime.now(UTC) - days * DAY):
+            address = clients.upload(self.server, path, bytes([len(self.sizes)]) * size, branch=branch)
+        self.sizes[address] = size
+        if not staged:
+            self.heads[branch][path] = address
+        return address
+
+    def leave_garbage(self, size: int, days: float) -> None:
+        self.put("gone", size, days, staged=True)
+        assert clients.call(self.server, "DELETE", "/repositories/repo/branches/main/objects", path="gone")[0] == 204
+
+    def fork(self, branch: str) -> None:
+        self.heads[branch] = dict(self.heads["main"])
+        assert (
+            clients.call(self.server, "POST", "/repositories/repo/branches", {"name": branch, "source": "main"})[0]
+            < 300
+        )
+
+    def commit(self, branch: str, days: float, **metadata: str) -> str:
+        body: dict[str, Any] = {"message": "m", "metadata": metadata}
+        with self.server.clock.at(datetime.now(UTC) - days * DAY):
+            status, answer = clients.call(self.server, "POST", f"/repositories/repo/branches/{branch}/commits", body)
+        assert status == 201, answer
+        return str(answer["id"])
+
+    def collect(self, flow: Flow, *, sweep: bool, quarantine: bool = False) -> ArrowRuns:
+        """Makes a run."""
+        given = demo.configuration(self.server, "repo").model_dump()
+        given["collection"] |= {"sweep": sweep, "sweep_mode": "quarantine" if quarantine else "delete"}
+        runs = ArrowRuns(Loaded(type(demo.configuration(self.server, "repo")).model_validate(given), {}))
+        assert runs.collect(flow).flow == flow.value
+        return runs
+
+    def holdings(self, runs: ArrowRuns) -> Holdings:
+        """The holdings after the newest run."""
+        return make_holdings(runs.open(), lambda rows: LocalEngine(), runs.log, runs.warn, 1, ("team",))
+
+    def of_heads(self) -> dict[str, set[str]]:
+        """Branches by address."""
+        holders: dict[str, set[str]] = {}
+        for branch, paths in self.heads.items():
+            for address in paths.values():
+                holders.setdefault(address, set()).add(branch)
+        return holders
+
+    def amount(self, addresses: set[str]) -> Amount:
+        return Amount(len(addresses), sum(self.sizes[address] for address in addresses))
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[HeldRepository]:
+    with EmbeddedServer(tmp_path) as server:
+        yield HeldRepository(server)
+
+
+def stored_sizes(runs: ArrowRuns, prefix: str) -> dict[str, int]:
+    batches = [*runs.open().store.list(prefix)]
+    return {row["key"]: row["size"] for batch in batches for row in batch.to_pylist()}
+
+
+def slice_time(address: str) -> datetime:
+    return layout.as_datetime(layout.created_at(address.split("/")[1]))
+
+
+def require_exact(held: HeldRepository, runs: ArrowRuns, found: Holdings) -> dict[HoldingState, Amount]:
+    """Compares holdings with the store, with the frames of the run and with the heads; returns the states."""
+    repository, states = runs.open(), found.states()
+    # The run did not list slices that are younger than its cutoff.
+    cutoff, holders = plans.read(repository.store, found.run_id).cutoff, held.of_heads()
+    stored = {each for each in stored_sizes(runs, DATA_PREFIX) if slice_time(each) < cutoff}
+    frames = (
+        StoredFrame.from_run(repository.store, repository.opener, found.run_id, frame)
+        for frame in (CANDIDATES_DF, UNCOMMITTED_DF)
+    )
+    candidates, staged = ({*frame.table().column("address").to_pylist()} & stored for frame in frames)
+    assert states[HoldingState.HEAD] == held.amount(set(holders))
+    assert states.get(HoldingState.GARBAGE, Amount()) == held.amount(candidates)
+    assert states.get(HoldingState.STAGED, Amount()) == held.amount(staged - set(holders))
+    of_data = [state for state in states if state not in (HoldingState.METADATA, HoldingState.QUARANTINE)]
+    assert Amount.total(states[state] for state in of_data) == held.amount(stored | holders.keys())
+    for branch in held.heads:
+        for sharing in Sharing:
+            rows = [row for row in found.of(Dimension.BRANCH) if (row.key, row.held) == (branch, sharing)]
+            has = {
+                address
+                for address, branches in holders.items()
+                if branch in branches and (len(branches) == 1) is (sharing is Sharing.ALONE)
+            }
+            assert [(row.objects, row.bytes) for row in rows] == ([held.amount(has)] if has else [])
+    return states
+
+
+def test_runs_of_three_days_equal_the_store_and_the_frames(held: HeldRepository) -> None:
+    # Slices last an hour, and the cutoff is 25 hours ago.
+    held.leave_garbage(8, 25.4 / 24)
+    held.leave_garbage(7, 24.7 / 24)
+    held.put("c/today", 3, 0, "dev")
+    held.commit("dev", 0)
+    runs = held.collect(Flow.CLEAN, sweep=False)
+    first = held.holdings(runs)
+    states = require_exact(held, runs, first)
+    assert states[HoldingState.HISTORY] == Amount(0, 0) and states[HoldingState.YOUNG] == Amount(1, 7)
+    assert (states[HoldingState.GARBAGE], states[HoldingState.STAGED]) == (Amount(2, 5_008), Amount(1, 2_000))
+    classes = [(row.objects, row.state) for row in first.of(Dimension.STORAGE_CLASS)]
+    assert all(state is None for _, state in classes)
+
+    swept = held.collect(Flow.CLEAN, sweep=True, quarantine=True)
+    states = require_exact(held, swept, held.holdings(swept))
+    assert states[HoldingState.GARBAGE] == Amount(0, 0) and states[HoldingState.QUARANTINE] == Amount(2, 5_008)
+
+    held.put("b/new", 300, 5)
+    commit = held.commit("main", 5, team="blue")
+    held.heads["main"]["a/1"] = max(held.sizes, key=lambda each: held.sizes[each] == 2_000)
+    held.leave_garbage(6_000, 5)
+    runs = held.collect(Flow.OPTIMIZED, sweep=False)
+    third = held.holdings(runs)
+    states = require_exact(held, runs, third)
+    assert states[HoldingState.HISTORY] == Amount(1, 200) and states[HoldingState.GARBAGE] == Amount(1, 6_000)
+    rows = {(row.dimension, row.key): (row.objects, row.bytes) for row in third.rows}
+    assert rows["metadata:team", "blue"] == rows["commit", commit] == (2, 2_300)
+
+    known = known_heads.read(runs.open().store)
+    assert known is not None and known.sealed is None
+    changes = growth.compare(first, third, known.commits)
+    assert [(each.commit_id, each.bytes) for each in changes.commits] == [(commit, 2_300)]
+    assert changes.commits[0].commit is not None and changes.commits[0].commit.metadata == {"team": "blue"}
+    by_branch = {change.key: (change.objects, change.bytes) for change in changes.of(Dimension.BRANCH)}
+    assert by_branch == {"main": (0, 300 - 200 + 2_000 - 11)}
+
+
+def test_metadata_and_quarantine_are_what_the_store_lists(held: HeldRepository) -> None:
+    runs = held.collect(Flow.CLEAN, sweep=True, quarantine=True)
+    before = stored_sizes(runs, METADATA_PREFIX)
+    states = held.holdings(runs).states()
+    both = states[HoldingState.METADATA], states[HoldingState.QUARANTINE]
+    assert Amount.total(both) == Amount(len(before), sum(before.values()))
+
+
+def test_stored_holdings_are_not_made_again(held: HeldRepository) -> None:
+    runs = held.collect(Flow.CLEAN, sweep=False)
+    found = held.holdings(runs)
+    assert held.holdings(runs) == found
+    runs.open().store.put(holdings_files.key_of(found.run_id), b"damaged")
+    again = held.holdings(runs)
+    assert again.states()[HoldingState.HEAD] == found.states()[HoldingState.HEAD]
+    assert any("made anew" in line for line in runs.lines)
+
+
+def test_deleted_branch_explains_more_garbage(held: HeldRepository) -> None:
+    runs = held.collect(Flow.CLEAN, sweep=False)
+    first = held.holdings(runs)
+    clients.call(held.server, "DELETE", "/repositories/repo/branches/dev")
+    del held.heads["dev"]
+    held.leave_garbage(9_000, 4)
+    runs = held.collect(Flow.CLEAN, sweep=False)
+    second = held.holdings(runs)
+    require_exact(held, runs, second)
+    lines = [*growth.describe(growth.compare(first, second), [Dimension.BRANCH], 5)]
+    assert any("garbage" in line and line.endswith("deleted branches: dev") for line in lines)
+    assert any("branch dev" in line and line.endswith("(gone)") for line in lines)
+
+
+def test_without_a_finished_run_there_are_no_holdings(held: HeldRepository) -> None:
+    runs = ArrowRuns(Loaded(demo.configuration(held.server, "repo"), {}))
+    with pytest.raises(CollectionError, match="no run of repo has finished"):
+        held.holdings(runs)
