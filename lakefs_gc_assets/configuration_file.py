@@ -10,6 +10,8 @@ needed. With `repositories`, the sections apply to all, and each entry of the li
       - repository: measurements
       - repository: images
         collection: {min_age_hours: 72}
+
+`discover` covers further repositories of the server by patterns of their names, with defaults by pattern.
 """
 
 import difflib
@@ -18,6 +20,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -27,12 +30,14 @@ from pydantic import BaseModel, Field, ModelWrapValidatorHandler, ValidationErro
 from pydantic_core import ErrorDetails, InitErrorDetails
 
 from lakefs_gc_assets.errors import ConfigurationError, show_by_variable
-from lakefs_gc_assets.settings import CREDENTIALS, Configuration, Settings
+from lakefs_gc_assets.settings import CREDENTIALS, Configuration, DiscoverSettings, Settings
 
 CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
 DEFAULT_FILE = "lakefs-gc.yaml"
 REPOSITORIES = "repositories"
 """Name of the list in a file with several repositories."""
+DISCOVER = "discover"
+"""Name of the section of a file that covers repositories by patterns of their names."""
 _OF_ONE = ("repository", "name")
 
 
@@ -59,6 +64,57 @@ class Loaded:
         for (section, name), variable in self.secret_variables.items():
             content[section][name] = _environment(variable, f"{section}.{name}")
         return Configuration.model_validate(content)
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The repositories that a configuration covers by patterns, without an entry for each.
+
+    Attributes:
+        include, exclude: patterns of names such as `prod-*`; a name is covered if it matches the first and no second.
+        shared: content of the sections that all repositories share.
+        defaults: content of sections by pattern; of several matching ones, the last in the file counts.
+        source: name of the content in messages.
+    """
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    shared: Mapping[str, Any] = field(repr=False)
+    defaults: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    source: str
+
+    def covers(self, repository: str) -> bool:
+        """True if the patterns cover a repository of this name."""
+        return _matches(repository, self.include) and not _matches(repository, self.exclude)
+
+    def loaded(self, repository: str) -> Loaded:
+        """The configuration of a covered repository. Raises ConfigurationError."""
+        content = dict(self.shared)
+        for pattern, sections in self.defaults.items():
+            if fnmatchcase(repository, pattern):
+                content = _over(content, dict(sections))
+        return replace(
+            loaded_from({**content, "repository": repository}, f"{self.source}, repository {repository}"), apart=True
+        )
+
+
+@dataclass(frozen=True)
+class AllRepositories:
+    """The repositories of a configuration.
+
+    Attributes:
+        listed: those with an entry, or the only one.
+        discovery: patterns for others; None if there are none.
+        shared: the sections of all; its repository has a name only if it is the only one.
+    """
+
+    listed: tuple[Loaded, ...]
+    discovery: Discovery | None
+    shared: Loaded
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class FromEnvironment(Settings):
@@ -110,7 +166,14 @@ def written() -> type[BaseModel]:
     """Model of a configuration file's content, and of the component's attributes."""
     entry = _writable(Configuration)
     described = "Several repositories, each with its own settings; other settings are in the sections beside."
-    return _writable(Configuration, repositories=(list[entry], Field(default=None, description=described)))  # type: ignore[valid-type]
+    names = {name: (list[str], field) for name, field in DiscoverSettings.model_fields.items() if name != "defaults"}
+    defaults = (dict[str, entry], DiscoverSettings.model_fields["defaults"])  # type: ignore[valid-type]
+    discover = create_model("Discover", __base__=Settings, __doc__=DiscoverSettings.__doc__, **names, defaults=defaults)  # type: ignore[call-overload]
+    return _writable(
+        Configuration,
+        repositories=(list[entry], Field(default=None, description=described)),  # type: ignore[valid-type]
+        discover=(discover, Field(default=None, description=DiscoverSettings.__doc__)),
+    )
 
 
 def schema() -> str:
@@ -138,21 +201,77 @@ def load_all(file: Path) -> tuple[Loaded, ...]:
     return all_from(read(file), str(file))
 
 
+def load_one(file: Path, repository: str | None, by: str, replaces: bool = False) -> Loaded:
+    """The configuration of one repository of a file: an entry, or one that `discover` covers.
+
+    Args:
+        repository: its label; None for the only one.
+        by: option or argument that selects the repository, for messages.
+        replaces: True if any name may replace that of the only repository.
+    Raises:
+        ConfigurationError: the file is wrong, or does not have the repository.
+    """
+    content = read(file)
+    listed, discovery = all_from(content, str(file)), discovery_from(content, str(file))
+    if discovery is None and len(listed) == 1:
+        if repository and replaces:
+            content = {**listed[0].configuration.model_dump(), "repository": repository}
+            return replace(listed[0], configuration=Configuration.model_validate(content))
+        if not repository:
+            return listed[0]
+    is_listed = any(repository == loaded.configuration.label for loaded in listed)
+    if discovery and repository and not is_listed and discovery.covers(repository):
+        return discovery.loaded(repository)
+    return named(listed, repository, by)
+
+
+def everything_from(content: dict[str, Any], source: str) -> AllRepositories:
+    """All repositories of a configuration. Args and errors are those of `all_from`."""
+    sections = {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
+    return AllRepositories(all_from(content, source), discovery_from(content, source), loaded_from(sections, source))
+
+
+def discovery_from(content: dict[str, Any], source: str) -> Discovery | None:
+    """The repositories that a configuration covers by patterns; None if it has no such section.
+
+    Args and errors are those of `all_from`.
+    """
+    if DISCOVER not in content:
+        return None
+    try:
+        settings = DiscoverSettings.model_validate(content[DISCOVER])
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in error.errors())
+        raise ConfigurationError(f"{source}: {DISCOVER}.{problems}") from None
+    shared = {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
+    for pattern, sections in settings.defaults.items():
+        if both := [name for name in _OF_ONE if name in sections]:
+            raise ConfigurationError(f"{source}: {DISCOVER}.defaults.{pattern}: `{both[0]}` names one repository")
+        # A misspelt setting is reported now, and not when a repository of this name appears.
+        loaded_from(_over(shared, sections), f"{source}, {DISCOVER}.defaults.{pattern}")
+    return Discovery(tuple(settings.include), tuple(settings.exclude), shared, settings.defaults, source)
+
+
 def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
-    """The configuration of each repository, from the content of a file or of attributes.
+    """The configuration of each listed repository, from the content of a file or of attributes.
+
+    It may be empty if the content has `discover`, whose repositories are not in it.
 
     Args:
         source: name of the content in messages, such as the file.
     Raises:
         ConfigurationError: with the source, the repository, the setting and the problem.
     """
-    if REPOSITORIES not in content:
+    if REPOSITORIES not in content and DISCOVER not in content:
         return (loaded_from(content, source),)
-    shared = {name: value for name, value in content.items() if name != REPOSITORIES}
+    shared = {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
     if both := [name for name in _OF_ONE if name in shared]:
+        has = "this list" if REPOSITORIES in content else f"`{DISCOVER}`"
         raise ConfigurationError(
-            f"{source}: `{both[0]}` belongs in an entry of `{REPOSITORIES}`, since the file has this list"
+            f"{source}: `{both[0]}` belongs in an entry of `{REPOSITORIES}`, since the file has {has}"
         )
+    if REPOSITORIES not in content:
+        return ()
     entries = content[REPOSITORIES]
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigurationError(f"{source}: `{REPOSITORIES}` must be a list of entries, each with `repository`")
@@ -166,7 +285,7 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
             raise ConfigurationError(
                 f"{source}: two entries of `{REPOSITORIES}` have the name {label!r}: set another `name` for one"
             )
-        configurations.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
+        configurations.append(replace(loaded, apart=loaded.apart or len(entries) > 1 or DISCOVER in content))
     return tuple(configurations)
 
 
@@ -182,7 +301,7 @@ def named(configurations: Sequence[Loaded], repository: str | None, by: str) -> 
         if repository == loaded.configuration.label:
             return loaded
     labels = ", ".join(loaded.configuration.label for loaded in configurations)
-    raise ConfigurationError(f"choose a repository with {by}: the configuration has {labels}")
+    raise ConfigurationError(f"choose a repository with {by}: the configuration has {labels or 'no list of them'}")
 
 
 def _over(shared: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
@@ -335,7 +454,7 @@ def _problem(problem: ErrorDetails) -> str:
         return problem["msg"].lower()
     *section, name = [each for each in problem["loc"] if isinstance(each, str) and each != REPOSITORIES]
     # The empty name has the top level of the file, sections included.
-    settings = {"": [*Configuration.model_fields, REPOSITORIES]}
+    settings = {"": [*Configuration.model_fields, REPOSITORIES, DISCOVER]}
     settings |= {section: list(kind.model_fields) for section, kind in _sections().items()}
     near = difflib.get_close_matches(name, settings.get(".".join(section), ()), n=1)
     if near:

@@ -33,8 +33,7 @@ from lakefs_gc_assets.configuration_file import (
     DEFAULT_FILE,
     Loaded,
     default_file,
-    load_all,
-    named,
+    load_one,
 )
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
@@ -230,9 +229,4 @@ def _load_one(file: str | Path | None, repository: str | None) -> Loaded:
         raise ConfigurationError(
             f"no configuration: give a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
         )
-    configurations = load_all(path)
-    return (
-        configurations[0]
-        if repository is None and len(configurations) == 1
-        else named(configurations, repository, "`repository`")
-    )
+    return load_one(path, repository, "`repository`")

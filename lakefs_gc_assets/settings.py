@@ -623,6 +623,66 @@ class HoldingsSettings(Settings):
     )
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP]i?)?B", re.IGNORECASE)
+
+
+class OverviewSettings(Settings):
+    """The overview of all repositories, by `lakefs-gc overview` and the job overview."""
+
+    budget: str = Field(
+        default="",
+        description="Limit on the bytes that the repository stores, such as 40 TB or 500 GiB. An alert comes before "
+        "the trend breaks it; nothing is deleted because of it. Empty: no limit.",
+    )
+    budget_alert_days: float = Field(
+        default=30, ge=0, description="Alert if the trend breaks the budget within this many days."
+    )
+    growth_alert_share: float = Field(
+        default=0.25,
+        ge=0,
+        description="Alert if the stored bytes grew by more than this share in a week. 0: no such alert.",
+    )
+    prices: str = Field(
+        default="",
+        description="YAML file with prices in place of the list that comes with the package. Where "
+        "report.price_per_gb_month is set, that counts.",
+    )
+    history: str = Field(
+        default="",
+        description="Folder of a store that keeps each overview, such as s3://bucket/overviews/, with the settings of "
+        "`store`. Empty: none is kept, so that trends and vanished repositories are unknown.",
+    )
+    cron: str = Field(default="30 7 * * *", description="When the schedule makes the overview (cron).")
+
+    @field_validator("budget")
+    @classmethod
+    def _require_size(cls, budget: str) -> str:
+        if budget and not _SIZE.fullmatch(budget):
+            raise ValueError(f"{budget}: write a number and a unit, such as 40 TB or 500 GiB")
+        return budget
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes; None without one."""
+        if (match := _SIZE.fullmatch(self.budget)) is None:
+            return None
+        unit = (match[2] or "").upper()
+        base = 1024 if unit.endswith("I") else 1000
+        return round(float(match[1]) * base ** (" KMGTP".index(unit[0]) if unit else 0))
+
+
+class DiscoverSettings(Settings):
+    """Repositories of the server by patterns of their names, beside those in `repositories`."""
+
+    include: list[str] = Field(default=["*"], description="Patterns of names to cover, such as prod-*.")
+    exclude: list[str] = Field(default=[], description="Patterns of names to leave out.")
+    defaults: dict[str, dict[str, Any]] = Field(
+        default={},
+        description="Sections by pattern, such as `{prod-*: {overview: {budget: 40 TB}}}`. If several patterns match, "
+        "the last one counts.",
+    )
+
+
 class Configuration(Settings):
     """One repository and how to collect it."""
 
@@ -648,6 +708,7 @@ class Configuration(Settings):
     notifications: NotificationSettings = NotificationSettings()
     report: ReportSettings = ReportSettings()
     holdings: HoldingsSettings = HoldingsSettings()
+    overview: OverviewSettings = OverviewSettings()
     launch: LaunchSettings = LaunchSettings()
     emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lakefs_gc_assets.configuration_file import all_from, load, load_all, named
+from lakefs_gc_assets.configuration_file import all_from, discovery_from, load, load_all, load_one, named
 from lakefs_gc_assets.errors import ConfigurationError
 
 TEXT = """
@@ -118,3 +118,74 @@ def test_one_is_chosen_by_what_it_is_called() -> None:
     for unknown in (None, "", "others"):
         with pytest.raises(ConfigurationError, match="has measurements, images, measurements-eu"):
             named(found, unknown, "--repository")
+
+
+DISCOVERED = """
+lakefs: {endpoint: http://lakefs:8000, access_key_id: AKIA, secret_access_key: {env: LAKEFS_SECRET}}
+collection: {min_age_hours: 48}
+repositories:
+  - {repository: images, collection: {sweep: true}}
+discover:
+  include: [prod-*, im*]
+  exclude: ["*-old"]
+  defaults:
+    prod-*: {collection: {min_age_hours: 72}, overview: {budget: 40 TB}}
+    prod-logs*: {overview: {budget: 1.5 TiB}}
+"""
+
+
+def test_patterns_cover_repositories_and_give_them_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "gc.yaml"
+    file.write_text(DISCOVERED)
+    (images,) = load_all(file)
+    assert images.apart and images.configuration.collection.sweep
+    found = discovery_from(yaml.safe_load(DISCOVERED), "gc.yaml")
+    assert found is not None
+    names = ("prod-a", "prod-a-old", "images", "test")
+    assert [found.covers(name) for name in names] == [True, False, True, False]
+    logs = load_one(file, "prod-logs", "--repository")
+    assert (logs.configuration.repository, logs.apart) == ("prod-logs", True)
+    assert logs.configuration.overview.budget_bytes == round(1.5 * 2**40), "the last pattern counts"
+    assert logs.configuration.collection.min_age_hours == 72, "other settings of earlier patterns stay"
+    assert logs.secret_variables == images.secret_variables
+    assert load_one(file, "prod-a", "--repository").configuration.overview.budget_bytes == 40 * 10**12
+    assert load_one(file, "images", "--repository") == images, "an entry counts more than patterns"
+    for name in ("test", "prod-a-old", "", None):
+        with pytest.raises(ConfigurationError, match="the configuration has images"):
+            load_one(file, name, "--repository")
+
+
+def test_patterns_alone_list_no_repository() -> None:
+    assert all_from({"discover": {}}, "gc.yaml") == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "reported"),
+    [
+        ({"discover": {"includes": ["a"]}}, "gc.yaml: discover.includes: "),
+        ({"discover": {"include": "a"}}, "gc.yaml: discover.include: "),
+        (
+            {"discover": {"defaults": {"a*": {"colection": {}}}}},
+            "gc.yaml, discover.defaults.a*: colection: there is no",
+        ),
+        ({"discover": {"defaults": {"a*": {"repository": "b"}}}}, "discover.defaults.a*: `repository` names one"),
+        ({"discover": {"defaults": {"a*": {"overview": {"budget": "40"}}}}}, "write a number and a unit"),
+    ],
+)
+def test_misspelt_patterns_are_reported_at_once(content: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        discovery_from(content, "gc.yaml")
+    assert reported in str(caught.value)
+
+
+def test_name_of_one_repository_beside_patterns_is_refused() -> None:
+    assert "`repository` belongs in an entry" in refused({"repository": "one", "discover": {}})
+
+
+def test_only_repository_can_be_replaced_by_name_if_no_pattern_covers_others(tmp_path: Path) -> None:
+    file = tmp_path / "gc.yaml"
+    file.write_text("{repository: one, name: first}")
+    assert load_one(file, "other", "--repository", replaces=True).configuration.repository == "other"
+    assert load_one(file, None, "--repository").configuration.repository == "one"
+    with pytest.raises(ConfigurationError):
+        load_one(file, "other", "`repository`")

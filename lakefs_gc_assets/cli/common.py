@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property, wraps
 from pathlib import Path
@@ -29,11 +29,11 @@ from lakefs_gc_assets.configuration_file import (
     Loaded,
     default_file,
     load_all,
-    named,
+    load_one,
 )
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, printable
-from lakefs_gc_assets.settings import Configuration, SparkSettings
+from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 if TYPE_CHECKING:
@@ -69,11 +69,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
     Raises ConfigurationError.
     """
     path = configuration_path(file)
-    configurations = load_all(path)
-    loaded = configurations[0] if len(configurations) == 1 else named(configurations, repository, "--repository")
-    if repository and len(configurations) == 1:
-        content = {**loaded.configuration.model_dump(), "repository": repository}
-        loaded = replace(loaded, configuration=Configuration.model_validate(content))
+    loaded = load_one(path, repository, "--repository", replaces=True)
     if not loaded.configuration.repository:
         raise ConfigurationError(f"no repository is configured: give --repository, or set `repository` in {path}")
     loaded.with_secrets()

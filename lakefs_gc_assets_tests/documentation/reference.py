@@ -21,8 +21,8 @@ from lakefs_gc_assets.cli.group import MEANINGS
 from lakefs_gc_assets.collector.records.figures import FIGURES, HISTORY_FIGURES, STEP_FIGURES, Figure
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.report import FORMAT_VERSION, Checkpoint, Ending, Report
-from lakefs_gc_assets.configuration_file import schema
-from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets.configuration_file import DISCOVER, schema
+from lakefs_gc_assets.settings import Configuration, DiscoverSettings
 from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, section_models
 
 _NOTE = "<!-- Written by `python -m lakefs_gc_assets_tests.documentation.reference`: change what it is made from. -->"
@@ -68,6 +68,11 @@ def settings_page() -> str:
             _text(inspect.getdoc(model) or ""),
             _table(_setting_rows(model.model_fields), ("setting", "type", "default", "meaning")),
         ]
+    lines += [
+        f"## {DISCOVER}",
+        _text(inspect.getdoc(DiscoverSettings) or ""),
+        _table(_setting_rows(DiscoverSettings.model_fields), ("setting", "type", "default", "meaning")),
+    ]
     return "\n\n".join(lines) + "\n"
 
 
@@ -101,7 +106,7 @@ def _type(field: FieldInfo) -> str:
     if get_origin(kind) is list:
         return "list of texts"
     if get_origin(kind) is dict:
-        return "texts by name"
+        return "texts by name" if get_args(kind)[1] is str else "sections by pattern"
     limits = [
         f"{words} {getattr(each, limit)}"
         for each in field.metadata
