@@ -667,8 +667,8 @@ class OverviewSettings(Settings):
         if (match := _SIZE.fullmatch(self.budget)) is None:
             return None
         unit = (match[2] or "").upper()
-        base = 1024 if unit.endswith("I") else 1000
-        return round(float(match[1]) * base ** (" KMGTP".index(unit[0]) if unit else 0))
+        factor: int = (1024 if unit.endswith("I") else 1000) ** (" KMGTP".index(unit[0]) if unit else 0)
+        return round(float(match[1]) * factor)
 
 
 class DiscoverSettings(Settings):
