@@ -70,7 +70,13 @@ _NOUNS = (
 )
 _OF_ONE = {
     **{f"{noun}s": noun for noun in (*_NOUNS.split(), "rule", "shard", "slice", "tag", "version")},
-    **{"addresses": "address", "branches": "branch", "copies": "copy", "entries": "entry"},
+    **{
+        "addresses": "address",
+        "branches": "branch",
+        "copies": "copy",
+        "entries": "entry",
+        "repositories": "repository",
+    },
     **{"are": "is", "were": "was", "have": "has", "hold": "holds", "stay": "stays", "keep": "keeps"},
 }
 """Singular forms by plural: nouns and verbs."""

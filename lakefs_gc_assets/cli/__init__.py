@@ -42,6 +42,8 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
     },
     "holdings": {
         "holdings": "Shows who holds which bytes after the newest run, and what changed since a day.",
+        "each": "Calls a command for each repository of the configuration, one after the other or side by side.",
+        "overview": "Shows all repositories of the configuration: stored bytes, garbage, cost, trends and alerts.",
     },
     "metrics": {
         "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
@@ -68,8 +70,10 @@ _STARTS = {
     "purge": "start_unless_dry",
 }
 """Functions of `common` that start Spark for a command."""
-_SERVERS = ("demo", "embedded", "ui")
-"""Commands that run servers until they are interrupted."""
+_SERVERS = ("demo", "each", "embedded", "ui")
+"""Commands that run servers or other commands, and end them when they are interrupted."""
+_OTHERS = {"status": {"--all": "overview"}}
+"""Commands that answer in place of others, by the option that asks for it."""
 _MODULES = {name: f"lakefs_gc_assets.cli.{name}" for name in _CORE} | {
     name: f"lakefs_gc_assets.extensions.{extension}.{name}_command"
     for extension, commands in _EXTENSIONS.items()
@@ -82,6 +86,7 @@ COMMANDS = {
         _SHORT_HELPS[name],
         f"lakefs_gc_assets.cli.common:{_STARTS[name]}" if name in _STARTS else None,
         name in _SERVERS,
+        {option: other for option, other in _OTHERS.get(name, {}).items() if other in _MODULES},
     )
     for name, module in _MODULES.items()
 }

@@ -8,7 +8,7 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -162,6 +162,32 @@ def print_outcomes(outcomes: Iterable[Result], name: str, usual: BaseFate, as_js
         print_result(tally.describe(frees))
     if tally.failed:
         sys.exit(Status.INCOMPLETE)
+
+
+METRICS_PREFIX = "lakefs_gc_"
+Sample = tuple[str, Mapping[str, str], float]
+"""A measurement for Prometheus: name without prefix, labels, value."""
+
+
+def format_samples(samples: Iterable[Sample], helps: Mapping[str, str]) -> Iterator[str]:
+    """Samples in Prometheus' text format, grouped by name.
+
+    Args:
+        helps: meaning of each name.
+    """
+    grouped: dict[str, list[Sample]] = {}
+    for sample in samples:
+        grouped.setdefault(sample[0], []).append(sample)
+    for name, same_name in grouped.items():
+        yield f"# HELP {METRICS_PREFIX}{name} {helps[name]}"
+        yield f"# TYPE {METRICS_PREFIX}{name} gauge"
+        for _, labels, value in same_name:
+            label_text = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
+            yield f"{METRICS_PREFIX}{name}{{{label_text}}} {value:.17g}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _keep(context: click.Context, option: click.Parameter, value: object) -> None:

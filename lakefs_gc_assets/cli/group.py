@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -185,17 +185,24 @@ class LazyCommand:
         before: module and name of a function, as `module:name`, to call with the command's arguments before its module
             is imported; None for no such function.
         serves: True if it runs servers until it is interrupted, and ends its own processes then.
+        others: names of commands that answer in place of this one, by the option that asks for it.
     """
 
     target: str
     short_help: str
     before: str | None = None
     serves: bool = False
+    others: Mapping[str, str] = field(default_factory=dict)
 
     def load(self) -> click.Command:
         """Imports the command."""
         command = imported(self.target)
         assert isinstance(command, click.Command)
+        known = {option for each in command.params for option in each.opts}
+        for option, name in self.others.items():
+            if option not in known:
+                shown = f"Call `lakefs-gc {name}` in place of this command."
+                command.params.append(click.Option([option], is_flag=True, expose_value=False, help=shown))
         return command
 
     def begin(self, arguments: list[str]) -> None:
@@ -257,6 +264,10 @@ class LazyGroup(click.Group):
             if args[0] not in self._lazy_commands:
                 raise NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx)
             command = self._lazy_commands[args[0]]
+            for option, name in command.others.items():
+                if option in args:
+                    command = self._lazy_commands[name]
+                    args = [name, *(word for word in args[1:] if word != option)]
             if not command.serves:
                 ctx.with_resource(_ended_in_time(as_json="--json" in args))
             command.begin(args[1:])

@@ -31,14 +31,18 @@ _SHORT = 17
 """Maximum characters of a cell without line breaks, and of a word that is never broken."""
 
 
-def render(template: Path, digest: str, **values: Any) -> bytes:
+def render(template: Path, digest: str, script: str = "", **values: Any) -> bytes:
     """A page as a file that loads nothing.
 
     Args:
         digest: digest of the report that the page shows, for programs.
+        script: a fixed text that the page runs; no other script can run.
         values: facts that the template uses.
     """
-    return _environment(template.parent).get_template(template.name).render(values, digest=digest).encode()
+    made = _environment(template.parent)
+    policy = f"{made.globals['policy']}" + (f"; script-src 'sha256-{_sha256(script)}'" if script else "")
+    page = made.get_template(template.name).render(values, digest=digest, policy=policy, script=script)
+    return page.encode()
 
 
 @cache
@@ -56,9 +60,13 @@ def _environment(folder: Path) -> "jinja2.Environment":
     made.filters |= {"counted": counted, "kind": _kind, "bars": bars}
     style = made.get_template("style.css").render()
     # This policy keeps even injected content from loading, running or sending anything.
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    made.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    sources = f"default-src 'none'; style-src 'sha256-{_sha256(style)}'"
+    made.globals["policy"] = f"{sources}; base-uri 'none'; form-action 'none'"
     return made
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _visible(value: object) -> object:

@@ -384,7 +384,7 @@ def make_overview(everything: AllRepositories, clock: Clock, note: LogLine) -> O
     """
     now = clock.now()
     found = {each.label: each for each in find_repositories(everything, clock)}
-    history = History.of(everything)
+    history = History.from_configuration(everything)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         earlier = history.read(now, pool, note) if history else []
         results = dict(zip(found, pool.map(partial(_read, now), found.values()), strict=True))
@@ -483,7 +483,7 @@ class History:
     store: ObjectStore
 
     @classmethod
-    def of(cls, everything: AllRepositories) -> "History | None":
+    def from_configuration(cls, everything: AllRepositories) -> "History | None":
         """The folder of a configuration; None if it has none. Raises CollectionError."""
         configuration = everything.shared.with_secrets()
         uri = configuration.overview.history

@@ -1,7 +1,7 @@
 """`lakefs-gc metrics`: the newest figures of repositories, for Prometheus."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -10,6 +10,9 @@ import click
 from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
+    METRICS_PREFIX,
+    Sample,
+    format_samples,
     loaded_configurations,
     open_repository,
     print_answer,
@@ -25,10 +28,6 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError
 
 _MAX_RUNS = 200
-_PREFIX = "lakefs_gc_"
-
-Sample = tuple[str, Mapping[str, str], float]
-"""A measurement: name without prefix, labels, value."""
 
 HELP = {
     "last_run_timestamp_seconds": "End of the newest run with a report. This and the figures below ignore runs limited "
@@ -74,8 +73,8 @@ def metrics(file: Path | None, as_json: bool) -> None:
         for gap in gaps:
             show_progress(f"figures of {label} are incomplete: {gap}")
         samples += [(name, {"repository": label, **labels}, value) for name, labels, value in measured]
-    encoded = [{"name": _PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples]
-    print_answer(as_json, lambda: encoded, format_samples(samples))
+    encoded = [{"name": METRICS_PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples]
+    print_answer(as_json, lambda: encoded, format_samples(samples, HELP))
     if failed:
         sys.exit(Status.INCOMPLETE)
 
@@ -131,20 +130,3 @@ def _measure_run(run_report: Report) -> Iterator[Sample]:
     ):
         if known is not None:
             yield metric, {}, known
-
-
-def format_samples(samples: Iterable[Sample]) -> Iterator[str]:
-    """Samples in Prometheus' text format, grouped by name."""
-    grouped: dict[str, list[Sample]] = {}
-    for sample in samples:
-        grouped.setdefault(sample[0], []).append(sample)
-    for name, same_name in grouped.items():
-        yield f"# HELP {_PREFIX}{name} {HELP[name]}"
-        yield f"# TYPE {_PREFIX}{name} gauge"
-        for _, labels, value in same_name:
-            label_text = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
-            yield f"{_PREFIX}{name}{{{label_text}}} {value:.17g}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

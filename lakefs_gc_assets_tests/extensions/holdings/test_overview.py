@@ -41,7 +41,7 @@ def made(lake: Lake, at: datetime = NOW, kept: bool = False) -> Overview:
     overview = make_overview(lake.everything, HandClock(at), notes.append)
     assert not notes
     if kept:
-        history = History.of(lake.everything)
+        history = History.from_configuration(lake.everything)
         assert history is not None
         history.write(overview)
     return overview
@@ -332,7 +332,7 @@ def test_thousand_repositories(lake: Lake, requests: Counter[str]) -> None:
         for ago in (2 * DAY, DAY):
             lake.end_run(name, ago, flow="optimized", base_run=swept.run_id)
     first = made(lake, NOW - 30 * DAY, kept=True)
-    history = History.of(lake.everything)
+    history = History.from_configuration(lake.everything)
     assert history is not None
     for days in range(29, 0, -1):
         history.write(replace(first, time=NOW - days * DAY))

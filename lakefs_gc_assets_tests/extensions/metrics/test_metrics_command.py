@@ -9,11 +9,12 @@ import yaml
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.common import format_samples
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.sweep import sweeping
-from lakefs_gc_assets.extensions.metrics.metrics_command import HELP, format_samples
+from lakefs_gc_assets.extensions.metrics.metrics_command import HELP
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
@@ -140,7 +141,8 @@ def test_names_are_escaped_and_stand_together() -> None:
                 ("last_run_kept_objects", {"reason": 'a "b" \\ c\nd'}, 3),
                 ("stored_objects", {"repository": "x"}, 2**40 + 1),
                 ("last_run_kept_objects", {"reason": "e"}, 0.5),
-            ]
+            ],
+            HELP,
         )
     )
 
