@@ -13,16 +13,13 @@
 The attributes are the settings of a configuration file (`settings.py`, `configuration_file.py`).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel
 
-from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.configuration_file import Loaded, all_from, written
-from lakefs_gc_assets.definitions import EXTENSIONS
-from lakefs_gc_assets.defs.wiring import build_all
+from lakefs_gc_assets.configuration_file import AllRepositories, Loaded, everything_from, written
+from lakefs_gc_assets.definitions import define_all
 
 
 class _Example(dg.Scaffolder[Any]):
@@ -49,8 +46,13 @@ class GarbageCollection(dg.Component):
     deleted until `collection.sweep` is true, and nothing starts by itself until it is turned on in the UI.
     """
 
-    def __init__(self, repositories: Sequence[Loaded]) -> None:
-        self.repositories = tuple(repositories)
+    def __init__(self, everything: AllRepositories) -> None:
+        self.everything = everything
+
+    @property
+    def repositories(self) -> tuple[Loaded, ...]:
+        """The listed repositories."""
+        return self.everything.listed
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
@@ -62,8 +64,8 @@ class GarbageCollection(dg.Component):
         """Builds the component from its attributes. Raises ConfigurationError."""
         written = attributes.model_dump(mode="json", exclude_unset=True) if attributes else {}
         content = context.resolution_context.at_path("attributes").resolve_value(written, as_type=dict[str, Any])
-        return cls(all_from(content, str(context.path)))
+        return cls(everything_from(content, str(context.path)))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions of all repositories."""
-        return build_all(self.repositories, SystemClock(), EXTENSIONS)
+        return define_all(self.everything)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -105,12 +105,19 @@ class AllRepositories:
     Attributes:
         listed: those with an entry, or the only one.
         discovery: patterns for others; None if there are none.
-        shared: the sections of all; its repository has a name only if it is the only one.
+        sections: content of the sections that all repositories share.
+        source: name of the content in messages.
     """
 
     listed: tuple[Loaded, ...]
-    discovery: Discovery | None
-    shared: Loaded
+    discovery: Discovery | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    source: str = ""
+
+    @cached_property
+    def shared(self) -> Loaded:
+        """The shared sections; its repository has a name only if it is the only one. Raises ConfigurationError."""
+        return loaded_from(dict(self.sections), self.source)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -227,8 +234,13 @@ def load_one(file: Path, repository: str | None, by: str, replaces: bool = False
 
 def everything_from(content: dict[str, Any], source: str) -> AllRepositories:
     """All repositories of a configuration. Args and errors are those of `all_from`."""
-    sections = {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
-    return AllRepositories(all_from(content, source), discovery_from(content, source), loaded_from(sections, source))
+    return AllRepositories(
+        all_from(content, source), discovery_from(content, source), _shared_sections(content), source
+    )
+
+
+def _shared_sections(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
 
 
 def discovery_from(content: dict[str, Any], source: str) -> Discovery | None:
@@ -243,7 +255,7 @@ def discovery_from(content: dict[str, Any], source: str) -> Discovery | None:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in error.errors())
         raise ConfigurationError(f"{source}: {DISCOVER}.{problems}") from None
-    shared = {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
+    shared = _shared_sections(content)
     for pattern, sections in settings.defaults.items():
         if both := [name for name in _OF_ONE if name in sections]:
             raise ConfigurationError(f"{source}: {DISCOVER}.defaults.{pattern}: `{both[0]}` names one repository")
@@ -264,7 +276,7 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
     """
     if REPOSITORIES not in content and DISCOVER not in content:
         return (loaded_from(content, source),)
-    shared = {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
+    shared = _shared_sections(content)
     if both := [name for name in _OF_ONE if name in shared]:
         has = "this list" if REPOSITORIES in content else f"`{DISCOVER}`"
         raise ConfigurationError(

@@ -3,13 +3,14 @@
 import dagster as dg
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
+from lakefs_gc_assets.configuration_file import AllRepositories, Loaded, default_file, everything_from, read
 from lakefs_gc_assets.defs.wiring import build_all
 from lakefs_gc_assets.extensions.branches import definitions as branches
 from lakefs_gc_assets.extensions.check import definitions as check
 from lakefs_gc_assets.extensions.emr import definitions as emr
 from lakefs_gc_assets.extensions.forecast import definitions as forecast
 from lakefs_gc_assets.extensions.holdings import definitions as holdings
+from lakefs_gc_assets.extensions.holdings import overview_definitions as holdings_overview
 from lakefs_gc_assets.extensions.notifications import definitions as notifications
 from lakefs_gc_assets.settings import Configuration
 
@@ -24,10 +25,21 @@ EXTENSIONS = (
 """Functions that add definitions of extensions for each repository."""
 
 
+OVER_ALL = [holdings_overview.define]
+"""Functions that add definitions of extensions for all repositories together."""
+
+
+def define_all(everything: AllRepositories) -> dg.Definitions:
+    """Definitions of listed repositories, and those over all repositories of a configuration."""
+    over_all = (define(everything) for define in OVER_ALL)
+    return dg.Definitions.merge(build_all(everything.listed, SystemClock(), EXTENSIONS), *over_all)
+
+
 @dg.definitions
 def defs() -> dg.Definitions:
     """Definitions of the repositories in the configuration file; without a file, a graph to view, not to run."""
     file = default_file()
-    repositories = load_all(file) if file else (Loaded(Configuration(), {}),)
+    alone = AllRepositories((Loaded(Configuration(), {}),))
+    everything = everything_from(read(file), str(file)) if file else alone
     executor = dg.Definitions(executor=dg.in_process_executor)
-    return dg.Definitions.merge(build_all(repositories, SystemClock(), EXTENSIONS), executor)
+    return dg.Definitions.merge(define_all(everything), executor)

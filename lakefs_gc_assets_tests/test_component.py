@@ -58,6 +58,12 @@ def test_attributes_are_those_of_a_configuration_file(monkeypatch: pytest.Monkey
     assert [loaded.secret_variables for loaded in found] == [{("lakefs", "secret_access_key"): "GC_SECRET"}] * 2
 
 
+def test_patterns_cover_repositories_without_assets_of_their_own() -> None:
+    found = component(discover={"include": ["prod-*"], "defaults": {"prod-a": {"overview": {"budget": "1 TB"}}}})
+    assert found.repositories == () and found.everything.discovery is not None
+    assert found.everything.discovery.loaded("prod-a").configuration.overview.budget_bytes == 10**12
+
+
 def test_a_single_repository() -> None:
     assert [loaded.configuration for loaded in component(repository="one").repositories] == [
         Configuration(repository="one")

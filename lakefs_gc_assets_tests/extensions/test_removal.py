@@ -53,7 +53,7 @@ def remove(extensions: Collection[str], folder: Path) -> None:
         commands.write_text(text)
         definitions = folder / "lakefs_gc_assets/definitions.py"
         text = re.sub(rf"from lakefs_gc_assets\.extensions\.{name} import .*\n", "", definitions.read_text())
-        definitions.write_text(re.sub(rf"\b{name}\.define(, )?", "", text))
+        definitions.write_text(re.sub(rf"\b{name}(_\w+)?\.define(, )?", "", text))
 
 
 def run_there(folder: Path, *arguments: str) -> str:

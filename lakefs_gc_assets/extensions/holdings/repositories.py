@@ -13,7 +13,7 @@ from lakefs_gc_assets.configuration_file import AllRepositories, Loaded
 from lakefs_gc_assets.errors import AccessDenied, CollectionError, ConfigurationError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets.settings import Configuration, lacks_deployment
 from lakefs_gc_assets.storage.interface import Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
@@ -45,6 +45,8 @@ class FoundRepository:
         """The store of its namespace, for reading alone. Raises CollectionError."""
         assert self.configuration is not None and self.namespace is not None
         settings, written = self.configuration.store, parse_location(self.namespace.uri)
+        if settings.resource:
+            raise lacks_deployment("store", settings.resource)
         if settings.signing_key or written is None or not written.key:
             return StoreOpener(settings, self.namespace.uri).open()
         # Connecting takes 17 ms of processor time and much memory: repositories of one bucket share its store.
