@@ -7,6 +7,7 @@ compared with the digest in its manifest. Times are UTC, sizes bytes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     UNRECOGNISED_DF,
 )
 from lakefs_gc_assets.collector.incremental import earlier_runs
-from lakefs_gc_assets.collector.records import report, run_folder
+from lakefs_gc_assets.collector.records import report, run_folder, tables
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
@@ -41,6 +42,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets.storage import opening
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 if TYPE_CHECKING:
@@ -207,6 +209,32 @@ class Repository:
         if all(run.id != run_id for run in self.runs()):
             raise CollectionError(f"there is no run {run_id} in {self.storage_namespace}")
         return Run(run_id, self._opener)
+
+    def holdings(self) -> pa.Table:
+        """Objects and bytes by holder after each run that has holdings, newest run first, as one table in memory.
+
+        Columns are `run_id`, `time` (UTC), `dimension`, `key`, `held`, `state`, `objects` and `bytes`.
+
+        Raises CollectionError if there are none, or if a file is damaged.
+        """
+        store = self._opener.open()
+        parts = [
+            part for each in store.list_level(run_folder.HOLDINGS).objects if (part := self._part(store, each.key))
+        ]
+        if not parts:
+            raise CollectionError(f"no holdings of {self.name} are stored: `lakefs-gc holdings` makes them")
+        return pa.concat_tables(parts)
+
+    def _part(self, store: ObjectStore, key: str) -> pa.Table | None:
+        """The rows of a file; None if it is of another repository on the same storage namespace."""
+        with tables.opened(fetch(store, key), key, "holdings") as stored:
+            texts = {name.decode(): text.decode() for name, text in (stored.schema_arrow.metadata or {}).items()}
+            if texts.get("repository") != self.name:
+                return None
+            rows = tables.read_rows(stored).replace_schema_metadata(None)
+            time = pa.scalar(datetime.fromisoformat(texts.get("time", "")), pa.timestamp("us", "UTC"))
+            rows = rows.add_column(0, "time", pa.repeat(time, rows.num_rows))
+            return rows.add_column(0, "run_id", pa.repeat(texts.get("run_id", ""), rows.num_rows))
 
 
 def open_repository(configuration: str | Path | Configuration | None, repository: str | None) -> Repository:

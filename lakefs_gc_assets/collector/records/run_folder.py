@@ -13,6 +13,8 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
+HOLDINGS = f"{layout.RUNS_PREFIX}holdings/"
+"""Folder of holdings, one parquet file for each run. An extension writes them; Python reads them without it."""
 _ONE_NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 
 

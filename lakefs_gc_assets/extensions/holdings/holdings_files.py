@@ -18,7 +18,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 FORMAT_VERSION = "1"
-FOLDER = f"{layout.RUNS_PREFIX}holdings/"
+FOLDER = run_folder.HOLDINGS
 """Folder of all holdings of a repository."""
 METADATA_DIMENSION = "metadata:"
 """Beginning of a dimension whose keys are the values of a key in the metadata of commits."""
