@@ -41,6 +41,7 @@ TREND_DAYS = 35
 """Days of earlier overviews that a trend goes by."""
 _WEEK = timedelta(days=7)
 _LIVE = (HoldingState.HEAD, HoldingState.HISTORY, HoldingState.STAGED)
+_GARBAGE = (HoldingState.GARBAGE, HoldingState.EXPIRED)
 _NAME, _SUFFIX = "overview-%Y%m%dT%H%M%SZ", ".parquet"
 _MOST = 3
 """Maximum rules that an alert proposes."""
@@ -67,8 +68,8 @@ class RepositoryFigures:
         run_id, run_ended_at, run_succeeded: the newest run that examined the whole repository.
         stored_objects, stored_bytes: what the store has for it, at `stored_at`: all files by its holdings if it has
             any, else the objects in `data/` that the newest full listing left.
-        live_objects, live_bytes: those that something references.
-        garbage_objects, garbage_bytes: those that the newest run found and nothing has deleted or moved.
+        live_objects, live_bytes: objects that something references.
+        garbage_objects, garbage_bytes: candidates of the newest run that it neither deleted nor moved.
         stale_bytes: bytes that stale branches hold alone, by a forecast since the newest sweep.
         monthly_cost, currency: cost of the stored bytes; `unpriced_bytes` of them have no price.
         swept_at: end of the newest successful sweep.
@@ -252,7 +253,6 @@ def _by_listing(listing: Report) -> _Stored:
     listed, gone = statistics.listed_bytes or 0, (statistics.deleted_bytes or 0) + (statistics.quarantined_bytes or 0)
     gone_objects = (statistics.deleted or 0) + (statistics.quarantined or 0)
     classes = {name: amount["bytes"] for name, amount in listing.storage_classes.get("listed", {}).items()}
-    left = (listed - gone) / listed if listed else 0
     # The bytes of kept objects are not counted, so live bytes are known only if none were kept.
     live_bytes = None if statistics.kept else listed - (statistics.candidates_bytes or 0)
     return _Stored(
@@ -263,8 +263,16 @@ def _by_listing(listing: Report) -> _Stored:
             "live_objects": statistics.live,
             "live_bytes": live_bytes,
         },
-        {name: round(count * left) for name, count in classes.items()},
+        _scaled(classes, listed - gone),
     )
+
+
+def _scaled(classes: Mapping[str, int], total: object) -> dict[str, int]:
+    """Bytes by storage class in the same proportions, for another total; empty if it is unknown."""
+    whole = sum(classes.values())
+    if not whole or not isinstance(total, int):
+        return {}
+    return {name: count * total // whole for name, count in classes.items()}
 
 
 def _by_holdings(holdings: Holdings) -> _Stored:
@@ -276,7 +284,7 @@ def _by_holdings(holdings: Holdings) -> _Stored:
         sizes = [row.bytes for row in chosen if row.bytes is not None]
         return sum(row.objects for row in chosen), sum(sizes) if len(sizes) == len(chosen) else None
 
-    stored, live, garbage = total([*HoldingState]), total(_LIVE), total([HoldingState.GARBAGE])
+    stored, live, garbage = total([*HoldingState]), total(_LIVE), total(_GARBAGE)
     classes: dict[str, int] = {}
     for row in holdings.of(Dimension.STORAGE_CLASS):
         classes[row.key] = classes.get(row.key, 0) + (row.bytes or 0)
@@ -342,7 +350,10 @@ def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryF
     if runs.listing is not None:
         stored = _by_listing(runs.listing)
     if holdings is not None and (runs.listing is None or holdings.time >= runs.listing.ended_at):
-        stored = _by_holdings(holdings)
+        listed, stored = stored, _by_holdings(holdings)
+        if not stored.classes:
+            # Only runs that list everything know classes: the mix of the newest one is taken.
+            stored = replace(stored, classes=_scaled(listed.classes, stored.figures["stored_bytes"]))
     amounts: dict[str, object] = {**(_garbage(runs.finished) if runs.finished else {}), **stored.figures}
     if runs.newest is None and holdings is None:
         amounts["standing"] = Standing.NO_RUN
@@ -370,7 +381,8 @@ def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryF
         )
     paths: dict[str, int] = {}
     for row in holdings.of(Dimension.PATH) if holdings else ():
-        paths[row.key] = paths.get(row.key, 0) + (row.bytes or 0)
+        folder = row.key or "(top level)"
+        paths[folder] = paths.get(folder, 0) + (row.bytes or 0)
     return _Read(replace(figures, **amounts), paths, runs.forecast, origin)  # type: ignore[arg-type]
 
 

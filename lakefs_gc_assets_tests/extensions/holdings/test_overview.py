@@ -253,16 +253,29 @@ def test_bytes_of_stale_branches_come_from_a_forecast(lake: Lake) -> None:
 def test_newer_holdings_give_all_stored_bytes(lake: Lake) -> None:
     folder = lake.create("alpha")
     listed = lake.end_run("alpha", 2 * DAY)
-    states = {HoldingState.HEAD: 60, HoldingState.HISTORY: 5, HoldingState.GARBAGE: 30, HoldingState.METADATA: 4}
+    states = {
+        HoldingState.HEAD: 60,
+        HoldingState.HISTORY: 5,
+        HoldingState.GARBAGE: 20,
+        HoldingState.EXPIRED: 10,
+        HoldingState.METADATA: 4,
+    }
     rows = [HoldingsRow("state", state, None, state, 1, count) for state, count in states.items()]
-    rows += [HoldingsRow("path", key, None, HoldingState.HEAD, 1, count) for key, count in (("a/", 50), ("b/", 10))]
+    rows += [HoldingsRow("path", key, None, HoldingState.HEAD, 1, count) for key, count in (("a/", 50), ("", 10))]
     rows.append(HoldingsRow("storage_class", "STANDARD", None, HoldingState.HEAD, 1, 99))
     holdings = Holdings("alpha", "local://alpha/", listed.run_id, NOW - DAY, "", tuple(rows))
     holdings_files.write(LocalStore(folder), holdings)
     overview = made(lake)
     row = row_of(overview, "alpha")
     assert (row.stored_bytes, row.live_bytes, row.garbage_bytes, row.stored_at) == (99, 65, 30, NOW - DAY)
-    assert overview.paths == {"alpha": {"a/": 50, "b/": 10}}
+    assert overview.paths == {"alpha": {"a/": 50, "(top level)": 10}}
+
+    assert row.monthly_cost is None
+    lake.content["report"] = {"price_per_gb_month": {"STANDARD": 2**30}}
+    assert row_of(made(lake), "alpha").monthly_cost == 99
+    without_classes = replace(holdings, rows=tuple(rows[:-1]))
+    holdings_files.write(LocalStore(folder), without_classes)
+    assert row_of(made(lake), "alpha").monthly_cost == 99, "the classes are those of the newest listing"
 
     unknown = (*rows, HoldingsRow("state", "young", None, HoldingState.YOUNG, 1, None))
     holdings_files.write(LocalStore(folder), replace(holdings, rows=unknown))
