@@ -233,7 +233,7 @@ def load_one(file: Path, repository: str | None, by: str, replaces: bool = False
 
 
 def everything_from(content: dict[str, Any], source: str) -> AllRepositories:
-    """All repositories of a configuration. Args and errors are those of `all_from`."""
+    """All repositories of a configuration, with args and errors as `all_from`."""
     return AllRepositories(
         all_from(content, source), discovery_from(content, source), _shared_sections(content), source
     )
@@ -246,7 +246,7 @@ def _shared_sections(content: Mapping[str, Any]) -> dict[str, Any]:
 def discovery_from(content: dict[str, Any], source: str) -> Discovery | None:
     """The repositories that a configuration covers by patterns; None if it has no such section.
 
-    Args and errors are those of `all_from`.
+    Args and errors as `all_from`.
     """
     if DISCOVER not in content:
         return None

@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.records.figures import FIGURES
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import key_of
+from lakefs_gc_assets.extensions.holdings.overview_command import HELP as OVERVIEW_HELP
 from lakefs_gc_assets.extensions.metrics.metrics_command import HELP
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.settings import EMRServerlessSettings
@@ -365,6 +366,16 @@ def test_alerts_and_panels_use_figures_that_there_are(name: str) -> None:
     figures = {each.removesuffix("_bytes") for each in FIGURES}
     assert kinds <= figures
     assert bool(kinds) == bool(metrics & {"last_run_objects", "last_run_bytes"})
+
+
+def test_panels_of_the_overview_use_every_figure_of_the_overview() -> None:
+    dashboard = json.loads((FOLDER / "grafana-overview.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    used = {name for query in queries for name in re.findall(r"lakefs_gc_(\w+)", query)}
+    shown_elsewhere = {"overview_timestamp_seconds", "overview_stored_timestamp_seconds", "overview_live_bytes"}
+    assert used == OVERVIEW_HELP.keys() - shown_elsewhere
 
 
 def test_every_alert_has_a_section_about_what_to_do() -> None:

@@ -37,7 +37,11 @@ from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"routine": 4} | dict.fromkeys(
-    ("first-run", "github-actions", "in-parts", "inventories", "metadata", "own-project", "schedule", "ui"), 1
+    (
+        *("first-run", "github-actions", "in-parts", "inventories", "many-repositories", "metadata", "own-project"),
+        *("schedule", "ui"),
+    ),
+    1,
 )
 """Number of blocks by page that no test runs."""
 _KEY, _SECRET = "LAKEFS_ACCESS_KEY_ID", "LAKEFS_SECRET_ACCESS_KEY"
@@ -374,6 +378,9 @@ def test_many_repositories(tmp_path: Path) -> None:
         reader.follow("many-repositories")
 
         assert "measurements at local://measurements" in reader.said["lakefs-gc status --repository measurements"]
+        assert reader.said["lakefs-gc status --all"].startswith("2 repositories at ")
+        assert "<h1>2 repositories</h1>" in (reader.folder / "repositories.html").read_text()
+        assert "images: lock: free" in reader.said["lakefs-gc each status --runs 1"]
 
 
 @_played

@@ -91,7 +91,7 @@ class Proposal:
 
 
 def propose(forecast: pa.Table, stored_bytes: int, budget: int) -> Iterator[Proposal]:
-    """Yields the rules of a forecast that would keep a budget, those that free the least first.
+    """Yields the rules of a forecast that would keep a budget, the gentlest first.
 
     Args:
         forecast: rows of `stored_forecasts.FORECAST`.

@@ -39,8 +39,8 @@ def each(file: Path | None, at_once: int, as_json: bool, command: tuple[str, ...
     """Calls a command for each repository of the configuration, one after the other or side by side.
 
     For example `lakefs-gc each --at-once 4 run --dry-run`. COMMAND is any command with the option --repository, and its
-    options; the repositories are the listed ones and those that `discover` covers now. Each call is a process of its
-    own, which asks no questions. Its lines begin with the name of its repository.
+    options. Repositories that `discover` covers now count, too. Each call is a process of its own, which asks no
+    questions. Its lines begin with the name of its repository.
 
     If a call fails, the others go on, the last line names it, and the exit status is 6.
     """

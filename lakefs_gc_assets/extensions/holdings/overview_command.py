@@ -93,7 +93,7 @@ def overview(file: Path | None, keep: bool, html: Path | None, prometheus: bool,
 
 
 def measure(shown: Overview) -> Iterator[Sample]:
-    """The samples of an overview for Prometheus; those of vanished repositories are left out."""
+    """The samples of an overview for Prometheus, without vanished repositories."""
     yield "overview_timestamp_seconds", {}, shown.time.timestamp()
     for standing in Standing:
         count = sum(row.standing is standing for row in shown.rows)

@@ -20,7 +20,7 @@ from lakefs_gc_assets.extensions.holdings.overview import History, Overview, Sta
 ASSET = "repositories_overview"
 JOB = "overview"
 _OP = "make_overview"
-_PAGE = "overview.html"
+_PAGE = "repositories.html"
 _BARS, _ROWS = 6, 200
 
 
@@ -53,7 +53,7 @@ def define(everything: AllRepositories, clock: Clock | None = None) -> dg.Defini
 
     asset = dg.AssetSpec(
         ASSET,
-        description="All repositories of the configuration, those that it covers by patterns included. The job "
+        description="All repositories of the configuration, with and without an entry of their own. The job "
         f"{JOB} makes it: launch that to see it here. Figures of vanished repositories stay.",
         group_name="garbage_collection",
         kinds={"lakefs"},

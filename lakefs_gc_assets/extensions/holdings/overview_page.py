@@ -38,7 +38,7 @@ class Tile:
     """A rectangle of a treemap.
 
     Attributes:
-        name: the repository or folder; empty for those that are too small for a tile of their own.
+        name: the repository or folder; empty for all that are too small for a tile of their own.
         label: text that fits into the tile; empty if none does.
         is_folder: True inside the tile of a repository.
     """
@@ -93,7 +93,7 @@ def line(days: Sequence[Totals], name: str) -> str:
 
 
 def treemap(overview: Overview) -> Iterator[Tile]:
-    """Tiles of the present repositories by stored bytes, each followed by those of its folders if they are known."""
+    """Tiles of the present repositories by stored bytes, each followed by tiles of its folders if known."""
     sizes = {
         row.repository: row.stored_bytes
         for row in overview.rows

@@ -1,4 +1,4 @@
-"""The repositories of a configuration: those with an entry, and those that the server lists under its patterns.
+"""The repositories of a configuration: its entries, and names on the server that its patterns cover.
 
 Repositories are discovered anew for each overview. The list of entries may name repositories of several servers;
 patterns concern the server of the shared section `lakefs`.

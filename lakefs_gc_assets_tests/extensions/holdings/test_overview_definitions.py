@@ -31,7 +31,7 @@ def test_job_reports_the_asset_and_keeps_overview_and_page(lake: Lake) -> None:
     assert values["monthly_cost_USD"] == 10.0
     assert "beta: failed run" in str(values["what_needs_attention"])
     folder = lake.server.objects_folder / "overviews"
-    assert (folder / "overview.html").read_text().count("<h1>2 repositories</h1>") == 1
+    assert (folder / "repositories.html").read_text().count("<h1>2 repositories</h1>") == 1
     assert len([*folder.glob("overview-*.parquet")]) == 2
 
 
