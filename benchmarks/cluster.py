@@ -307,7 +307,7 @@ class _Simulation:
 
     def _delete(self, executor: int, seconds: float, keys: int) -> _Steps:
         """Like `cloud.retry_throttled`, with simulated waits and repetition of lost requests."""
-        throttle, begun, refused_in_row, lost = self._throttles[executor], self._now, 0, 0
+        throttle, refused_in_row, lost = self._throttles[executor], 0, 0
         while keys:
             batch = throttle.at_once(min(keys, _LARGEST_BULK))
             yield throttle.turn(batch)
@@ -324,7 +324,7 @@ class _Simulation:
             if taken == batch:
                 continue
             refused_in_row = 1 if taken else refused_in_row + 1
-            if refused_in_row >= cloud.DELETE_ATTEMPTS or self._now - begun >= cloud.BUSY_FOR:
+            if refused_in_row >= cloud.DELETE_ATTEMPTS:
                 self._result.keys_left += keys
                 return
             yield cloud.pause_after(refused_in_row)

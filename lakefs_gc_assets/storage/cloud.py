@@ -347,9 +347,9 @@ def _json(text: str) -> tuple[str, str]:
 
 DELETE_ATTEMPTS = 7
 """Maximum requests in a row whose keys are all throttled; their pauses last at most 16 seconds."""
-BUSY_FOR = 60.0
-"""Seconds in which throttled keys of one call are retried, even if the service deletes some of its keys meanwhile."""
-_SLOWEST, _FASTER = 20.0, 25.0
+SAME_SIZE_ATTEMPTS = 5
+"""Refusals in a row of a whole request before the next one has fewer keys."""
+_SLOWEST, _FASTER = 5.0, 25.0
 """Keys per second: the minimum rate, and the increase for each second without throttling."""
 
 
@@ -357,6 +357,10 @@ def require_time_to_delete(**_: object) -> None:
     """Called before each request of a client, including retries. Raises DeletesOver."""
     if are_deletes_over():
         raise DeletesOver("the time for deletes is over")
+
+
+class RequestThrottled(StorageError):
+    """A bulk delete was throttled as a whole: none of its keys was deleted, and none has an answer of its own."""
 
 
 class Throttle:
@@ -415,29 +419,50 @@ def retry_throttled(
     """Deletes keys, retrying throttled ones at a lower rate; returns the last outcome of each key.
 
     Keys without a final outcome are LEFT if the deadline of `deletes_until` passes. Other errors of `delete` propagate.
+
+    Raises:
+        RequestThrottled: `delete` raised it until the last attempt, and no key has an outcome.
     """
     outcomes: dict[str, DeleteOutcome] = {}
     remaining = list(keys)
-    refused_in_row, begun = 0, throttle.counter()
+    batch: Sequence[str] = ()
+    busy_in_row, refused_in_row, refused_since = 0, 0, 0.0
     while remaining:
-        batch = remaining[: throttle.at_once(len(remaining))]
+        # The service may count requests instead of keys: smaller ones would be more of them.
+        is_repeated = 0 < refused_in_row < SAME_SIZE_ATTEMPTS
+        batch = remaining[: len(batch) if is_repeated else throttle.at_once(len(remaining))]
         throttle.sleep(throttle.turn(len(batch)))
         try:
             require_time_to_delete()
             outcomes |= delete(batch)
         except DeletesOver:
             return outcomes | {key: DeleteOutcome(key, DeleteResult.LEFT) for key in remaining}
+        except RequestThrottled as refusal:
+            traffic.count(retries=1)
+            refused_since = refused_since if refused_in_row else throttle.counter()
+            refused_in_row += 1
+            refused_for = timedelta(seconds=throttle.counter() - refused_since)
+            if refused_in_row >= ATTEMPTS and refused_for >= RETRY_FOR:
+                if not outcomes:
+                    raise
+                return {key: DeleteOutcome(key, DeleteResult.FAILED, str(refusal)) for key in remaining} | outcomes
+            if refused_in_row >= SAME_SIZE_ATTEMPTS:
+                throttle.adapt(len(batch), len(batch))
+            throttle.sleep(pause_after(refused_in_row + 2))
+            continue
+        refused_in_row = 0
         busy = [key for key in batch if was_busy(outcomes[key])]
         throttle.adapt(len(batch), len(busy))
-        remaining = busy + remaining[len(batch) :]
+        remaining = [*busy, *remaining[len(batch) :]]
         if not busy:
             continue
         traffic.count(retries=1)
-        refused_in_row = refused_in_row + 1 if len(busy) == len(batch) else 1
-        if refused_in_row >= DELETE_ATTEMPTS or throttle.counter() - begun >= BUSY_FOR:
+        # As long as some keys are deleted, the others are sent again: the deadline ends this, not the throttling.
+        busy_in_row = busy_in_row + 1 if len(busy) == len(batch) else 1
+        if busy_in_row >= DELETE_ATTEMPTS:
             # Keys that were not requested yet get the same outcome: the service would throttle them too.
             return {key: replace(outcomes[busy[0]], key=key) for key in remaining} | outcomes
-        throttle.sleep(pause_after(refused_in_row))
+        throttle.sleep(pause_after(busy_in_row))
     return outcomes
 
 

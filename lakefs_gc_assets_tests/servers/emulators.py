@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,7 +59,7 @@ class Response:
 
 
 class LimitedRate:
-    """Rate limit of a throttling service, counted in keys; its own time passes only in `pass_time`.
+    """Rate limit of a throttling service, counted in keys or requests; its own time passes only in `pass_time`.
 
     Attributes:
         now: seconds.
@@ -86,17 +86,28 @@ class LimitedRate:
             self.refused += keys - taken
             return taken
 
+    def take_all(self, keys: int) -> bool:
+        """True if the service takes all these keys now; otherwise it refuses them all."""
+        with self._lock:
+            is_taken = keys <= self._tokens
+            self._tokens -= keys if is_taken else 0
+            self.refused += 0 if is_taken else keys
+            return is_taken
+
 
 class Proxy:
     """A proxy before an emulator.
 
     Attributes:
+        dropped: headers of requests and answers that are not passed on.
         url: its own address.
         upstream: the emulator's address.
         requests: every request, unchanged.
         answer: answers in place of the emulator, unless it returns None.
         change: changes the emulator's answer.
     """
+
+    dropped = _HOP
 
     def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
         self.upstream = upstream
@@ -138,11 +149,11 @@ class Proxy:
             self._connections.open = HTTPConnection(self._upstream, timeout=900)
         connection: HTTPConnection = self._connections.open
         target = f"{request.path}?{request.query}" if request.query else request.path
-        headers = {name: value for name, value in request.headers.items() if name not in _HOP}
+        headers = {name: value for name, value in request.headers.items() if name not in self.dropped}
         connection.request(request.method, target, request.body, headers)
         response = connection.getresponse()
         body = response.read()
-        kept = {name.lower(): value for name, value in response.getheaders() if name.lower() not in _HOP}
+        kept = {name.lower(): value for name, value in response.getheaders() if name.lower() not in self.dropped}
         if request.method == "HEAD":
             kept["content-length"] = response.getheader("Content-Length", "0")
         return Response(response.status, kept, body)
@@ -374,6 +385,21 @@ class S3Service:
         client.create_bucket(Bucket=bucket)
         client.close()
         return bucket
+
+
+class S3Proxy(Proxy):
+    """A proxy before a server of S3, with faults on demand.
+
+    Attributes:
+        service: the server as it is reached through the proxy.
+    """
+
+    # The signature of a request includes its host.
+    dropped = _HOP - {"host"}
+
+    def __init__(self, service: S3Service) -> None:
+        super().__init__(service.url)
+        self.service = replace(service, url=self.url)
 
 
 @dataclass(frozen=True)

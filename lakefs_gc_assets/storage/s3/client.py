@@ -43,6 +43,7 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.loaders import Loader
+from botocore.model import OperationModel
 from botocore.parsers import ResponseParserError
 from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import BaseError
@@ -265,7 +266,13 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
     from mypy_boto3_s3 import S3Client
 
-BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
+SLOW_DOWN = "SlowDown"
+"""Code of a throttled request."""
+_THROTTLED = frozenset({"429", "503", SLOW_DOWN})
+"""Codes of throttled requests; boto3 takes the status if an answer has no body, such as one to HEAD."""
+BUSY = frozenset(
+    {"429", "500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", SLOW_DOWN}
+)
 """Codes of temporary failures, which are retried."""
 CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
 """Codes of a write that collided with another one; such writes are retried."""
@@ -393,6 +400,34 @@ def quoted(error: ClientError) -> str:
     return " ".join(dict.fromkeys((status, code_of(error), error.response.get("Error", {}).get("Message", "")))).strip()
 
 
+def pause_before_retry(
+    most: int,
+    attempts: int,
+    response: tuple[Any, dict[str, Any]] | None,
+    caught_exception: Exception | None,
+    operation: OperationModel,
+    **_: object,
+) -> float | None:
+    """Handler of boto3's client: seconds to wait before the next attempt; None if there is no further attempt.
+
+    Args:
+        most: maximum attempts, including the first.
+        attempts: attempts so far, at least one.
+    """
+    if response is None:
+        is_temporary = isinstance(caught_exception, NoConnectionError | HTTPClientError)
+    else:
+        error = response[1].get("Error", {})
+        status = response[1].get("ResponseMetadata", {}).get("HTTPStatusCode")
+        is_temporary = status in cloud.BUSY or error.get("Code") in BUSY
+        if error.get("Code") in _THROTTLED:
+            # boto3's rate limit recognises a throttled request by this code alone.
+            error["Code"] = SLOW_DOWN
+            # `retry_throttled` repeats bulk deletes.
+            is_temporary = operation.name != "DeleteObjects"
+    return cloud.pause_after(attempts) if is_temporary and attempts < most else None
+
+
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that set an object's encryption; parts inherit that of their upload."""
 _NEWER_CHECKSUMS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
@@ -510,7 +545,9 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
             connect_timeout=cloud.connect_timeout().total_seconds(),
             read_timeout=cloud.read_timeout().total_seconds(),
             max_pool_connections=cloud.CONNECTIONS,
-            retries={"mode": "adaptive", "total_max_attempts": cloud.attempts()},
+            # The mode limits the rate while the service throttles. `pause_before_retry` decides about attempts, because
+            # boto3's own retries share a quota: some hundred failures use it up, and each further one is final.
+            retries={"mode": "adaptive", "total_max_attempts": 1},
             s3={"addressing_style": "path" if settings.path_style else "virtual"},
             # Services other than AWS may refuse the newer checksums, so send them only if required.
             request_checksum_calculation="when_required",
@@ -519,6 +556,8 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
     )
     events = client.meta.events
     events.register(EVENT, read_page)
+    # The stubs do not know that this event takes an answer.
+    events.register("needs-retry.s3", partial(pause_before_retry, cloud.attempts()))  # type: ignore[arg-type]
     events.register("before-sign.s3.DeleteObjects", _send_content_md5)
     events.register("before-call.s3", lambda model, **_: cloud.waits.begin(model.name))
     for end in ("after-call.s3", "after-call-error.s3"):

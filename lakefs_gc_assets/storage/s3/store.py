@@ -17,7 +17,7 @@ from lakefs_gc_assets.errors import DeletesOver, NotOffered, ObjectNotFound, Sto
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
-from lakefs_gc_assets.storage.cloud import in_threads, retry_throttled
+from lakefs_gc_assets.storage.cloud import RequestThrottled, in_threads, retry_throttled
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     DeleteOutcome,
@@ -32,6 +32,7 @@ from lakefs_gc_assets.storage.s3.client import (
     DIRECTORY_BUCKET,
     FAILURES,
     PAGE,
+    SLOW_DOWN,
     ListedPage,
     S3Errors,
     code_of,
@@ -184,12 +185,19 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         return outcomes | {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
 
     def _delete_once(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
-        answer = self._ask(
-            f"delete {counted(len(full_keys), 'objects')} such as {full_keys[0]!r}",
-            lambda: self._client.delete_objects(
-                Bucket=self._bucket, Delete={"Objects": [{"Key": full} for full in full_keys], "Quiet": False}
-            ),
-        )
+        action = f"delete {counted(len(full_keys), 'objects')} such as {full_keys[0]!r}"
+
+        def request() -> Any:
+            try:
+                return self._client.delete_objects(
+                    Bucket=self._bucket, Delete={"Objects": [{"Key": full} for full in full_keys], "Quiet": False}
+                )
+            except ClientError as error:
+                if code_of(error) != SLOW_DOWN:
+                    raise
+                raise RequestThrottled(str(self._errors.explain(action, error))) from None
+
+        answer = self._ask(action, request)
         outcomes = {full: _failed(full, "the service's answer does not mention this key") for full in full_keys}
         for deleted in _with_key(answer.get("Deleted", []), outcomes):
             outcomes[deleted["Key"]] = _accepted(
