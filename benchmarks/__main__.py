@@ -1,7 +1,7 @@
 """Measures the collector and holds it against its marks: `make bench`, or `python -m benchmarks [SUITE …] [--json]`.
 
 Suites: decode, listing, subtraction; empty, small, laboratory, large, linear, skewed, forecast; and only where they are
-named, bottom-line, change, rules, libraries and scaling.
+named, bottom-line, change, rules, windows, libraries and scaling.
 Repositories are made once, in `.benchmarks/`, which is not measured. Exit status 1 where a mark is missed.
 """
 

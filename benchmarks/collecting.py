@@ -1,6 +1,7 @@
 """One run as the command line makes it, in this process, which tells as JSON lines when each step ended.
 
-Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--now ISO] [--forecast] [--engine NAME]
+Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--windows FIRST..LAST] [--now ISO]
+[--forecast] [--engine NAME]
 """
 
 import argparse
@@ -69,6 +70,7 @@ def main() -> None:
     parser.add_argument("configuration", type=Path)
     parser.add_argument("--flow", default="clean")
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--windows", default="")
     parser.add_argument("--now", type=datetime.fromisoformat)
     parser.add_argument("--forecast", action="store_true", help="make a forecast in place of a run")
     parser.add_argument("--engine", help="compare addresses as one of `other_engines`")
@@ -101,7 +103,7 @@ def main() -> None:
         if asked.forecast:
             succeeded, told = True, _forecast(loaded, progress)
         else:
-            found = collect(loaded, AskedRun(asked.sweep, Flow(asked.flow)), progress, MovedClock(moved))
+            found = collect(loaded, AskedRun(asked.sweep, Flow(asked.flow), asked.windows), progress, MovedClock(moved))
             succeeded, told = found.success, describe(found)
     except CollectionError as error:
         sys.exit(f"benchmarks: {error}")

@@ -9,6 +9,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,9 @@ from benchmarks.counting import Counts
 from benchmarks.marks import Measure, at_most, figure
 from benchmarks.prices import least, least_of_clean
 from benchmarks.runs import Run, RunFailed, Show, run, run_command_line, served
-from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Shape
+from benchmarks.shapes import EMPTY, LABORATORY, LARGE, MONTHS, SKEWED, SMALL, STEP, Shape
 from benchmarks.vast import Vast
+from lakefs_gc_assets.collector.frame.slices import windows_of
 
 if TYPE_CHECKING:
     from benchmarks.other_engines import Way
@@ -32,6 +34,8 @@ _LINEAR, _LINEAR_MEMORY = 1.25, 1.3
 """Maximum cost per object of a larger repository, and maximum memory of a run with four times the objects, as factors.
 """
 
+_PARTS = 12
+"""Limited runs that collect a repository together."""
 _TURNS = 3
 """Runs per way of comparing addresses."""
 SMALL_BOTTOM_LINE = Vast(SIZE.branches // 25)
@@ -152,6 +156,29 @@ def rules(show: Show, shape: Shape = LARGE) -> list[Measure]:
         figure(f"rules: {what}, {which}", cost, what)
         for which, costs in (("everything", _costs(everything)), ("what changed", _costs(made)))
         for what, cost in costs.items()
+    ]
+
+
+def windows(show: Show, shape: Shape = MONTHS) -> list[Measure]:
+    """A repository collected in twelve parts, one after the other; an hour of slices stands for a month."""
+    folder = repositories.made(shape)
+    with served("benchmarks.serving", str(folder)) as settings:
+        settings["collection"]["slice_window"] = "hour"
+        slices = tuple(file.name for file in (repositories.objects_folder(folder) / "data").iterdir())
+        hours = windows_of(slices, "hour")
+        ends = [len(hours) * part // _PARTS for part in range(_PARTS + 1)]
+        runs = []
+        for first, end in pairwise(ends):
+            runs.append(run(settings, "--sweep", "--windows", f"{hours[first]}..{hours[end - 1]}"))
+            show(f"{shape.name}: {hours[first]} to {hours[end - 1]}", runs[-1])
+    if left := repositories.garbage_left(folder, shape):
+        raise RunFailed(f"{left:,} objects of garbage are left")
+    costs = [_costs(made) for made in runs]
+    steps = [phase for made in runs for phase in made.phases if phase.name == "committed_df"]
+    return [
+        *(figure(f"windows: {_PARTS} runs", sum(each[what] for each in costs), what) for what in costs[0]),
+        figure("windows: their committed_df", sum(step.store_calls for step in steps), "store calls"),
+        figure("windows: their committed_df", sum(step.bytes_read for step in steps), "bytes read"),
     ]
 
 
@@ -321,11 +348,12 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "forecast": forecast,
     "change": change,
     "rules": rules,
+    "windows": windows,
     "libraries": libraries,
     "scaling": scaling.scaling,
     "bottom-line": bottom_line,
 }
-ASKED_FOR_ONLY = ("bottom-line", "change", "rules", "libraries", "scaling")
+ASKED_FOR_ONLY = ("bottom-line", "change", "rules", "windows", "libraries", "scaling")
 """Suites that take half an hour or more, some because they first make the repositories that they measure."""
 
 
