@@ -229,14 +229,24 @@ class DiskFull(CollectionError):
     """A disk of this machine has no space left for Dagster's events or for temporary files."""
 
 
+class OutOfMemory(CollectionError):
+    """The system gave this process no more memory."""
+
+
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _IN_SQLITE = ("database or disk is full", "disk I/O error")
 """Messages of SQLite. The second one means that its journal or its shared memory found no space."""
 
 
-def full_disk(error: BaseException | None) -> DiskFull | None:
-    """Our error for an exception that a full disk caused; None for any other."""
+def exhausted(error: BaseException | None) -> DiskFull | OutOfMemory | None:
+    """Our error for an exception that a full disk or a lack of memory caused; None for any other."""
     while error is not None:
+        # Errors of Arrow and numpy are of this class, too.
+        if isinstance(error, MemoryError):
+            return OutOfMemory(
+                "the system gave this process no more memory. Give the machine or the container more, or raise the "
+                "limit that `ulimit -v` shows"
+            )
         if isinstance(error, sqlite3.OperationalError) and str(error) in _IN_SQLITE:
             home = os.environ.get("DAGSTER_HOME")
             what = f"Dagster cannot store events in DAGSTER_HOME, {home}" if home else "SQLite cannot write its files"

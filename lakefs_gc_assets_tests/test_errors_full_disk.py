@@ -1,17 +1,19 @@
-"""A full-disk error names the folder and a remedy, whichever part of the program wanted to write."""
+"""Errors of a full disk name folder and remedy, those of too little memory a remedy, whichever part they come from."""
 
 import errno
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from sqlalchemy.exc import DBAPIError
 
 from lakefs_gc_assets.cli.group import Status, one_line_errors
 from lakefs_gc_assets.defs.failures import summary
-from lakefs_gc_assets.errors import full_disk
+from lakefs_gc_assets.errors import exhausted
 
 
 @pytest.fixture
@@ -54,6 +56,20 @@ def test_temporary_files_without_space_name_theirs() -> None:
             assert f"/folder/file: {os.strerror(number)}. Free space on that disk" in summary(error)
 
 
-def test_other_errors_are_not_reported_as_a_full_disk() -> None:
+def test_other_errors_are_not_reported_as_exhausted() -> None:
     for error in (sqlite3.OperationalError("no such table: runs"), OSError(errno.EIO, "I/O error"), ValueError("bug")):
-        assert full_disk(error) is None
+        assert exhausted(error) is None
+
+
+@pytest.mark.parametrize("allocate", [lambda: bytes(1 << 62), lambda: pa.allocate_buffer(1 << 62)])
+def test_too_little_memory_is_reported_with_what_to_raise(
+    allocate: Callable[[], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    remedy = "the system gave this process no more memory. Give the machine or the container more, or raise the limit"
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        allocate()
+    assert ended.value.code == Status.FAILED
+    assert capsys.readouterr().err.startswith(f"lakefs-gc: {remedy}")
+    with pytest.raises(MemoryError) as caught:
+        allocate()
+    assert summary(caught.value).startswith(remedy)

@@ -28,7 +28,7 @@ from lakefs_gc_assets.errors import (
     LockHeld,
     LockLost,
     RunFailed,
-    full_disk,
+    exhausted,
     printable,
 )
 from lakefs_gc_assets.spark.start import process
@@ -106,8 +106,8 @@ def one_line_errors(as_json: bool = False) -> Iterator[None]:
             _answer_error(error.format_message(), error.exit_code)
         raise
     except Exception as error:
-        if full := full_disk(error):
-            _end(str(full), Status.FAILED, as_json)
+        if ours := exhausted(error):
+            _end(str(ours), Status.FAILED, as_json)
         # The exit status is 1: Click sets it for an abort at a question, Python for any other error.
         if as_json:
             _answer_error(str(error) or type(error).__name__, Status.FAILED)

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, full_disk
+from lakefs_gc_assets.errors import CollectionError, exhausted
 from lakefs_gc_assets.spark.faults import from_spark
 
 _log = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ KIND = "error"
 
 
 def explained(error: BaseException) -> dg.Failure | None:
-    """The failure with our own message, from this process, a worker, Spark or a full disk; None if unexpected."""
-    ours = error if isinstance(error, CollectionError) else from_spark(error) or full_disk(error)
+    """The failure with our own message: of this program, Spark, a full disk or a lack of memory; None if unexpected."""
+    ours = error if isinstance(error, CollectionError) else from_spark(error) or exhausted(error)
     return _failure(ours) if ours else None
 
 

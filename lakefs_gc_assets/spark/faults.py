@@ -1,16 +1,18 @@
 """Conversion of Spark's errors to our own, with cause and remedy instead of a stack trace."""
 
+import os
 import re
 import signal
 import subprocess
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 
 from lakefs_gc_assets import errors
-from lakefs_gc_assets.errors import CollectionError, SparkFailed
+from lakefs_gc_assets.errors import CollectionError, SparkFailed, exhausted
 
 _RAISED = re.compile(r"^\s*(?:lakefs_gc_assets\.errors\.)(\w+): (.+)$", re.MULTILINE)
 
@@ -31,21 +33,22 @@ def from_worker(error: BaseException) -> CollectionError | None:
     return kind(message)
 
 
+_NO_SPACE = re.compile("No space left on device|Disk quota exceeded")
+_MORE_HEAP = (
+    "Spark's Java needs more memory. Raise spark.driver_memory, on a cluster also spark.executor.memory under "
+    "spark.config"
+)
+_FEWER_WORKERS = "Give the machine or the container more memory, or use fewer workers: spark.master local[1] has one"
 _REMEDIES = (
-    (
-        re.compile("No space left on device|Disk quota exceeded"),
-        "the folder for Spark's temporary files is full. Free space on that disk, or name a folder with more space by "
-        "spark.local.dir under spark.config",
-    ),
-    (
-        re.compile("OutOfMemoryError"),
-        "Spark's Java needs more memory. Raise spark.driver_memory, on a cluster also spark.executor.memory under "
-        "spark.config",
-    ),
+    (re.compile("OutOfMemoryError|Not enough memory to build and broadcast"), _MORE_HEAP),
     (
         re.compile("Python worker (exited unexpectedly|failed to connect back)"),
-        "a Python worker of Spark was killed, most often by the system for lack of memory. Give the machine or the "
-        "container more memory, or use fewer workers: spark.master local[1] has one",
+        f"a Python worker of Spark was killed, most often by the system for lack of memory. {_FEWER_WORKERS}",
+    ),
+    # Arrow's and numpy's own errors have names with these beginnings.
+    (
+        re.compile(r"\b(Arrow|_Array)?MemoryError\b"),
+        f"a Python worker of Spark got no more memory from the system. {_FEWER_WORKERS}",
     ),
     (
         re.compile("Cannot run program|reading the port number from|PYTHON_VERSION_MISMATCH"),
@@ -57,6 +60,13 @@ _REMEDIES = (
 _WHY_NO_WORKER = re.compile(r"Cannot run program [^\n]+|(?<=Error from python worker:\n)[^\n]+")
 _CAUSED_BY = re.compile(r"^(?:Caused by|): (.+)$", re.MULTILINE)
 _MAX_CAUSE = 300
+_OF_PYSPARK = re.compile(r"pyspark\.")
+_FOLDERS = "SPARK_LOCAL_DIRS"
+"""Variable that replaces the property `spark.local.dir`."""
+_OUT_OF_MEMORY = (3, 52)
+"""Statuses of a Java that ended itself for lack of memory: by the option of our sessions, and by Spark."""
+_NO_FOLDER = 53
+"""Status of a Java in which Spark could not create its folder for temporary files."""
 
 
 @contextmanager
@@ -77,6 +87,8 @@ def from_spark(error: BaseException) -> CollectionError | None:
     if ours is not None:
         return ours
     chain = list(_chain(error))
+    if any(map(_found_pyspark_no_space, chain)):
+        return SparkFailed(_full_folder())
     failed_job = next((each for each in chain if isinstance(each, Py4JJavaError)), None)
     if failed_job is None:
         # Cleanup after the failed call fails too, so search the whole chain of exceptions.
@@ -84,6 +96,8 @@ def from_spark(error: BaseException) -> CollectionError | None:
             return SparkFailed(end)
         return None
     text = _text(failed_job)
+    if _NO_SPACE.search(text):
+        return SparkFailed(f"a job of Spark failed: {_full_folder()}")
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), None)
     if remedy is not None:
         why = _WHY_NO_WORKER.search(text)
@@ -109,6 +123,25 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def _found_pyspark_no_space(error: BaseException) -> bool:
+    """True if pyspark found no space for a temporary file that it passes to Java; the error does not name the file."""
+    modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, OSError) and bool(exhausted(error)) and any(map(_OF_PYSPARK.match, modules))
+
+
+def _full_folder() -> str:
+    """A message that the disk of Spark's temporary files is full; on a local master, with the folder."""
+    folder, context = "", SparkContext._active_spark_context
+    if context is not None and context.master.startswith("local"):
+        # Java may be gone.
+        with suppress(Py4JError, OSError):
+            folder = f", {os.environ.get(_FOLDERS) or context.getConf().get('spark.local.dir')},"
+    return (
+        f"the folder for Spark's temporary files{folder} is full. Free space on that disk, or name a folder with more "
+        f"space by {_FOLDERS if _FOLDERS in os.environ else 'spark.local.dir under spark.config'}"
+    )
+
+
 def _end_of_java() -> str | None:
     """A message how this process's Java ended, with a remedy; None if it runs, or another process started it."""
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
@@ -122,6 +155,13 @@ def _end_of_java() -> str | None:
         return (
             "Spark's Java was killed in the middle of the work, most often by the system for lack of memory. Give the "
             "machine or the container more memory, or lower spark.driver_memory"
+        )
+    if status in _OUT_OF_MEMORY:
+        return _MORE_HEAP
+    if status == _NO_FOLDER:
+        return (
+            "Spark could not create a folder for its temporary files, which Java's output above names. Make room, and "
+            f"let this user write there, or name another folder by spark.local.dir under spark.config or by {_FOLDERS}"
         )
     how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
     return (

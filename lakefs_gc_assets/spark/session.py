@@ -48,6 +48,12 @@ SMALL_HEAP = (
 By default the heap begins with 1/64 of the machine's memory, regardless of the settings. A full collection runs when
 21 MB of classes are loaded, which is before the first job.
 """
+_END_WITHOUT_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+"""Ends the JVM with its first allocation that fails.
+
+Otherwise Spark goes on without the threads that failed, and collects garbage for minutes, until a job fails with an
+error that does not name memory. One JVM is the whole of a local Spark, so no other can take over its tasks.
+"""
 ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
 """One shared arena for copying blocks to and from Python: by default each thread keeps its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -123,6 +129,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         **_OF_EVERY_SESSION,
     }
     if settings.master.startswith("local"):
+        options.append(_END_WITHOUT_MEMORY)
         if not settings.many_objects:
             options += [_QUICK_COMPILER, *SMALL_HEAP, ONE_ARENA]
             spark_properties |= _INTERPRETED

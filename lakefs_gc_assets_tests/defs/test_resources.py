@@ -62,6 +62,7 @@ def test_only_for_many_objects_a_local_jvm_compiles_twice() -> None:
 
     assert "-XX:TieredStopAtLevel=1" in few
     assert "TieredStopAtLevel" not in many
+    assert all("-XX:+ExitOnOutOfMemoryError" in options.split() for options in (few, many))
 
 
 def test_what_the_jvm_may_say_is_in_a_file_that_is_there() -> None:

@@ -80,7 +80,7 @@ def test_what_the_system_does_to_spark_is_reported_with_a_remedy(tmp_path: Path)
     java = "Spark's Java was killed in the middle of the work, most often by the system for lack of memory."
     expected = [
         "a job of Spark failed: a Python worker of Spark was killed, most often by the system for lack of",
-        "a job of Spark failed: the folder for Spark's temporary files is full. Free space on that disk",
+        "a job of Spark failed: the folder for Spark's temporary files, /",
         "None",
         java,
         java,
@@ -96,6 +96,46 @@ def test_a_java_that_broke_down_is_reported_with_its_signal(monkeypatch: pytest.
     monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=ended))
     line = "Spark's Java ended by SIGABRT in the middle of the work. A file hs_err_pid….log"
     assert str(from_spark(ConnectionResetError())).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        (3, "Spark's Java needs more memory. Raise spark.driver_memory"),
+        (52, "Spark's Java needs more memory. Raise spark.driver_memory"),
+        (53, "Spark could not create a folder for its temporary files, which Java's output above names. Make room"),
+        (1, "Spark's Java ended with status 1 in the middle of the work."),
+    ],
+)
+def test_a_java_that_ended_is_reported_by_its_status(monkeypatch: pytest.MonkeyPatch, status: int, line: str) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=SimpleNamespace(wait=lambda seconds: status)))
+    assert str(from_spark(ConnectionResetError())).startswith(line)
+
+
+def _context(master: str, folder: str) -> SimpleNamespace:
+    return SimpleNamespace(master=master, getConf=lambda: {"spark.local.dir": folder})
+
+
+@pytest.mark.parametrize(
+    ("master", "folders", "where", "setting"),
+    [
+        ("local[2]", "", ", /first,", "spark.local.dir under spark.config"),
+        ("local[2]", "/second,/third", ", /second,/third,", "SPARK_LOCAL_DIRS"),
+        ("yarn", "", "", "spark.local.dir under spark.config"),
+    ],
+)
+def test_a_full_folder_of_spark_is_named_on_this_machine_with_what_sets_it(
+    monkeypatch: pytest.MonkeyPatch, master: str, folders: str, where: str, setting: str
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", _context(master, "/first"))
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    if folders:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", folders)
+    full = OfJava(_FAILED.format(cause="java.io.IOException: No space left on device"))
+    assert str(from_spark(full)) == (
+        f"a job of Spark failed: the folder for Spark's temporary files{where} is full. Free space on that disk, or "
+        f"name a folder with more space by {setting}"
+    )
 
 
 class OfJava(Py4JJavaError):  # type: ignore[misc]
@@ -123,8 +163,17 @@ Caused by: {cause}
 @pytest.mark.parametrize(
     ("cause", "line"),
     [
-        ("java.io.IOException: No space left on device", "the folder for Spark's temporary files is full"),
+        ("java.io.IOException: No space left on device", "the folder for Spark's temporary files"),
         ("java.lang.OutOfMemoryError: Java heap space", "Spark's Java needs more memory. Raise spark.driver_memory"),
+        (
+            "org.apache.spark.SparkException: Not enough memory to build and broadcast the table to all worker nodes",
+            "Spark's Java needs more memory. Raise spark.driver_memory",
+        ),
+        ("org.apache.spark.api.python.PythonException: Traceback\nMemoryError", "a Python worker of Spark got no more"),
+        (
+            "org.apache.spark.api.python.PythonException: Traceback\npyarrow.lib.ArrowMemoryError: malloc of size 1",
+            "a Python worker of Spark got no more memory from the system",
+        ),
         (
             'java.io.IOException: Cannot run program "/python": Exec failed, error: 2',
             "a Python worker of Spark did not start",
