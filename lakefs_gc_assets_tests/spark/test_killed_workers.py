@@ -1,4 +1,4 @@
-"""Spark's Python workers are killed in the first phase of a run that has any, and in the last."""
+"""Spark's Python workers are killed in each step of a run, which goes on in the same step."""
 
 import os
 import signal
@@ -17,14 +17,13 @@ from lakefs_gc_assets_tests.harness import process_tree
 from lakefs_gc_assets_tests.runs.graph_runs import Replaying, failures, made, replaying
 
 __all__ = ["replaying"]
-_PHASES = (STEPS[0], STEPS[-1])
 
 
 class Killer:
-    """Kills all Python workers of a session once in each phase, while a worker writes rows or deletes objects.
+    """Kills all Python workers of a session once in each step, while a worker writes rows or deletes objects.
 
     Attributes:
-        killed: phases in which workers were killed.
+        killed: steps in which workers were killed.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -32,12 +31,12 @@ class Killer:
         self.killed: list[str] = []
         self._one_at_a_time = threading.Lock()
 
-    def strike(self, phase: str) -> None:
-        """Kills the workers once per phase, even if requests of several workers trigger it at the same time."""
+    def strike(self, step: str) -> None:
+        """Kills the workers once per step, even if requests of several workers trigger it at the same time."""
         with self._one_at_a_time:
-            if phase in self.killed:
+            if step in self.killed:
                 return
-            self.killed.append(phase)
+            self.killed.append(step)
         workers = [worker for daemon in process_tree.children(self._jvm) for worker in process_tree.children(daemon)]
         assert workers
         for worker in workers:
@@ -45,7 +44,7 @@ class Killer:
 
 
 @pytest.mark.slow
-def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_same_phase(
+def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_same_step(
     spark: SparkSession, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Otherwise the driver itself would delete so few objects.
@@ -56,24 +55,25 @@ def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_sa
     put, delete = overlay.put, overlay.delete
 
     def putting(key: str, *arguments: Any) -> Any:
-        if f"/{_PHASES[0]}/slice_window=" in key:
-            killer.strike(_PHASES[0])
+        for step in STEPS[:-1]:
+            if f"/{step}/slice_window=" in key:
+                killer.strike(step)
         return put(key, *arguments)
 
     def deleting(key: str, *arguments: Any) -> None:
         delete(key, *arguments)
         if key.startswith("data/"):
-            killer.strike(_PHASES[-1])
+            killer.strike(STEPS[-1])
 
     monkeypatch.setattr(overlay, "put", putting)
     monkeypatch.setattr(overlay, "delete", deleting)
     opened = runs.open()
 
     result: dg.ExecuteInProcessResult | dg.JobExecutionResult = runs.make(opened)
-    for number, phase in enumerate(_PHASES, 1):
-        assert killer.killed == list(_PHASES[:number])
-        assert list(failures(result)) == [phase], failures(result)
-        assert phase not in made(result)
+    for number, step in enumerate(STEPS, 1):
+        assert killer.killed == list(STEPS[:number])
+        assert list(failures(result)) == [step], failures(result)
+        assert step not in made(result)
         shown = runs.instance.get_run_by_id(result.run_id)
         assert shown is not None and shown.status is dg.DagsterRunStatus.FAILURE
         reported = runs.report(opened.run_id)
