@@ -16,6 +16,8 @@ from benchmarks.vast import Vast
 _WORKERS = 16
 _BY_SPARK = ("store_df", "committed_df", "candidates", "deleted_report")
 """Steps whose work is divided among executors; the others wait for the server or this process."""
+_SHARES = ("uncommitted_df", "candidates")
+"""Steps whose share of the run is stated: the first one is mostly the server's work."""
 
 SIZE = Vast(branches=1000)
 
@@ -38,6 +40,16 @@ def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
         figure("bottom line: peak memory of the forecast", forecast.peak_bytes / 1e9, "GB"),
         at_most("bottom line: clean run with sweep", made.seconds / 60, "min", 25),
         at_most("bottom line: peak memory", made.peak_bytes / 1e9, "GB", 6),
+        *(
+            figure(f"bottom line: {phase.name}, {what}", share * 100 / made.seconds, "% of the run")
+            for phase in made.phases
+            if phase.name in _SHARES
+            for what, share in (
+                ("whole", phase.seconds),
+                ("waiting for the server", phase.server_seconds),
+                ("without that", phase.seconds - phase.server_seconds),
+            )
+        ),
         *(
             figure(f"bottom line: {phase.name} on {_WORKERS} workers, implied", phase.seconds * cores / _WORKERS, "s")
             for phase in made.phases

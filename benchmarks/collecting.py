@@ -1,7 +1,7 @@
 """One run as the command line makes it, in this process, which tells as JSON lines when each step ended.
 
 Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--windows FIRST..LAST] [--now ISO]
-[--forecast] [--engine NAME]
+[--forecast] [--engine NAME] [--thresholds FACTOR]
 """
 
 import argparse
@@ -27,6 +27,9 @@ _POLICIES = {
     "branches": "{default: 30d, branches: {main: 1d, branch-*: 3d}}",
 }
 """Policies for a forecast, in addition to the rules in force and its default ages."""
+
+THRESHOLDS = ("LOCAL_ROWS", "MANY_ADDRESSES", "FEW_HASHES")
+"""Numbers of rows: those that stay in the driver, and those that decide how frames are compared."""
 
 
 class MovedClock:
@@ -63,6 +66,20 @@ def move_local_store(moved: timedelta) -> None:
     LocalStore.head = moved_head  # type: ignore[method-assign]
 
 
+def scale_thresholds(factor: float) -> None:
+    """Multiplies the numbers of rows from which on a run takes another way, so that a small run goes a large one's way.
+
+    A tenth of a repository with a tenth of these numbers keeps the same frames in the driver as the whole repository.
+    """
+    from lakefs_gc_assets.spark import engine
+
+    assert engine.FEW_HASHES, "the module that has them is imported"
+    for name, module in [*sys.modules.items()]:
+        for threshold in THRESHOLDS if name.startswith("lakefs_gc_assets.") else ():
+            if threshold in vars(module):
+                setattr(module, threshold, int(vars(module)[threshold] * factor))
+
+
 def main() -> None:
     """Prints one line for each step with its end and the counts so far, then one line with the run's output."""
     process.look_for_cycles_seldom()
@@ -74,6 +91,7 @@ def main() -> None:
     parser.add_argument("--now", type=datetime.fromisoformat)
     parser.add_argument("--forecast", action="store_true", help="make a forecast in place of a run")
     parser.add_argument("--engine", help="compare addresses as one of `other_engines`")
+    parser.add_argument("--thresholds", type=float, default=1, help="factor for numbers of rows that change the plan")
     asked = parser.parse_args()
     loaded = load(asked.configuration)
     spark: SparkSettings = loaded.configuration.spark
@@ -87,6 +105,7 @@ def main() -> None:
     from lakefs_gc_assets.defs.running import AskedRun
 
     counting.install()
+    scale_thresholds(asked.thresholds)
     if asked.engine:
         from benchmarks import other_engines
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 _PAUSE_SECONDS = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -28,6 +30,11 @@ class Memory:
     def peak(self, since: float = 0, until: float = float("inf")) -> int:
         """The largest sum in a span of time; 0 without a sample."""
         return max((size for at, size in self.samples if since <= at <= until), default=0)
+
+    def used_until(self, moment: float) -> float:
+        """Processor seconds of all processes until a moment, between two samples in proportion; 0 without a sample."""
+        moments, seconds = zip(*(self.used or [(moment, 0.0)]), strict=True)
+        return float(np.interp(moment, moments, seconds, left=0))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,11 +30,15 @@ class Phase:
     """One step: seconds of work since the previous step ended, rows of its frame, and the process tree's peak memory.
 
     Attributes:
+        cpu_seconds: processor seconds of the run's processes, without server and store.
+        server_seconds: seconds in which the driver waited for an answer of the lakeFS server.
         waited: seconds of safety waits, which are no work; benchmarks set waits to zero.
     """
 
     name: str
     seconds: float
+    cpu_seconds: float
+    server_seconds: float
     waited: float
     rows: int | None
     peak_bytes: int
@@ -164,7 +168,7 @@ def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
         raise RunFailed(f"the run ended with status {process.returncode}: {said.strip()[-2000:]}")
     told, steps = events[-1]["told"], events[:-1]
     return Run(
-        _phases(began, steps, memory),
+        _phases(began, steps, memory, calls),
         ended - began,
         memory.peak(),
         sum(memory.processor_seconds.values()),
@@ -189,7 +193,25 @@ def run_command_line(settings: dict[str, Any], *options: str) -> float:
         return time.time() - began
 
 
-def _phases(began: float, steps: Sequence[dict[str, Any]], memory: processes.Memory) -> tuple[Phase, ...]:
+def join_spans(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spans of time without overlaps, in order."""
+    joined: list[tuple[float, float]] = []
+    for begun, ended in sorted(span for span in spans if span[0] < span[1]):
+        if joined and begun <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], ended)
+        else:
+            joined.append((begun, ended))
+    return joined
+
+
+def length(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds that at least one of the spans covers."""
+    return sum(ended - begun for begun, ended in join_spans(spans))
+
+
+def _phases(
+    began: float, steps: Sequence[dict[str, Any]], memory: processes.Memory, calls: Sequence[Call]
+) -> tuple[Phase, ...]:
     """A step ends with the line that reports its stored frame; its checks belong to the next step."""
     marks: list[tuple[str, int | None, float, dict[str, Any]]] = []
     for step in steps:
@@ -203,6 +225,9 @@ def _phases(began: float, steps: Sequence[dict[str, Any]], memory: processes.Mem
     for name, rows, waited, step in marks:
         counts = Counts(**{name: step[name] for name in vars(Counts())})
         seconds, peak = max(step["at"] - since - waited, 0.0), memory.peak(since, step["at"])
-        phases.append(Phase(name, seconds, waited, rows, peak, **vars(counts - before)))
+        cpu = memory.used_until(step["at"]) - memory.used_until(since)
+        answers = ((call.began, call.ended) for call in calls if call.kind == "api" and call.task is None)
+        waiting = length((max(begun, since), min(ended, step["at"])) for begun, ended in answers)
+        phases.append(Phase(name, seconds, cpu, waiting, waited, rows, peak, **vars(counts - before)))
         since, before = step["at"], counts
     return tuple(phases)

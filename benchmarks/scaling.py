@@ -1,15 +1,17 @@
 """Scaling of a run: on as many executors as fit here, then on simulated ones with the measured costs of real tasks.
 
 Real runs of the same plan on 1, 2 and 4 executors of a standalone cluster on this machine show the simulation's error.
-Two sizes, 1/100 and 1/25 of the bottom line, show the driver's cost per additional branch. The tasks of the larger
-run, repeated 25 times, represent the bottom line's, which has more tasks with the same work.
+They have a tenth of the bottom line's objects, and a further run has a fifth. All numbers of rows that change a run's
+way are as much smaller, so these runs go the bottom line's way. The tasks of the larger run, repeated five times,
+represent the bottom line's, which has more tasks with the same work. Two bounds remain: the driver's work may be that
+of the larger run, or grow on as it grew from the smaller one.
 """
 
 import statistics
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle, islice
@@ -24,20 +26,20 @@ from benchmarks.counting import Call
 from benchmarks.event_log import Task
 from benchmarks.marks import Measure, at_most, figure
 from benchmarks.repositories import ROOT
-from benchmarks.runs import Run, Show, run, served
+from benchmarks.runs import Run, Show, join_spans, length, run, served
 from benchmarks.vast import Vast
 from lakefs_gc_assets.collector.sweep.sweeping import MOST_DELETING
 from lakefs_gc_assets_tests.clusters import spark_clusters as clusters
 
 _LATE = 0.2
 """Delay per answer in seconds while costs are recorded."""
-_SMALL, _LARGE = Vast(SIZE.branches // 100), Vast(SIZE.branches // 25)
+_SMALL, _LARGE = Vast(SIZE.branches // 10), Vast(SIZE.branches // 5)
 _REAL = (1, 2, 4)
 _RECORDED = 2
 """Executors of the run whose task costs predict the runs on other numbers of executors."""
-_SIMULATED = (1, 4, 16, 64, 256)
-_LIKE_SMALL, _LIKE_LARGE = 10, 256 * _LARGE.branches // SIZE.branches
-"""Planned numbers of executors: the larger run's tasks, repeated 25 times, suit 256 executors."""
+_SIMULATED = (4, 16, 64, 256)
+_LIKE = max(_SIMULATED)
+"""Planned number of executors for the bottom line; smaller runs are planned for as many fewer."""
 _LATENCIES = (0.02, 0.1, 0.2)
 _S3 = Store(bandwidth=50e6, reads=5500, writes=3500)
 """Limits of S3 for one prefix, applied to the whole repository; the bandwidth of a connection is assumed."""
@@ -115,7 +117,7 @@ class Recording:
         slow = self.cluster().slow if by_latency else 1
 
         def cost(calls: Sequence[Call], cpu: float = 0) -> Cost:
-            lasting = _length(map(_span, calls))
+            lasting = length(map(_span, calls))
             ahead = round(sum(call.ended - call.began for call in calls) / lasting) if lasting else 1
             requests: list[tuple[str, float, int]] = []
             for call in calls:
@@ -152,12 +154,12 @@ class Recording:
         found, since = [], self.made.began
         for phase in self.made.phases:
             until = since + phase.seconds + phase.waited
-            busy = _joined((max(task.began, since), min(task.ended, until)) for task in self.tasks)
+            busy = join_spans((max(task.began, since), min(task.ended, until)) for task in self.tasks)
             alone: list[Call] = []
             beside: list[Call] = []
             for call in (each for each in self._calls[None] if since <= each.began < until):
                 (beside if any(begun <= call.began < end for begun, end in busy) else alone).append(call)
-            thinking = max(0.0, until - since - _length(busy) - _length(map(_span, alone)))
+            thinking = max(0.0, until - since - length(busy) - length(map(_span, alone)))
             cpu_beside = sum(self._used(end) - self._used(begun) for begun, end in busy)
             # Several threads of Java use more processor time than wall time.
             cpu_alone = min(thinking, max(0.0, self._used(until) - self._used(since) - cpu_beside))
@@ -177,7 +179,7 @@ class Recording:
         besides = []
         for task in sorted(self.tasks, key=lambda task: task.began):
             cpu = self._cpu(task)
-            wall = task.seconds - _length(map(_span, self._calls[task.number]))
+            wall = task.seconds - length(map(_span, self._calls[task.number]))
             if task.executor not in first:
                 first[task.executor] = max(0.0, wall - cpu)
             elif cpu > _LITTLE:
@@ -198,24 +200,10 @@ def _overlap(one: Call, other: Call) -> bool:
     return one is not other and one.began < other.ended and other.began < one.ended
 
 
-def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans of time without overlaps, in order."""
-    found: list[tuple[float, float]] = []
-    for begun, ended in sorted(span for span in spans if span[0] < span[1]):
-        if found and begun <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], ended)
-        else:
-            found.append((begun, ended))
-    return found
-
-
-def _length(spans: Iterable[tuple[float, float]]) -> float:
-    return sum(ended - begun for begun, ended in _joined(spans))
-
-
-def _recorded(size: Vast, executors: int, like: int) -> Recording:
-    """A clean run with sweep on single-core executors, planned for `like` executors."""
-    folder = vast.made(size, ROOT)
+def _recorded(size: Vast, executors: int) -> Recording:
+    """A clean run with sweep on single-core executors, planned like the bottom line's, at its scale."""
+    folder, scale = vast.made(size, ROOT), size.branches / SIZE.branches
+    like = max(1, int(_LIKE * scale))
     config = {
         "spark.driver.host": clusters.HOST,
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -228,7 +216,7 @@ def _recorded(size: Vast, executors: int, like: int) -> Recording:
             served("benchmarks.vast_server", str(folder), str(size.branches), "--late", str(_LATE)) as settings,
             event_log.kept(settings, started.master, config) as events,
         ):
-            made = run(settings, "--sweep")
+            made = run(settings, "--sweep", "--thresholds", str(scale))
             tasks = event_log.tasks(events)
         require_exact(folder, size)
     return Recording(made, tasks, _LATE)
@@ -254,7 +242,11 @@ def bottom_line_of(small: Sequence[Phase], large: Sequence[Phase], sizes: Sequen
     def grown(less: Cost, much: Cost) -> Cost:
         count = len(much.calls) + round(max(0, len(much.calls) - len(less.calls)) * more)
         cpu = much.cpu + max(0.0, much.cpu - less.cpu) * more
-        return Cost(tuple(islice(cycle(much.calls), count)), much.ahead, cpu)
+        calls = tuple(islice(cycle(much.calls), count))
+        # The server's own work grows too, such as its preparation of uncommitted data in a single call.
+        own, own_less, own_now = (sum(seconds for _, seconds, _ in each) for each in (much.calls, less.calls, calls))
+        factor = (own + max(0.0, own - own_less) * more) / own_now if own_now else 1
+        return Cost(tuple((kind, seconds * factor, size) for kind, seconds, size in calls), much.ahead, cpu)
 
     return [
         replace(
@@ -269,42 +261,90 @@ def bottom_line_of(small: Sequence[Phase], large: Sequence[Phase], sizes: Sequen
 
 def scaling(show: Show) -> list[Measure]:
     """Real runs, their simulation, and the simulated bottom line on clusters."""
-    real = {executors: _recorded(_SMALL, executors, _LIKE_SMALL) for executors in _REAL}
-    large = _recorded(_LARGE, max(_REAL), _LIKE_LARGE)
+    real = {executors: _recorded(_SMALL, executors) for executors in _REAL}
+    large = _recorded(_LARGE, max(_REAL))
     for executors, made in real.items():
         show(f"scaling: {_SMALL.objects:,} objects on {executors} executors", made.made)
     show(f"scaling: {_LARGE.objects:,} objects on {max(_REAL)} executors", large.made)
-    by, plan = real[_RECORDED].cluster(), real[_RECORDED].phases(by_latency=False)
-    measures = []
-    for executors, made in real.items():
-        meanwhile = made.cluster()
-        at = replace(by, executors=executors, slow=meanwhile.slow, slow_driver=meanwhile.slow_driver)
-        said = simulate(plan, at, Store(latency=_LATE)).seconds
-        name = f"scaling: {executors} executors"
-        measures += [
-            figure(f"{name}, measured", made.made.seconds, "s"),
-            figure(f"{name}, simulated by the run on {_RECORDED}", said, "s"),
-            figure(f"{name}, processor slower by other work", meanwhile.slow, "times"),
-            at_most(f"{name}, simulation is off by", abs(said / made.made.seconds - 1) * 100, "%", _OFF),
-        ]
+    measures = [measure for executors in _REAL for measure in _compared(real, executors)]
     sizes = (_SMALL.branches, _LARGE.branches, SIZE.branches)
-    plan = bottom_line_of(real[_RECORDED].phases(), large.phases(), sizes)
-    return [*measures, *_simulated(plan, replace(by, slow=1, slow_driver=1))]
+    small = real[_RECORDED].phases()
+    bounds = Bounds(
+        least=bottom_line_of(large.phases(), large.phases(), sizes),
+        most=bottom_line_of(small, large.phases(), sizes),
+    )
+    return [*measures, *_simulated(bounds, replace(real[_RECORDED].cluster(), slow=1, slow_driver=1))]
 
 
-def _simulated(plan: Sequence[Phase], cluster: Cluster) -> list[Measure]:
-    """The bottom line's simulated duration on clusters; prints a line for each cluster to standard error."""
+def _compared(real: Mapping[int, Recording], executors: int) -> list[Measure]:
+    """A real run beside its simulation with the costs of another one; prints a line for each step to standard error."""
+    by, made = real[_RECORDED], real[executors]
+    meanwhile = made.cluster()
+    at = replace(by.cluster(), executors=executors, slow=meanwhile.slow, slow_driver=meanwhile.slow_driver)
+    said = simulate(by.phases(by_latency=False), at, Store(latency=_LATE))
+    name = f"scaling: {executors} executors"
+    steps = {phase.name: phase.seconds + phase.waited for phase in made.made.phases}
+    for step, seconds in steps.items():
+        print(f"{name}, {step}: {seconds:.1f} s, simulated {said.phases[step]:.1f} s", file=sys.stderr, flush=True)
+    return [
+        figure(f"{name}, measured", made.made.seconds, "s"),
+        figure(f"{name}, simulated by the run on {_RECORDED}", said.seconds, "s"),
+        figure(f"{name}, its start measured", steps[_START], "s"),
+        figure(f"{name}, its start simulated", said.phases[_START], "s"),
+        figure(f"{name}, tasks slower than their processor time", meanwhile.slow, "times"),
+        figure(f"{name}, driver slower than its processor time", meanwhile.slow_driver, "times"),
+        at_most(f"{name}, simulation is off by", abs(said.seconds / made.made.seconds - 1) * 100, "%", _OFF),
+    ]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bottom line's plan, twice.
+
+    Attributes:
+        least: with the driver's work of the largest recorded run.
+        most: with the driver's work as it grew between two recorded runs.
+    """
+
+    least: Sequence[Phase]
+    most: Sequence[Phase]
+
+
+_COLUMNS = {"store_df": "listing", "uncommitted_df": "staged", "committed_df": "commits", "deleted_report": "sweep"}
+"""Steps with a figure in the design, as columns of the table."""
+
+
+def _simulated(bounds: Bounds, cluster: Cluster) -> list[Measure]:
+    """The bottom line's simulated duration on clusters; prints them as a table of Markdown to standard error.
+
+    Each cell has both bounds.
+    """
     stores = {f"{late * 1000:.0f} ms": replace(_S3, latency=late) for late in _LATENCIES} | {"severe": _SEVERE}
     measures = []
+    rows = [["answers late by", "executors", *_COLUMNS.values(), "whole", "driver alone"]]
     for name, store in stores.items():
         for executors in _SIMULATED:
-            made = simulate(plan, replace(cluster, executors=executors), store)
+            at = replace(cluster, executors=executors)
+            least, most = simulate(bounds.least, at, store), simulate(bounds.most, at, store)
             title = f"simulated: {executors} executors, {name}"
-            steps = ", ".join(f"{step} {made.phases[step]:,.0f} ({made.alone[step]:,.0f})" for step in made.phases)
-            counts = f"{made.refused:,} refused, {made.lost:,} lost, {made.failed_tasks} tasks failed"
-            print(f"{title}: {steps}; {counts}, {made.keys_left:,} keys left", file=sys.stderr, flush=True)
-            measures += [figure(title, made.seconds, "s"), figure(f"{title}, driver alone", made.serial, "s")]
+            measures += [
+                figure(f"{title}, at least", least.seconds, "s"),
+                figure(f"{title}, at most", most.seconds, "s"),
+            ]
+            cells = [_both(least.phases[step], most.phases[step]) for step in _COLUMNS]
+            whole, alone = _both(least.seconds, most.seconds), _both(least.serial, most.serial)
+            rows.append([name, str(executors), *cells, whole, alone])
+            counts = f"{most.refused:,} refused, {most.lost:,} lost, {most.failed_tasks} tasks failed"
+            print(f"{title}: {counts}, {most.keys_left:,} keys left", file=sys.stderr, flush=True)
             if executors == _SEED_WORKERS:
-                measures.append(at_most(f"{title}, the design's whole", made.seconds, "s", _SEED_WHOLE))
-                measures += [at_most(f"{title}, {step}", made.phases[step], "s", most) for step, most in _SEED.items()]
+                measures.append(at_most(f"{title}, the design's whole", most.seconds, "s", _SEED_WHOLE))
+                measures += [at_most(f"{title}, {step}", most.phases[step], "s", seed) for step, seed in _SEED.items()]
+    rows.append(["the design", str(_SEED_WORKERS), *(f"{_SEED[step]:,}" for step in _COLUMNS), f"{_SEED_WHOLE:,}", ""])
+    rows.insert(1, ["---"] * len(rows[0]))
+    print("\n".join(f"| {' | '.join(row)} |" for row in rows), file=sys.stderr, flush=True)
     return measures
+
+
+def _both(least: float, most: float) -> str:
+    """Two bounds in seconds."""
+    return f"{least:,.0f} to {most:,.0f}"

@@ -1,19 +1,23 @@
 import hashlib
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import changes, counting, event_log, prices, repositories, vast
-from benchmarks.counting import Counts
+from benchmarks import changes, collecting, counting, event_log, prices, repositories, runs, vast
+from benchmarks.counting import Call, Counts
 from benchmarks.event_log import Task
 from benchmarks.marks import at_least, at_most, figure, summary
+from benchmarks.processes import Memory
 from benchmarks.shapes import Shape
 from benchmarks.vast import Vast
 from benchmarks.vast_bucket import NumberedBucket
+from lakefs_gc_assets.collector.engine import port
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.extensions.playground.embedded import branches, commits
 from lakefs_gc_assets.extensions.playground.embedded import repositories as embedded_repositories
@@ -22,6 +26,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.transport import SdkClient
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.spark import engine
 from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets.storage.s3.store import S3Store
 
@@ -282,3 +287,39 @@ def test_changes_of_a_repository_are_undone(tmp_path: Path) -> None:
     assert (folder / "complete").exists()
     with EmbeddedServer(folder / "lakefs") as server:
         assert branches.get(server.core, repository, "main").commit_id != head.id
+
+
+def test_thresholds_shrink_wherever_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {"LOCAL_ROWS": port.LOCAL_ROWS, "FEW_HASHES": engine.FEW_HASHES, "MANY_ADDRESSES": engine.MANY_ADDRESSES}
+    for module in [*sys.modules.values()]:
+        for threshold in collecting.THRESHOLDS if module.__name__.startswith("lakefs_gc_assets.") else ():
+            if threshold in vars(module):
+                monkeypatch.setattr(module, threshold, before[threshold])
+
+    collecting.scale_thresholds(0.1)
+    assert vars(files)["LOCAL_ROWS"] == vars(engine)["LOCAL_ROWS"] == before["LOCAL_ROWS"] // 10
+    assert before["FEW_HASHES"] // 10 == engine.FEW_HASHES
+    assert before["MANY_ADDRESSES"] // 10 == engine.MANY_ADDRESSES
+
+
+def test_spans_that_overlap_count_once() -> None:
+    assert runs.length([(1.0, 3.0), (2.0, 4.0), (6.0, 7.0), (6.5, 6.6), (9.0, 9.0)]) == 4.0
+
+
+def test_a_step_has_its_own_processor_time_and_its_waits_for_the_server() -> None:
+    memory = Memory([(0.0, 1)], {}, [(10.0, 1.0), (20.0, 5.0), (30.0, 6.0)])
+    counts = dict.fromkeys(vars(Counts()), 0)
+    steps = [
+        {"at": 10.0, "line": "cutoff 2026", **counts},
+        {"at": 20.0, "line": "  store_df: 5 rows in 9.0 s", **counts},
+        {"at": 30.0, "line": "the end", **counts},
+    ]
+    calls = [Call("api", None, 12.0, 15.0, 0), Call("api", None, 14.0, 16.0, 0), Call("api", 7, 16.0, 19.0, 0)]
+    calls += [Call("get", None, 16.0, 20.0, 0), Call("api", None, 19.0, 22.0, 0)]
+
+    phases = runs._phases(0.0, steps, memory, calls)
+    assert [(phase.name, phase.cpu_seconds, phase.server_seconds) for phase in phases] == [
+        ("start", 1.0, 0.0),
+        ("store_df", 4.0, 5.0),
+        ("report", 1.0, 2.0),
+    ]

@@ -91,3 +91,15 @@ def test_the_work_of_the_driver_grows_as_it_grew_and_tasks_with_the_size() -> No
     (made,) = bottom_line_of([small], [large], (10, 20, 60))
     assert len(made.alone[0].calls) == 60 and made.alone[0].cpu == 11
     assert len(made.stages[0].tasks) == 6
+
+    (least,) = bottom_line_of([large], [large], (10, 20, 60))
+    assert least.alone == large.alone
+    assert len(least.stages[0].tasks) == 6
+
+
+def test_the_work_of_the_server_grows_in_a_single_call_too() -> None:
+    small = Phase("uncommitted_df", (Cost((("api", 1.0, 0),)),))
+    large = Phase("uncommitted_df", (Cost((("api", 2.0, 0),)),))
+
+    (made,) = bottom_line_of([small], [large], (10, 20, 60))
+    assert made.alone[0].calls == (("api", 6.0, 0),)
