@@ -7,7 +7,7 @@ Spark refuses, the numbers are missing, and nothing else is.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -80,28 +80,30 @@ def _totals_of(context: SparkContext) -> Accumulator[Numbers]:
 
 
 class _Stages:
-    """The running stages of a session, with the accumulators that Spark shows for them."""
+    """The running stages of a session, with the accumulators that Spark shows for them.
+
+    Spark's scheduler waits for each call of Java, so classes are looked up once.
+    """
 
     def __init__(self, context: SparkContext) -> None:
         jvm: Any = context._jvm
-        self._jvm = jvm
-        self._scheduler = context._jsc.sc().dagScheduler
-        self._ids: dict[str, int] = {}
+        spark = jvm.org.apache.spark
+        self._scheduler: Any = context._jsc.sc().dagScheduler()
+        self._ids: dict[str, int] = defaultdict(spark.util.AccumulatorContext.newId)
+        self._info, self._some, self._none = spark.scheduler.AccumulableInfo, jvm.scala.Some, jvm.scala.Option.empty()
 
     def show(self, numbers: Numbers) -> None:
-        """Sets numbers of stages. It must not raise: Spark would wait for its answer without end."""
+        """Sets numbers of one stage, that of the task which reported last. It must not raise: Spark would wait for its answer without end."""
         try:
-            for (stage_id, name), number in numbers.items():
-                stage = self._scheduler().stageIdToStage().get(stage_id)
-                if stage.isDefined():
-                    self._set(stage.get().latestInfo(), name, number)
+            stage_id = next(stage_id for stage_id, _ in numbers)
+            stage = self._scheduler.stageIdToStage().get(stage_id)
+            if stage.isDefined():
+                self._set(stage.get().latestInfo().accumulables(), numbers)
         except Exception as error:
             _log.debug("Spark does not take the numbers of a stage: %s", error)
 
-    def _set(self, stage: Any, name: str, number: int) -> None:
-        jvm = self._jvm
-        if name not in self._ids:
-            self._ids[name] = jvm.org.apache.spark.util.AccumulatorContext.newId()
-        none, some = jvm.scala.Option.empty(), jvm.scala.Some
-        fact = (self._ids[name], some(name), none, some(number), False, False, none)
-        stage.accumulables().update(self._ids[name], jvm.org.apache.spark.scheduler.AccumulableInfo(*fact))
+    def _set(self, accumulables: Any, numbers: Numbers) -> None:
+        for (_, name), number in numbers.items():
+            named, value, none = self._some(name), self._some(number), self._none
+            info = self._info(self._ids[name], named, none, value, False, False, none)
+            accumulables.update(self._ids[name], info)
