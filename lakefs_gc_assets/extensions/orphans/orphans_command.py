@@ -25,10 +25,12 @@ from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.quarantine.purge import PurgeFate
 from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.orphans import deletion
 from lakefs_gc_assets.extensions.orphans.deletion import Examined, OrphanFate
 from lakefs_gc_assets.extensions.orphans.looks import QUIET as QUIET_PERIOD
+from lakefs_gc_assets.extensions.orphans.looks import OrphanPlace
 from lakefs_gc_assets.extensions.orphans.orphans import DEPTH, FOLDERS, Orphan, Search, find_orphans
 
 _STATED = "--no-other-server-uses-it"
@@ -124,7 +126,7 @@ def delete(target: Target, place: str, is_sole: bool, approver: str | None, quie
         return
     require_yes_or_terminal("nothing was deleted")
     opened = target.open()
-    require_yes(f"Move all objects of {place} to quarantine?", "nothing was deleted")
+    require_yes(f"Move {_recorded(opened, place)} to quarantine?", "nothing was deleted")
     with shown_bar("moving", quiet) as (say, _):
         moving = deletion.move(opened, place, approver, _owner(), say, show_progress)
         print_outcomes(moving, "address", OrphanFate.MOVED, as_json)
@@ -144,7 +146,7 @@ def restore(target: Target, place: str, as_json: bool) -> None:
     Exit status 0 if every object exists again, 6 if not.
     """
     opened = target.open()
-    require_yes(f"Restore the objects of {place}?", "nothing was restored")
+    require_yes(f"Restore {_recorded(opened, place)}?", "nothing was restored")
     restoring = deletion.restore(opened, place, _owner(), show_progress)
     print_outcomes(restoring, "address", RestoreFate.RESTORED, as_json)
 
@@ -165,10 +167,16 @@ def purge(target: Target, place: str, quiet: bool, as_json: bool) -> None:
     Exit status 0 if every copy is deleted, 6 if not, 4 if a guard refuses.
     """
     opened = target.open()
-    require_yes(f"Permanently delete the objects of {place} in quarantine?", "nothing was purged")
+    require_yes(f"Permanently delete {_recorded(opened, place)}, in quarantine?", "nothing was purged")
     with shown_bar("purging", quiet) as (say, _):
         purging = deletion.purge(opened, place, _owner(), say, show_progress)
         print_outcomes(purging, "address", PurgeFate.PURGED, as_json, frees=True)
+
+
+def _recorded(repository: OpenRepository, uri: str) -> str:
+    """Objects and bytes of a place by its record, and its address."""
+    act = deletion.read_act(OrphanPlace.open(repository, uri))
+    return f"the objects of {uri}" if act is None else f"{_amount(Amount(act.objects, act.bytes))}, of {act.place}"
 
 
 def _describe_look(examined: Examined) -> Iterator[str]:

@@ -28,7 +28,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.quarantine.purge import PurgeFate, PurgeVerdict
 from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
-from lakefs_gc_assets.collector.records import records_json
+from lakefs_gc_assets.collector.records import records_json, tables
 from lakefs_gc_assets.collector.repository.lock import LockToken, locked
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository, SystemClock
 from lakefs_gc_assets.collector.sweep import sweeping
@@ -45,7 +45,7 @@ from lakefs_gc_assets.errors import (
     ObjectArchived,
     OrderViolation,
 )
-from lakefs_gc_assets.extensions.orphans import deletion, looks
+from lakefs_gc_assets.extensions.orphans import deletion, looks, orphans_command
 from lakefs_gc_assets.extensions.orphans.deletion import (
     Examined,
     OrphanAct,
@@ -54,7 +54,7 @@ from lakefs_gc_assets.extensions.orphans.deletion import (
     OrphanState,
     PlaceQuarantine,
 )
-from lakefs_gc_assets.extensions.orphans.looks import OrphanPlace
+from lakefs_gc_assets.extensions.orphans.looks import OrphanPlace, PlaceContents
 from lakefs_gc_assets.extensions.orphans.orphans import find_orphans
 from lakefs_gc_assets.extensions.orphans.place_store import PlaceStore
 from lakefs_gc_assets.extensions.playground import demo
@@ -265,6 +265,8 @@ class TestLife:
         assert {each.address for each in moved} == {f"gone/{name}" for name in before}
         assert lake.contents() == {} and len(lake.in_quarantine()) == len(before)
         assert lake.act().state is OrphanState.MOVED and lake.act().approved_by == "Ada"
+        with pytest.raises(OrderViolation, match="its objects are moved since"):
+            lake.move()
         for path in ("raw/a", "raw/b", "gold/c", "raw/staged"):
             status, _ = clients.call(
                 lake.server, "GET", f"/repositories/{lake.name('one')}/refs/main/objects", None, path=path
@@ -291,6 +293,14 @@ class TestLife:
         names = [each.address.removeprefix("gone/") for each in lake.move()]
         kinds = [2 if name == "_lakefs/dummy" else int(name.startswith("_lakefs/")) for name in names]
         assert kinds == sorted(kinds) and {*kinds} == {0, 1, 2}
+
+    def test_a_copy_that_is_gone_is_no_restored_object(self, lake: Lake) -> None:
+        before = lake.contents()
+        lake.look_a_day_ago()
+        lake.move()
+        lake.opened().store.delete(lake.in_quarantine()[:1])
+        assert lake.restore().count(RestoreFate.HIDDEN) == 1
+        assert len(lake.contents()) == len(before) - 1 and lake.act().state is OrphanState.MOVED
 
     def test_copies_are_purged_when_they_are_due(self, lake: Lake) -> None:
         lake.look_a_day_ago()
@@ -495,6 +505,11 @@ class TestFirstLook:
             lake.look_a_day_ago()
             assert lake.move() and lake.contents() == {}, "the guard is needed"
 
+    def test_an_empty_place(self, lake: Lake) -> None:
+        place = OrphanPlace.open(lake.opened(), lake.uri)
+        with pytest.raises(GuardTripped, match="it is empty"):
+            looks.require_quiet(place, PlaceContents(looks.OBJECTS.empty_table(), (), frozenset()), datetime.now(UTC))
+
     def test_clocks_that_disagree(self, lake: Lake) -> None:
         with lake.server.clock.at(datetime.now(UTC) + timedelta(hours=2)):
             with pytest.raises(GuardTripped, match="clocks"):
@@ -622,6 +637,9 @@ class TestSecondLook:
         data = store.get(key)
         store.put(key, data[:-4] + b"PAR2")
         with pytest.raises(CorruptFile):
+            lake.move()
+        tables.put(store, key, tables.decode(looks.OBJECTS, data, key, "objects").slice(1))
+        with pytest.raises(CorruptFile, match="checksum"):
             lake.move()
         store.put(key, data)
         record = deletion._record_key(OrphanPlace.open(lake.opened(), lake.uri))
@@ -786,6 +804,9 @@ class TestCommand:
         require_documented("orphans delete --json", json.loads(output))
         assert json.loads(output)["objects"] == len(before) == len(lake.contents())
         assert self.call(lake, "delete", lake.uri, stated, "--approve", "Ada")[0] != Status.WELL, "not confirmed"
+        with mock.patch.object(orphans_command, "require_yes_or_terminal", _pass):
+            status, output = self.call(lake, "delete", lake.uri, stated, "--approve", "Ada")
+        assert status != Status.WELL and f"Move {len(before)} objects, " in output
         assert lake.contents() == before
         status, output = self.call(lake, "delete", lake.uri, stated, "--approve", "Ada", "--yes", "--quiet")
         assert (status, output) == (Status.WELL, f"{len(before)} moved to quarantine\n")
