@@ -260,15 +260,18 @@ def describe_changes(before: pa.Table, after: pa.Table, moved: pa.Array) -> str:
     Args:
         moved: addresses of objects that the act itself may have moved: these may be missing.
     """
+    if before.equals(after):
+        return ""
     at = pc.index_in(after.column("address"), value_set=before.column("address").combine_chunks())
     is_new = pc.is_null(at)
     both = after.filter(pc.invert(is_new))
     earlier = before.take(pc.drop_null(at))
     is_other = pa.array([False] * both.num_rows, pa.bool_())
     for name in _FACTS:
+        one, other = both.column(name), earlier.column(name)
         # Nulls are equal to each other: no listing of this store states the fact.
-        differs = pc.not_equal(pc.fill_null(both.column(name).cast(pa.string()), ""), _texts(earlier, name))
-        is_other = pc.or_(is_other, differs)
+        differs = pc.or_kleene(pc.not_equal(one, other), pc.xor(pc.is_null(one), pc.is_null(other)))
+        is_other = pc.or_(is_other, pc.fill_null(differs, False))
     there = pc.is_in(before.column("address"), value_set=after.column("address").combine_chunks())
     missing = before.filter(pc.invert(pc.or_(there, pc.is_in(before.column("address"), value_set=moved))))
     parts = (("new", after.filter(is_new)), ("changed", both.filter(is_other)), ("gone", missing))
@@ -277,10 +280,6 @@ def describe_changes(before: pa.Table, after: pa.Table, moved: pa.Array) -> str:
         for word, rows in parts
         if rows.num_rows
     )
-
-
-def _texts(rows: pa.Table, name: str) -> pa.ChunkedArray:
-    return pc.fill_null(rows.column(name).cast(pa.string()), "")
 
 
 def names_of_folders(place: OrphanPlace, objects: pa.Table) -> dict[str, frozenset[str]]:

@@ -887,3 +887,25 @@ def test_nothing_outside_of_the_place_is_deleted(lake: Lake) -> None:
             quarantine.check_names(["gone/data/x", address])
     with pytest.raises(ValueError, match="either"):
         place.store.delete(["gone/data/x", "_lakefs/x"])
+
+
+def listing(**facts: dict[str, Any]) -> pa.Table:
+    """A listing (OBJECTS) of objects by name, with some facts of each."""
+    usual = {"size": 1, "last_modified": datetime(2025, 1, 1, tzinfo=UTC), "etag": "e", "slice_window": "legacy"}
+    rows = [{"address": name, **usual, **stated} for name, stated in facts.items()]
+    return pa.Table.from_pylist(rows, looks.OBJECTS)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"), [("size", 2), ("last_modified", datetime(2025, 1, 2, tzinfo=UTC)), ("etag", "f"), ("etag", None)]
+)
+def test_each_fact_of_an_object_is_compared(fact: str, value: object) -> None:
+    nothing = pa.array([], pa.string())
+    before, after = listing(a={}, b={}), listing(a={}, b={fact: value})
+    assert looks.describe_changes(before, after, nothing) == "1 object changed, such as b"
+    assert looks.describe_changes(after, before, nothing) == "1 object changed, such as b"
+    assert looks.describe_changes(after, after, nothing) == ""
+    moved = pa.array(["a"])
+    assert looks.describe_changes(after, after.slice(1), moved) == "", "an equal null is no change"
+    assert looks.describe_changes(after, after.slice(1), nothing) == "1 object gone, such as a"
+    assert looks.describe_changes(before.slice(1), before, moved) == "1 object new, such as a"
