@@ -5,15 +5,16 @@ by the run itself or by a run that builds on it, are removed. Only folders with 
 
 Files that a server prepared are beside these folders. They are removed if an expired run requested them and no other
 run names them, or if `explain` requested them. Forecasts, whose folders have no plan, are deleted whole, by the same
-count. The newest finished forecast always stays.
+count. The newest finished forecast always stays. Holdings are deleted by the age of their runs.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.incremental import planning
@@ -34,6 +35,8 @@ FOLDERS = (
 )
 """Names of the folders that an expired run loses; it loses nothing else."""
 
+_HEADS_KEPT = 3
+"""Facts about branch heads that stay: the newest may be incomplete if their process was killed."""
 _UNDER_WAY = timedelta(days=1)
 """Upper bound of the duration of a forecast or of `explain`."""
 
@@ -72,6 +75,7 @@ class Expiry:
         forecasts: forecasts to delete.
         kept_forecasts: for each other forecast, the reason it stays.
         explained: ids under which the server prepared data for `explain`, at least a day before the newest folder.
+        holdings: keys of holdings to delete.
     """
 
     expired: tuple[PastFolder, ...]
@@ -79,6 +83,7 @@ class Expiry:
     forecasts: tuple[PastFolder, ...] = ()
     kept_forecasts: dict[str, str] = field(default_factory=dict)
     explained: tuple[str, ...] = ()
+    holdings: tuple[str, ...] = ()
 
 
 def _find_bases(store: ObjectStore) -> dict[str, str]:
@@ -114,11 +119,12 @@ def _why_kept(store: ObjectStore, run: PastFolder, built_on: Mapping[str, str]) 
     return None
 
 
-def decide(store: ObjectStore, keep: int) -> Expiry:
+def decide(store: ObjectStore, keep: int, holdings_since: datetime | None = None) -> Expiry:
     """Decides about all runs and forecasts.
 
     Args:
         keep: number of newest runs that keep their frames in any case, and of newest forecasts that stay.
+        holdings_since: holdings after runs that were opened before this moment, UTC, expire; None for none.
     Raises:
         StorageError: the store failed at a run or forecast. Nothing expires then, since it may need others' data.
     """
@@ -154,7 +160,23 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         tuple(map(alone, going)),
         kept_forecasts,
         tuple(name for name in uncommitted.noted_preparations(store, None) if _is_over(name, all_folders)),
+        () if holdings_since is None else tuple(_old_holdings(store, holdings_since)),
     )
+
+
+def _old_holdings(store: ObjectStore, since: datetime) -> Iterator[str]:
+    """Keys of holdings after older runs, and of facts about branch heads that newer ones have replaced."""
+    for listed in store.list_level(run_folder.HOLDINGS).objects:
+        run_id = listed.key.removeprefix(run_folder.HOLDINGS).partition(".")[0]
+        if layout.is_xid(run_id) and layout.created_at(run_id) < since.timestamp():
+            yield listed.key
+    folders_of_heads = (
+        folder
+        for folder in sorted(store.list_level(run_folder.HOLDINGS_HEADS).prefixes)
+        if layout.is_xid(folder.removeprefix(run_folder.HOLDINGS_HEADS).rstrip("/"))
+    )
+    for folder in islice(folders_of_heads, _HEADS_KEPT, None):
+        yield from sorted(keys_below(store, folder))
 
 
 def _is_over(server_run_id: str, newest_first: Sequence[tuple[str, frozenset[str]]]) -> bool:
@@ -212,7 +234,7 @@ def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozense
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Removed frames of a run, forecast, or files that a server prepared for `explain`.
+    """Removed frames of a run, forecast, holdings, or files that a server prepared for `explain`.
 
     Attributes:
         run_id: the run that had the frames; None for the others.
@@ -239,6 +261,8 @@ def remove(store: ObjectStore, decided: Expiry, check_lock: Callable[[], None]) 
     for server_run_id in decided.explained:
         forget = partial(uncommitted.remove_preparation_without_run, store, server_run_id)
         works.append((None, f"files that the server prepared as {server_run_id}", forget))
+    if decided.holdings:
+        works.append((None, "old holdings", partial(delete_all, store, decided.holdings)))
     for run_id, what, work in works:
         check_lock()
         try:

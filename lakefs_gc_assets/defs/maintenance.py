@@ -5,6 +5,7 @@ Each job only shows its effects unless its configuration confirms them. The comm
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -274,8 +275,9 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
     def remove_frames(context: dg.OpExecutionContext, collector: Collector, config: ExpireRunsConfig) -> None:
         """Decides which runs are old, says why others stay, and removes frames and partitions."""
         repository = collector.open()
+        since = repository.clock.now() - timedelta(days=collector.configuration.holdings.lens_days)
         if config.dry:
-            decided = expiring.decide(repository.store, settings.keep_runs)
+            decided = expiring.decide(repository.store, settings.keep_runs, since)
             context.add_output_metadata({"dry": True, **_describe_expiry(decided)})
             context.log.info(
                 f"a dry run: it would remove the frames of {counted(_count(decided), 'runs')} and "
@@ -283,7 +285,7 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             )
             return
         with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
-            decided = expiring.decide(repository.store, settings.keep_runs)
+            decided = expiring.decide(repository.store, settings.keep_runs, since)
             removals = list(expiring.remove(repository.store, decided, lock.check))
             # Frames go first: a run without a partition could not be found again.
             expired = {each.run_id for each in removals if each.run_id and not each.failure}
@@ -332,4 +334,5 @@ def _describe_expiry(decided: Expiry) -> dict[str, Any]:
         "forecasts_expired": len(decided.forecasts),
         "forecasts_kept": len(decided.kept_forecasts),
         "explanations_expired": len(decided.explained),
+        "holdings_expired": len(decided.holdings),
     }

@@ -411,3 +411,21 @@ def test_what_the_server_prepared_for_a_question_goes_a_day_later(opened: OpenRe
     assert uncommitted.remove_preparation_without_run(opened.store, old) == 2
     assert before - keys(opened) == {key for key in before if old in key}
     assert uncommitted.noted_preparations(opened.store, None) == [young]
+
+
+def test_holdings_expire_by_days_and_facts_about_heads_when_newer_ones_are_there(opened: OpenRepository) -> None:
+    ids = [IDS.descending(NOW - days * DAY) for days in (1, 2, 3, 4, 400)]
+    newest = f"{run_folder.HOLDINGS_HEADS}newest.json"
+    strange = [f"{run_folder.HOLDINGS}notes.txt", f"{run_folder.HOLDINGS_HEADS}others/sums.parquet"]
+    rows, heads = (
+        [f"{folder}{run_id}{name}" for run_id in ids]
+        for folder, name in ((run_folder.HOLDINGS, ".parquet"), (run_folder.HOLDINGS_HEADS, "/sums.parquet"))
+    )
+    for key in (*rows, *heads, newest, *strange):
+        opened.store.put(key, b"holdings")
+    assert expiring.decide(opened.store, 1).holdings == ()
+    decided = expiring.decide(opened.store, 1, NOW - 30 * DAY)
+    assert sorted(decided.holdings) == sorted([rows[-1], *heads[3:]])
+    assert sum(each.objects for each in expiring.remove(opened.store, decided, lambda: None)) == 3
+    there = {key for batch in opened.store.list(run_folder.HOLDINGS) for key in batch["key"].to_pylist()}
+    assert there == {*rows[:-1], *heads[:3], newest, *strange}

@@ -14,7 +14,10 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 HOLDINGS = f"{layout.RUNS_PREFIX}holdings/"
-"""Folder of holdings, one parquet file for each run. An extension writes them; Python reads them without it."""
+"""Folder of holdings, which an extension stores: a file for each run, and facts about branch heads. Python reads the
+files without it."""
+HOLDINGS_HEADS = f"{HOLDINGS}heads/"
+"""Folder of facts about branch heads, with a folder for each run; only the newest ones are used."""
 _ONE_NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 
 

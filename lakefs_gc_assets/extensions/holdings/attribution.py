@@ -27,7 +27,7 @@ from lakefs_gc_assets.extensions.holdings.head_parts import (
     NO_COMMIT,
     SPREAD,
     SUMS,
-    Part,
+    HeadPart,
     PartTask,
     ReadParts,
     cut_into_parts,
@@ -59,8 +59,11 @@ _GROWTH = 4
 """Paths are cut anew if heads have this many times the entries of the last cut."""
 _EPOCH = 1970
 
+_ENTRIES_OF_A_ROW = 10
+"""Entries whose reading takes as long as a new address, which becomes a row of its own."""
+
 ChooseEngine = Callable[[int], Engine[Any]]
-"""Returns the engine for reading this number of entries."""
+"""Returns the engine for work with this number of rows."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,10 @@ def attribute_heads(
         StorageError: the store fails.
     """
     reading = _Reading.prepare(step, heads, depth, known)
-    engine = choose_engine(sum(record.count for task in reading.tasks for record in task.all_ranges))
+    engine = choose_engine(max(map(sum, zip(*map(_weight, reading.tasks), strict=True)), default=0))
     read = read_parts(
         engine,
-        References.from_step(replace_engine(step, engine)),
+        References.from_step(replace(step, engine=engine)),
         reading.tasks,
         reading.unchanged,
         reading.slices,
@@ -121,9 +124,11 @@ def attribute_heads(
     return reading.finish(read, metadata_keys)
 
 
-def replace_engine(step: Step[Any], engine: Engine[Any]) -> Step[Any]:
-    """The same step with another engine."""
-    return Step(step.log, step.warn, step.repository, engine, step.plan, step.lock)
+def _weight(task: PartTask) -> tuple[int, int]:
+    """Approximate number of new addresses of a part, and the weight of its entries, in rows."""
+    unknown = sum(record.count for record in task.ranges if record.id not in task.known)
+    before = sum(record.count for record in task.before)
+    return max(unknown - before, 0), sum(record.count for record in task.all_ranges) // _ENTRIES_OF_A_ROW
 
 
 @dataclass(frozen=True)
@@ -136,9 +141,8 @@ class _Reading:
     known: KnownHeads
     cuts: tuple[bytes, ...]
     entries: int
-    records: Mapping[str, RangeRecord]
     ranges_of: Mapping[str, Sequence[str]]
-    parts: Mapping[str, Part]
+    parts: Mapping[str, HeadPart]
     tasks: Sequence[PartTask]
     unchanged: Sequence[PartTask]
     slices: Mapping[str, frozenset[str]]
@@ -184,7 +188,6 @@ class _Reading:
             known,
             cuts,
             cut_at,
-            of_heads,
             ranges_of,
             parts,
             _tasks(parts.values(), facts, of_before, cuts, records, ranges_of, new),
@@ -201,15 +204,13 @@ class _Reading:
         kept = self.known["sums"]
         kept = kept.filter(pc.is_in(kept.column("part"), value_set=in_unchanged))
         sums = pa.concat_tables([kept, read.sums]).cast(SUMS)
-        uncertain = dict(
-            zip(*(self.known["parts"].column(name).to_pylist() for name in ("part", "uncertain")), strict=True)
-        )
-        uncertain = {part: {**uncertain, **read.uncertain}.get(part, 0) for part in self.parts}
-        slices = {part: {**self.slices, **read.slices}.get(part, frozenset()) for part in self.parts}
+        uncertain = {row["part"]: row["uncertain"] for row in self.known["parts"].to_pylist()} | read.uncertain
+        uncertain = {part: uncertain[part] for part in self.parts}
+        slices = {**self.slices, **read.slices}
         commits, brought = self._brought(read)
         totals = _Totals.add_up(self._holders(), self.parts, sums, read.spread, self.step.plan.cutoff)
         branches = [*self.heads]
-        part_rows = [(part, uncertain[part], sorted(slices[part])) for part in self.parts]
+        part_rows = [(part, uncertain[part], sorted(slices.get(part, ()))) for part in self.parts]
         tables = {
             "ranges": _range_table(self.parts),
             "parts": pa.table([[*column] for column in zip(*part_rows, strict=True)] or [[], [], []], schema=PARTS),
@@ -310,7 +311,7 @@ def _read_metaranges(
 
 
 def _tasks(
-    all_parts: Collection[Part],
+    all_parts: Collection[HeadPart],
     facts: Container[str],
     of_before: Mapping[str, RangeRecord],
     cuts: Sequence[bytes],
@@ -349,7 +350,7 @@ def _tasks(
     return [*tasks, *(PartTask(f"{interval}-gone", (), ranges) for interval, ranges in gone)]
 
 
-def _range_table(parts: Mapping[str, Part]) -> pa.Table:
+def _range_table(parts: Mapping[str, HeadPart]) -> pa.Table:
     rows = [
         (record.id, record.min_key, record.max_key, record.count, record.estimated_size, id_)
         for id_, part in parts.items()
@@ -388,7 +389,7 @@ class _Totals:
     def add_up(
         cls,
         branches_of: Mapping[str, int],
-        parts: Mapping[str, Part],
+        parts: Mapping[str, HeadPart],
         sums: pa.Table,
         spread: pa.Table,
         cutoff: datetime,

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.engine.port import Engine
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
@@ -26,8 +26,6 @@ from lakefs_gc_assets.spark.faults import errors_of_spark
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 HOLDINGS = "holdings"
-_LOCAL_ROWS = 2_000_000
-"""Maximum rows and entries that are read without Spark: starting it takes longer."""
 _BARS = 6
 _ROWS = 200
 
@@ -44,7 +42,7 @@ def holdings_now(collector: Collector, note: LogLine, warn: LogLine) -> tuple[Ob
     opened, settings = collector.open(to_read=True), collector.configuration.holdings
 
     def choose_engine(rows: int) -> Engine[Any]:
-        return LocalEngine() if rows <= _LOCAL_ROWS else collector.engine(opened.settings)
+        return LocalEngine() if rows <= LOCAL_ROWS else collector.engine(opened.settings)
 
     with errors_of_spark():
         found = make_holdings(opened, choose_engine, note, warn, settings.lens_depth, tuple(settings.lens_metadata))

@@ -85,7 +85,7 @@ SPREAD = pa.schema([FOUND.field(name) for name in ("part", "address", "pattern",
 
 
 @dataclass(frozen=True)
-class Part:
+class HeadPart:
     """Ranges of heads that begin in one interval of paths.
 
     Attributes:
@@ -108,7 +108,7 @@ class Part:
         return sum(record.count for record in self.ranges)
 
 
-def cut_into_parts(ranges: Iterable[RangeRecord], cuts: Sequence[bytes]) -> dict[str, Part]:
+def cut_into_parts(ranges: Iterable[RangeRecord], cuts: Sequence[bytes]) -> dict[str, HeadPart]:
     """The parts of heads by id.
 
     Args:
@@ -119,7 +119,7 @@ def cut_into_parts(ranges: Iterable[RangeRecord], cuts: Sequence[bytes]) -> dict
     for record in ranges:
         by_interval.setdefault(max(bisect_right(cuts, record.min_key) - 1, 0), []).append(record)
     parts = (
-        Part(interval, tuple(sorted(records, key=lambda record: record.id)))
+        HeadPart(interval, tuple(sorted(records, key=lambda record: record.id)))
         for interval, records in by_interval.items()
     )
     return {part.id: part for part in parts}
@@ -367,7 +367,7 @@ class ReadParts:
 
     sums: pa.Table
     slices: Mapping[str, frozenset[str]]
-    uncertain: Mapping[str, int]
+    uncertain: dict[str, int]
     spread: pa.Table
     new: pa.Table
     here: pa.Table

@@ -18,8 +18,6 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 FORMAT_VERSION = "1"
-FOLDER = run_folder.HOLDINGS
-"""Folder of all holdings of a repository."""
 METADATA_DIMENSION = "metadata:"
 """Beginning of a dimension whose keys are the values of a key in the metadata of commits."""
 _SUFFIX = ".parquet"
@@ -138,7 +136,7 @@ class Holdings:
 def key_of(run_id: str) -> str:
     """Key of the holdings after a run."""
     run_folder.folder(run_id)  # Refuses what is not a run id.
-    return f"{FOLDER}{run_id}{_SUFFIX}"
+    return f"{run_folder.HOLDINGS}{run_id}{_SUFFIX}"
 
 
 def write(store: ObjectStore, holdings: Holdings) -> str:
@@ -196,7 +194,10 @@ def _read_row(row: Mapping[str, object]) -> HoldingsRow:
 
 def run_ids(store: ObjectStore) -> list[str]:
     """Ids of the runs that have holdings, newest first."""
-    names = (listed.key.removeprefix(FOLDER).removesuffix(_SUFFIX) for listed in store.list_level(FOLDER).objects)
+    names = (
+        listed.key.removeprefix(run_folder.HOLDINGS).removesuffix(_SUFFIX)
+        for listed in store.list_level(run_folder.HOLDINGS).objects
+    )
     return sorted(name for name in names if layout.is_xid(name))
 
 

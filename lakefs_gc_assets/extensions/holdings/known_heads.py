@@ -14,14 +14,13 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.records import tables
+from lakefs_gc_assets.collector.records.run_folder import HOLDINGS_HEADS
 from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.extensions.holdings.head_parts import SPREAD, SUMS
-from lakefs_gc_assets.extensions.holdings.holdings_files import FOLDER
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 1
-STATE_FOLDER = f"{FOLDER}heads/"
-NEWEST = f"{STATE_FOLDER}newest.json"
+NEWEST = f"{HOLDINGS_HEADS}newest.json"
 """Key of the file that names the newest facts."""
 _WHAT = "facts about branch heads"
 
@@ -160,4 +159,4 @@ def read_usable(store: ObjectStore, repository: str, warn: LogLine) -> KnownHead
 
 
 def _key(run_id: str, name: str) -> str:
-    return f"{STATE_FOLDER}{run_id}/{name}.parquet"
+    return f"{HOLDINGS_HEADS}{run_id}/{name}.parquet"

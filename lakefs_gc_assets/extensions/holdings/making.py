@@ -1,10 +1,8 @@
 """Makes the holdings of a repository after its newest run, and stores them. It takes no lock and deletes nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame import frames
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
@@ -15,13 +13,10 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, require_own_plan
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, counted
 from lakefs_gc_assets.extensions.holdings import holdings_files, known_heads
-from lakefs_gc_assets.extensions.holdings.attribution import attribute_heads
+from lakefs_gc_assets.extensions.holdings.attribution import ChooseEngine, attribute_heads
 from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings
 from lakefs_gc_assets.extensions.holdings.run_states import add_up_states
 from lakefs_gc_assets.storage.interface import head_if_there
-
-ChooseEngine = Callable[[int], Engine[Any]]
-"""Returns the engine for a number of rows or entries."""
 
 
 def make_holdings(

@@ -344,7 +344,7 @@ def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryF
     runs = _Runs()
     runs.read(store, repository, sorted(name for name in names if layout.is_xid(name)))
     holdings = None
-    if holdings_files.FOLDER in prefixes:
+    if run_folder.HOLDINGS in prefixes:
         holdings = next((each for each in holdings_files.history(store) if each.repository == repository), None)
     stored = _Stored({}, {})
     if runs.listing is not None:

@@ -4,9 +4,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.extensions.holdings import known_heads
+from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.extensions.holdings.plain_heads import CountingStore, PlainHeads, as_rows, entry
 
 BRANCHES = ("main", "dev", "exp")
@@ -87,7 +89,7 @@ def test_damaged_facts_are_not_used(tmp_path: Path) -> None:
     heads.branches["main"] = {"a": entry(1), "b": entry(2)}
     heads.commit("main")
     run = heads.attribute().known.run_id
-    heads.store.put(f"{known_heads.STATE_FOLDER}{run}/sums.parquet", b"damaged")
+    heads.store.put(f"{run_folder.HOLDINGS_HEADS}{run}/sums.parquet", b"damaged")
     found = heads.attribute()
     assert found.in_all == found.listed == Amount(2, 6) and heads.store.ranges_read
 
@@ -100,3 +102,19 @@ def test_another_depth_reads_everything_again(tmp_path: Path, depth: int) -> Non
     heads.attribute(3 - depth)
     heads.count()
     assert as_rows(heads.attribute(depth).rows) == heads.count(depth)
+
+
+@pytest.mark.slow
+def test_spark_finds_the_same_on_each_day(spark: SparkSession, tmp_path: Path) -> None:
+    heads = PlainHeads(CountingStore(tmp_path))
+    heads.branches["main"] = {path: entry(number // 2) for number, path in enumerate(PATHS)}
+    heads.commit("main")
+    assert as_rows(heads.attribute(engine=SparkEngine(spark, 2)).rows) == heads.count()
+    heads.fork("dev", heads.heads["main"])
+    act(heads, "put", "dev", "a/q", 20)
+    act(heads, "put", "dev", "z/q", 21)
+    act(heads, "put", "dev", "a/x", 1)
+    act(heads, "commit", "dev", "ann", 1)
+    found = heads.attribute(engine=SparkEngine(spark, 2), keys=KEYS)
+    assert as_rows(found.rows) == heads.count(keys=KEYS)
+    assert found.known["spread"].num_rows and found.known["brought"].num_rows == 2
