@@ -20,7 +20,7 @@ SECRET = "do-not-show-me"
 
 WHOLE_RUNS = (HISTORY, SWEEPS)
 """Assets without partitions: each event is about a whole run."""
-BESIDE = ("repository_check", "retention_forecast", "stale_branches")
+BESIDE = ("holdings", "repository_check", "retention_forecast", "stale_branches")
 """Assets that jobs report, and that are no part of a run."""
 
 
@@ -127,11 +127,13 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "purge",
         "forecast",
         "fsck",
+        "holdings",
         "stale_branches",
     } <= {job.name for job in repository.get_all_jobs()}
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
         "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
         "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,
+        "follow_runs": dg.DefaultSensorStatus.STOPPED,
         "note_failures": dg.DefaultSensorStatus.RUNNING,
     }
     assert {
@@ -210,7 +212,7 @@ def test_each_repository_starts_by_itself() -> None:
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
     targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
-    assert len(targets) == 2 * 8
+    assert len(targets) == 2 * 9
     for name, jobs in targets.items():
         if name.startswith("note_failures"):
             assert jobs == set(), "it starts nothing"
@@ -293,7 +295,7 @@ def test_every_asset_says_whose_it_is() -> None:
 def test_an_asset_that_a_job_reports_names_that_job() -> None:
     both = build_all([configured("one"), configured("my-data")], SystemClock(), EXTENSIONS)
     graph = both.resolve_asset_graph()
-    for name, job in zip(BESIDE, ("fsck", "forecast", "stale_branches"), strict=True):
+    for name, job in zip(BESIDE, ("holdings", "fsck", "forecast", "stale_branches"), strict=True):
         for repository in ("one", "my_data"):
             assert both.resolve_job_def(f"{job}_{repository}")
             description = graph.get(dg.AssetKey([repository, name])).description or ""

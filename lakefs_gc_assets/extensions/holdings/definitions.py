@@ -64,8 +64,8 @@ def holdings_asset(names: Names) -> dg.AssetSpec:
     return dg.AssetSpec(
         key=names.asset(HOLDINGS),
         description=f"Bytes of {names.repository} after its newest run: by state, and by the branches, folders and "
-        f"commits that hold them. The job {names.qualified(HOLDINGS)} adds them up; the sensor "
-        f"{names.qualified('follow_runs')} launches it after each run. It deletes nothing and takes no lock.",
+        f"commits that hold them. The job {names.qualified(HOLDINGS)} adds them up: launch it to see them here, or "
+        f"turn on the sensor {names.qualified('follow_runs')}, which launches it after each run.",
         kinds={"parquet"},
     )
 
