@@ -211,7 +211,9 @@ class _Runs:
             except CorruptFile:
                 continue
             if report is None:
-                self.forecast = self.forecast or _forecast(store, run_id)
+                # Since a sweep, an older forecast says nothing of the present.
+                if self.swept is None and self.forecast is None:
+                    self.forecast = _forecast(store, run_id)
             elif report.repository == repository and not report.is_partial:
                 self._add(report)
             if self.newest and self.finished and self.swept and self.listing:

@@ -1,8 +1,10 @@
 """`lakefs-gc each` calls real processes on repositories of an embedded server."""
 
 import json
+import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.extensions.holdings import each_command
 from lakefs_gc_assets.extensions.holdings.each_command import _PROGRAM
 from lakefs_gc_assets_tests.extensions.holdings.lake import Lake, lake
 
@@ -59,3 +62,20 @@ def test_interruption_ends_running_calls_and_starts_no_more(lake: Lake, tmp_path
     output, errors = started.communicate(timeout=900)
     assert started.returncode == Status.INTERRUPTED, errors
     assert "gamma: lock" not in output
+
+
+def test_interruption_asks_running_calls_to_end(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("alpha")
+    file = str(lake.write_configuration(tmp_path))
+    code = "import time; print('begun', flush=True); time.sleep(30); print('ended by itself')"
+    monkeypatch.setattr(each_command, "_PROGRAM", (sys.executable, "-c", code))
+    shown: list[str] = []
+
+    def interrupt(line: str) -> None:
+        shown.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(each_command, "print_result", interrupt)
+    ended = CliRunner().invoke(main, ["each", "--config", file, "status"])
+    assert ended.exit_code == Status.INTERRUPTED
+    assert shown == ["alpha: begun"]

@@ -132,7 +132,8 @@ def test_failed_run_alerts_and_earlier_figures_stay(lake: Lake) -> None:
         "alpha", HOUR, success=False, ended_well=None, ending=Ending.FAILED, error="no", counts={}, object_bytes={}
     )
     overview = made(lake)
-    assert row_of(overview, "alpha").stored_bytes == 10 * GIB
+    row = row_of(overview, "alpha")
+    assert (row.stored_bytes, row.garbage_bytes) == (10 * GIB, 3 * GIB)
     (alert,) = overview.alerts
     assert (alert.kind, failed.run_id in alert.text) == (AlertKind.FAILED_RUN, True)
 
@@ -212,6 +213,20 @@ def test_growth_by_more_than_a_share_in_a_week_alerts(lake: Lake) -> None:
     assert not alerts_of(made(lake), AlertKind.GROWTH)
 
 
+def test_growth_in_more_than_two_weeks_does_not_alert(lake: Lake) -> None:
+    lake.create("alpha")
+    for ago, gib in ((20 * DAY, 100), (0 * DAY, 200)):
+        lake.end_run("alpha", ago, object_bytes={"listed": gib * GIB, "candidates": 0})
+        overview = made(lake, NOW - ago + HOUR, kept=True)
+    assert not overview.alerts, "the growth of a week is unknown"
+
+
+def test_overview_of_a_clock_that_ran_ahead_is_left_out(lake: Lake) -> None:
+    lake.create("alpha")
+    made(lake, NOW + DAY, kept=True)
+    assert len(made(lake).days) == 1
+
+
 def test_budget_alerts_before_it_breaks_and_proposes_rules(lake: Lake) -> None:
     folder = lake.create("alpha")
     lake.content["discover"] = {"defaults": {"al*": {"overview": {"budget": "150 GiB", "budget_alert_days": 10}}}}
@@ -236,7 +251,7 @@ def write_forecast(folder: Path, at: datetime, *rows: tuple[Any, ...]) -> None:
     """Stores a forecast with rows of kind, name, days and bytes: freed, or held alone by a stale branch."""
     names = ("kind", "name", "days", "freed_bytes")
     content = [
-        {**dict(zip(names, row, strict=True)), "freed_objects": 1, "alone_bytes": row[3], "stale": row[0] == "branch"}
+        {**dict(zip(names, row, strict=True)), "freed_objects": 1, "alone_bytes": row[3], "stale": row[1] != "main"}
         for row in rows
     ]
     key = stored_forecasts.forecast_key(IDS.descending(at))
@@ -246,8 +261,21 @@ def write_forecast(folder: Path, at: datetime, *rows: tuple[Any, ...]) -> None:
 def test_bytes_of_stale_branches_come_from_a_forecast(lake: Lake) -> None:
     folder = lake.create("alpha")
     lake.end_run("alpha", DAY)
-    write_forecast(folder, NOW - HOUR, ("branch", "old", None, 7), ("branch", "older", None, 5), ("age", "x", 1, 99))
+    write_forecast(folder, NOW - 3 * HOUR, ("branch", "old", None, 1000))
+    write_forecast(
+        folder, NOW - HOUR, ("branch", "old", None, 7), ("branch", "older", None, 5), ("branch", "main", None, 70)
+    )
     assert row_of(made(lake), "alpha").stale_bytes == 12
+
+
+def test_forecast_before_the_newest_sweep_says_nothing(lake: Lake) -> None:
+    folder = lake.create("alpha")
+    listing = lake.end_run("alpha", 3 * DAY)
+    write_forecast(folder, NOW - 2 * DAY, ("branch", "old", None, 7))
+    assert row_of(made(lake), "alpha").stale_bytes == 7
+    lake.end_run("alpha", DAY, flow="optimized", base_run=listing.run_id, dry_run=False, ending=Ending.DELETED)
+    row = row_of(made(lake), "alpha")
+    assert (row.stale_bytes, row.stored_at) == (None, listing.ended_at)
 
 
 def test_newer_holdings_give_all_stored_bytes(lake: Lake) -> None:
@@ -358,3 +386,30 @@ def test_thousand_repositories(lake: Lake, requests: Counter[str]) -> None:
     assert len(overview.rows) == overview.totals.repositories == 1000
     assert overview.totals.stored_bytes == 1000 * 10 * GIB
     assert requests["ask"] <= 2 and requests["get"] <= 3 * 1000 + 30 and requests["list_level"] <= 1001 + 1
+
+
+def test_interrupted_dry_run_does_not_alert(lake: Lake) -> None:
+    lake.create("alpha")
+    newest = lake.end_run("alpha", DAY)
+    broken_off = {"ending": Ending.FAILED, "error": "interrupted", "success": False, "ended_well": None}
+    lake.end_run("alpha", HOUR, counts={}, object_bytes={}, storage_classes={}, **broken_off)
+    overview = made(lake)
+    assert row_of(overview, "alpha").run_id == newest.run_id and not overview.alerts
+
+
+def test_entry_of_another_server_is_not_taken_from_this_one(lake: Lake) -> None:
+    lake.create("alpha")
+    lake.end_run("alpha")
+    elsewhere = {"endpoint": "http://127.0.0.1:1", "retries": 0, "connect_timeout_seconds": 1}
+    lake.content["repositories"] = [{"repository": "alpha", "lakefs": elsewhere}]
+    (row,) = made(lake).rows
+    assert (row.standing, row.stored_bytes) == (Standing.UNREADABLE, None)
+
+
+def test_label_of_an_entry_hides_a_discovered_repository_of_this_name(lake: Lake) -> None:
+    lake.create("alpha")
+    lake.create("beta")
+    lake.end_run("beta")
+    lake.content["repositories"] = [{"repository": "beta", "name": "alpha"}]
+    (row,) = made(lake).rows
+    assert (row.repository, row.namespace, row.stored_bytes) == ("alpha", "local://beta/", 10 * GIB)
