@@ -13,7 +13,8 @@ from lakefs_gc_assets.settings import Configuration, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.extensions.holdings.lake import made_up_report
-from lakefs_gc_assets_tests.servers.stores import S3Server, bucket, s3_server
+from lakefs_gc_assets_tests.servers.s3_server import S3Server
+from lakefs_gc_assets_tests.servers.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 
