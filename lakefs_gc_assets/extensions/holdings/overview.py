@@ -277,31 +277,23 @@ def _scaled(classes: Mapping[str, int], total: object) -> dict[str, int]:
     return {name: count * total // whole for name, count in classes.items()}
 
 
-def _by_holdings(holdings: Holdings) -> _Stored:
-    """Amounts by the holdings of a run; a total is unknown if the bytes of one of its states are."""
-    rows = [*holdings.of(Dimension.STATE)]
+def _by_holdings(holdings: Holdings) -> _Stored | None:
+    """Amounts by the holdings of a run; None if they leave out a state or its bytes because they are unknown."""
+    rows = {row.state: row for row in holdings.of(Dimension.STATE)}
+    sizes = {state: row.bytes for state, row in rows.items() if row.bytes is not None}
+    if not rows.keys() >= {HoldingState.HEAD, HoldingState.HISTORY} or rows.keys() > sizes.keys():
+        return None
 
-    def total(states: Sequence[HoldingState]) -> tuple[int, int | None]:
-        chosen = [row for row in rows if row.state in states]
-        sizes = [row.bytes for row in chosen if row.bytes is not None]
-        return sum(row.objects for row in chosen), sum(sizes) if len(sizes) == len(chosen) else None
+    def add_up(prefix: str, states: Iterable[HoldingState | None]) -> dict[str, int]:
+        there = [state for state in states if state in rows]
+        objects, total = sum(rows[state].objects for state in there), sum(sizes[state] for state in there)
+        return {f"{prefix}_objects": objects, f"{prefix}_bytes": total}
 
-    stored, live, garbage = total([*HoldingState]), total(_LIVE), total(_GARBAGE)
     classes: dict[str, int] = {}
     for row in holdings.of(Dimension.STORAGE_CLASS):
         classes[row.key] = classes.get(row.key, 0) + (row.bytes or 0)
-    return _Stored(
-        {
-            "stored_objects": stored[0],
-            "stored_bytes": stored[1],
-            "stored_at": holdings.time,
-            "live_objects": live[0],
-            "live_bytes": live[1],
-            "garbage_objects": garbage[0],
-            "garbage_bytes": garbage[1],
-        },
-        classes,
-    )
+    amounts = add_up("stored", rows) | add_up("live", _LIVE) | add_up("garbage", _GARBAGE)
+    return _Stored({**amounts, "stored_at": holdings.time}, classes)
 
 
 def _garbage(finished: Report) -> dict[str, int]:
@@ -352,10 +344,11 @@ def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryF
     if runs.listing is not None:
         stored = _by_listing(runs.listing)
     if holdings is not None and (runs.listing is None or holdings.time >= runs.listing.ended_at):
-        listed, stored = stored, _by_holdings(holdings)
-        if not stored.classes:
+        by_holdings = _by_holdings(holdings)
+        if by_holdings is not None:
             # Only runs that list everything know classes: the mix of the newest one is taken.
-            stored = replace(stored, classes=_scaled(listed.classes, stored.figures["stored_bytes"]))
+            classes = by_holdings.classes or _scaled(stored.classes, by_holdings.figures["stored_bytes"])
+            stored = replace(by_holdings, classes=classes)
     amounts: dict[str, object] = {**(_garbage(runs.finished) if runs.finished else {}), **stored.figures}
     if runs.newest is None and holdings is None:
         amounts["standing"] = Standing.NO_RUN

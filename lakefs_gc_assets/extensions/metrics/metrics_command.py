@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.figures import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 
 _MAX_RUNS = 200
 
@@ -60,7 +60,10 @@ def metrics(file: Path | None, as_json: bool) -> None:
     """
     samples: list[Sample] = []
     failed = False
-    for loaded in loaded_configurations(file):
+    configurations = loaded_configurations(file)
+    if not configurations:
+        raise ConfigurationError("the configuration lists no repository, so there are no figures of runs")
+    for loaded in configurations:
         label = loaded.configuration.label
         try:
             gaps = list[str]()

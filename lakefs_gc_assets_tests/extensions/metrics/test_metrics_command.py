@@ -155,3 +155,9 @@ def test_names_are_escaped_and_stand_together() -> None:
         "# TYPE lakefs_gc_stored_objects gauge",
         'lakefs_gc_stored_objects{repository="x"} 1099511627777',
     ]
+
+
+def test_configuration_that_lists_no_repository_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gc.yaml").write_text("discover: {}")
+    answer = CliRunner().invoke(main, ["metrics", "--config", str(tmp_path / "gc.yaml")])
+    assert answer.exit_code == Status.CONFIGURATION and "lists no repository" in answer.stderr
