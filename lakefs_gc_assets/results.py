@@ -218,9 +218,8 @@ class Repository:
         Raises CollectionError if there are none, or if a file is damaged.
         """
         store = self._opener.open()
-        parts = [
-            part for each in store.list_level(run_folder.HOLDINGS).objects if (part := self._part(store, each.key))
-        ]
+        keys = (each.key for each in store.list_level(run_folder.HOLDINGS).objects)
+        parts = [part for key in keys if key.endswith(".parquet") and (part := self._part(store, key)) is not None]
         if not parts:
             raise CollectionError(f"no holdings of {self.name} are stored: `lakefs-gc holdings` makes them")
         return pa.concat_tables(parts)

@@ -17,7 +17,7 @@ from itertools import islice
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records import stored_forecasts, tables
+from lakefs_gc_assets.collector.records import run_folder, stored_forecasts, tables
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
