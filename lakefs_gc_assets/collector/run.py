@@ -180,7 +180,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     """Step 3: find the live commits, read each of their ranges once, and store `committed_df`.
 
     An optimized run reads only ranges that its base run's checkpoint does not name. It adds the committed addresses of
-    that checkpoint.
+    that checkpoint. A run limited to some windows reads only ranges that the previous run, limited too, did not know.
+    It adds the committed addresses of that run.
 
     A run by retention rules needs all live ranges. If a run of the flow `unified` builds on another one, it first
     stores the objects that expired since as the frame `expired`. Then it reads only ranges without usable facts, and
@@ -211,6 +212,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if before and step.plan.follows_expiry:
         inputs += [step.stored(frames.STORE_DF), checkpoint.store_expired(step, before, committed)]
         known_live = find_known_live(step, committed, inputs, before.sealed)
+    elif step.plan.limited:
+        known_live = checkpoint.find_stored_live(step, committed)
     unread = committed.without(known_live.range_ids)
     addresses, count = unread.addresses(step, facts_folders(step, committed)), unread.count
     if known_live.addresses is not None:
@@ -266,10 +269,11 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
 def track(step: Step[R], committed: Committed) -> str | None:
     """Stores the tracked ranges for the run by retention rules that builds on this one; returns the file's SHA-256.
 
-    These are the live ranges; in the flow `committed`, the ranges that this run examined and that are not live. Returns
-    None in other flows, and if the commits give no ranges, or ranges of other repositories.
+    These are the live ranges; in the flow `committed`, the ranges that this run examined and that are not live. A run
+    limited to some windows stores the live ranges in each flow, see `checkpoint.find_stored_live`. Returns None for
+    other runs, and if the commits give no ranges, or ranges of other repositories.
     """
-    if not step.plan.flow.by_retention or not committed.tells_ranges:
+    if not (step.plan.flow.by_retention or step.plan.limited) or not committed.tells_ranges:
         return None
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     tracked = committed.records

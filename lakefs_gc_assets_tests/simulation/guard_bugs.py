@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import commits, expiring, guards, make_step, reporting, run
 from lakefs_gc_assets.collector.commits import LiveCommits
+from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import files, frames
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -34,7 +35,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
 )
 from lakefs_gc_assets.collector.incremental import checkpoint, earlier_runs, gap_check, planning
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, find_stored_live
 from lakefs_gc_assets.collector.live import (
     contents,
     current,
@@ -59,6 +60,7 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, PurgeVerdict, plan_purge
@@ -79,7 +81,7 @@ from lakefs_gc_assets.storage.signing import SignedStore, Signer
 from lakefs_gc_assets_tests.collector import test_guards, test_reporting, test_run_guards
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
 from lakefs_gc_assets_tests.collector.frame import test_files
-from lakefs_gc_assets_tests.collector.incremental import test_planning
+from lakefs_gc_assets_tests.collector.incremental import test_limited_runs, test_planning
 from lakefs_gc_assets_tests.collector.live import (
     test_contents,
     test_facts_of_ranges,
@@ -515,6 +517,19 @@ def _newest_of_any_flow(
     return min(filter(None, newest), key=lambda each: each.run_id, default=None)
 
 
+def _taken_from_any(step: ArrowStep, committed: Committed) -> KnownLive[ArrowRows]:
+    """Takes the committed addresses of any previous run, as if it had been limited."""
+    read = plan.read
+    with mock.patch.object(plan, "read", lambda store, run_id: replace(read(store, run_id), limited=True)):
+        return find_stored_live(step, committed)
+
+
+def _ranges_of_any_attempt(store: ObjectStore, earlier: Plan, committed: StoredFrame[CommittedFigures]) -> RangeRecords:
+    tracked = committed.figures.tracked_sha256
+    assert tracked is not None
+    return checkpoint.read_ranges(store, earlier.run_id, committed.manifest.span.attempt, tracked)
+
+
 def _nothing_deleted(step: ArrowStep, **about: Any) -> Any:
     return step.engine.table(pa.table({"address": pa.array([], pa.string())}))
 
@@ -840,6 +855,24 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "run limited to some windows built on": TestedBug(
         replaced((checkpoint, "is_limited", lambda listed, universe: False)),
         _FOLLOWING.test_it_is_not_limited_to_some_windows,
+    ),
+    # Checks of the limited run whose committed addresses a limited run takes.
+    "limited: addresses of any run taken": TestedBug(
+        replaced((checkpoint, "find_stored_live", _taken_from_any)),
+        test_limited_runs.test_nothing_is_taken_from_a_run_that_stored_only_a_part,
+    ),
+    "limited: addresses of another repository taken": _guarding(
+        checkpoint,
+        "require_own_plan",
+        find_stored_live,
+        test_limited_runs.test_nothing_is_taken_from_a_run_of_another_repository,
+    ),
+    "limited: addresses of another attempt taken": TestedBug(
+        replaced((checkpoint, "_read_live_ranges", _ranges_of_any_attempt)),
+        test_limited_runs.test_nothing_is_taken_from_frames_of_another_attempt,
+    ),
+    "limited: files not read beforehand": _guarding(
+        checkpoint, "require_files", find_stored_live, test_limited_runs.test_of_damaged_files_nothing_is_taken
     ),
     "by rules: run before that failed": TestedBug(
         replaced((planning, "require_none_failed_on", ignored)), _FOLLOWING.test_no_run_that_built_on_the_same_failed

@@ -11,10 +11,15 @@ from unittest import mock
 
 import pytest
 
+from lakefs_gc_assets.collector.engine.local import ArrowRows
+from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.incremental import checkpoint
-from lakefs_gc_assets.collector.incremental.checkpoint import is_limited
+from lakefs_gc_assets.collector.incremental.checkpoint import find_stored_live, is_limited
+from lakefs_gc_assets.collector.live.current import Committed, KnownLive
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import histories, retention_histories
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep
 from lakefs_gc_assets_tests.simulation.playing import FLOWS, WINDOWS, History, Kind, Result, Step, play
 from lakefs_gc_assets_tests.simulation.seeds import fresh
 
@@ -55,12 +60,31 @@ def test_no_history_breaks_a_rule(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["optimized", "unified"])
 def test_nor_do_more_of_them_and_many_runs_leave_out_windows(kind: Kind) -> None:
     limited: list[bool] = []
+    taken: list[int] = []
+
+    def compared(step: ArrowStep, committed: Committed) -> KnownLive[ArrowRows]:
+        """Requires that the addresses of the run before are those of the ranges that are not read."""
+        found = find_stored_live(step, committed)
+        if found.addresses is not None:
+            ranges = committed.records.without(committed.records.ids - found.range_ids)
+            references = References.from_step(step)
+            read, stored = (
+                step.engine.collect(rows).group_by(LIVE.names).aggregate([]).sort_by("address")
+                for rows in (references.committed(ranges), found.addresses)
+            )
+            assert stored.equals(read)
+            taken.append(len(ranges))
+        return found
 
     def watched(listed: Any, universe: Any) -> bool:
         limited.append(is_limited(listed, universe))
         return limited[-1]
 
-    with mock.patch.object(checkpoint, "is_limited", watched):
+    with (
+        mock.patch.object(checkpoint, "is_limited", watched),
+        mock.patch.object(checkpoint, "find_stored_live", compared),
+    ):
         results = played(kind, (*range(_FIXED), *fresh(1, 1 + _FRESH)))
     assert sum(limited) > 9 and limited.count(False) > 12, (sum(limited), len(limited))
+    assert len(taken) > 3 and sum(taken) > 9, taken
     assert sum(result.deleted for result in results) > 35

@@ -308,8 +308,8 @@ class CommittedFigures(StepFigures):
         retention_warnings: warnings about retention for a person.
         retention_guards: guards that retention tripped: name, figures, and remedy.
         retention_differences: differences between our definition and the server's list, one per line.
-        tracked_sha256: SHA-256 of the file with the tracked ranges: all live ones in the flow `unified`, all expired
-            and examined ones in the flow `committed`. None if these are not known.
+        tracked_sha256: SHA-256 of the file with the tracked ranges: all live ones in the flow `unified`, and of a run
+            limited to some windows; all expired and examined ones in the flow `committed`. None if these are not known.
     """
 
     commit_source: str

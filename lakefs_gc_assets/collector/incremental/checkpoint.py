@@ -23,7 +23,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as frame_files
 from lakefs_gc_assets.collector.frame import receipts
@@ -32,6 +32,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
     EXPIRED_DF,
+    LIVE,
     LOST_DF,
     NOT_COMMITTED_DF,
     PENDING_DF,
@@ -46,16 +47,17 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.frame.slices import SLICES, Folders, select_sealed, select_unsealed, slices_in_shards
 from lakefs_gc_assets.collector.incremental.earlier_runs import deleted_before
-from lakefs_gc_assets.collector.live.current import Committed
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
+from lakefs_gc_assets.collector.live.current import Committed, KnownLive, named_once
+from lakefs_gc_assets.collector.live.live_files import RangeRecords, each_once
 from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report, run_folder, tables
 from lakefs_gc_assets.collector.records.figures import required
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.records.tables import IdSet
-from lakefs_gc_assets.collector.step import Step, Universe, universe_of
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation, counted
+from lakefs_gc_assets.collector.step import Step, Universe, place_by_address, require_own_plan, universe_of
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, OTHER_WINDOW, SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
@@ -351,6 +353,55 @@ def _would_be_listed(rows: pa.RecordBatch) -> pa.BooleanArray:
     """True for each object in a place that a full listing includes: below `data/`, or directly in the root."""
     addresses = rows.column("address")
     return pc.or_(pc.starts_with(addresses, DATA_PREFIX), pc.invert(pc.match_substring(addresses, "/")))
+
+
+def find_stored_live(step: Step[R], committed: Committed) -> KnownLive[R]:
+    """The committed addresses that the previous run stored, if that run and this one are limited to some windows.
+
+    A limited run stores the addresses of all live ranges, whichever window they lie in, and the ranges themselves. So a
+    run over another window need not read these ranges. The result is exact: if one of the ranges is no longer live,
+    nothing is taken. A range that a metarange now states differently is read.
+
+    Nothing is taken from other runs. Those that build on a base run store only a part of the addresses, and a full run
+    must notice ranges that are gone.
+
+    Args:
+        committed: everything that is live.
+    """
+    store, run_id, engine = step.repository.store, step.plan.previous_run, step.engine
+    if run_id is None or not committed.tells_ranges:
+        return KnownLive()
+    try:
+        earlier = plans.read(store, run_id)
+        if not earlier.limited:
+            return KnownLive()
+        require_own_plan(earlier, step.repository)
+        frame = step.stored_of(run_id, COMMITTED_DF)
+        ranges = _read_live_ranges(store, earlier, frame)
+        if frame.count > LOCAL_ROWS:
+            # The driver reads fewer rows at once, below. Tasks would find damage too late to read the ranges instead.
+            require_files(store, frame.manifest.files)
+        rows = frame.rows(engine, *LIVE.names)
+    except CollectionError as problem:
+        step.warn(f"reading every range, not the addresses that run {run_id} stored: {problem}")
+        return KnownLive()
+    live = committed.records
+    if gone := len(ranges.ids - live.ids):
+        step.log(f"reading every range: {counted(gone, 'ranges')} of run {run_id} are no longer live")
+        return KnownLive()
+    alike = named_once(RangeRecords(each_once(pa.concat_tables([ranges.rows, live.rows]))))
+    ids = ranges.ids - (ranges.ids - alike)
+    step.log(f"{len(ids):,} of {counted(len(live), 'live ranges are')} not read: run {run_id} stored their addresses")
+    place = partial(place_by_address, window_size=step.plan.slice_window)
+    return KnownLive(ids, frame.count, engine.map_batches(rows, partial(map, place), LIVE), frame.count)
+
+
+def _read_live_ranges(store: ObjectStore, earlier: Plan, committed: StoredFrame[CommittedFigures]) -> RangeRecords:
+    """The live ranges whose addresses a limited run stored. Raises OrderViolation, CorruptFile."""
+    attempt, tracked = committed.manifest.span.attempt, committed.figures.tracked_sha256
+    if attempt != earlier.attempt or tracked is None:
+        raise OrderViolation(f"{committed.uri} is of another attempt, or its live ranges are unknown")
+    return read_ranges(store, earlier.run_id, attempt, tracked)
 
 
 def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | str:

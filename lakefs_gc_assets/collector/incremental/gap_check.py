@@ -222,7 +222,8 @@ def find_gap(
         return complete
     lost_before = before.lost(step) if before else None
     new_heads = RangeRecords(RANGES.empty_table()) if before is None else find_new_ranges(step, before, committed)
-    is_anything_new = uncommitted.count or committed.figures.ranges_read or len(new_heads) or lost_before is not None
+    read = before is None or committed.figures.ranges_read or len(new_heads)
+    is_anything_new = uncommitted.count or read or lost_before is not None
     if all_listed and not is_anything_new:
         return complete
     if lists_all:

@@ -121,9 +121,14 @@ def require_every_window(planned: Plan, slices: tuple[str, ...]) -> None:
 
     Such a run lists all slices of its own windows, and nothing else.
     """
-    old_enough = tuple(name for name in slices if layout.as_datetime(layout.created_at(name)) < planned.cutoff)
-    if not {*windows_of(old_enough, planned.slice_window)} <= {*planned.windows}:
+    if leaves_out_windows(planned, slices):
         raise NoBaseRun(f"it was limited to {planned.scope}")
+
+
+def leaves_out_windows(planned: Plan, slices: tuple[str, ...]) -> bool:
+    """True if a run does not collect every window that has a slice old enough, or leaves out `legacy`."""
+    old_enough = tuple(name for name in slices if layout.as_datetime(layout.created_at(name)) < planned.cutoff)
+    return not {*windows_of(old_enough, planned.slice_window)} <= {*planned.windows}
 
 
 def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
@@ -387,6 +392,8 @@ def make_plan(
         planned = replace(planned, flow=flow, live_definition=ACTIVE_COMMITS)
         if settings.full_listing_days:
             planned = _build_on_base_run(repository, planned, flow)
+    if planned.base_run is None and flow is not Flow.COMMITTED:
+        planned = replace(planned, limited=leaves_out_windows(planned, folders(repository.store).slices))
     return planned
 
 

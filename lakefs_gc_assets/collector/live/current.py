@@ -419,7 +419,7 @@ class KnownLive(Generic[R]):
 
 def facts_folders(step: Step[R], committed: Committed) -> list[FactsFolder]:
     """Folders to record sizes in, and hashes, if a run that builds on this one would look them up."""
-    by_hashes = step.plan.flow is Flow.UNIFIED and committed.tells_ranges
+    by_hashes = step.plan.flow is Flow.UNIFIED and committed.tells_ranges and not step.plan.limited
     kinds = (SIZES, HASHES) if by_hashes and step.repository.settings.full_listing_days else (SIZES,)
     return [references.facts_folder(step, kind) for kind in kinds]
 
@@ -454,7 +454,7 @@ def find_known_live(
     hashes = distinct(hashed.column("hash").to_numpy().view(np.uint64))
     records = committed.records
     rounds = max(1, math.ceil(len(hashes) / _ASKED_AT_ONCE))
-    look_up = partial(_look_up_part, step, files, _named_once(records), pa.array(sorted(sealed), pa.string()))
+    look_up = partial(_look_up_part, step, files, named_once(records), pa.array(sorted(sealed), pa.string()))
     parts = [look_up(part) for part in np.array_split(hashes, rounds)]
     sums = _select_fitting(step, _select_ranges_of_every_round([each for each, _ in parts]), records)
     _require_true(step, sums, records, files)
@@ -492,7 +492,7 @@ def _select_ranges_of_every_round(sums: Sequence[pa.Table]) -> pa.Table:
     return everything.group_by(SUMS.names).aggregate([])
 
 
-def _named_once(records: RangeRecords) -> IdSet:
+def named_once(records: RangeRecords) -> IdSet:
     """The ranges that all metaranges state with the same record; others are read, which fails."""
     counted = records.rows.group_by("id").aggregate([([], "count_all")])
     return _ids(counted.filter(pc.equal(counted.column("count_all"), 1)).column("id"))

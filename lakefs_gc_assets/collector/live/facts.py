@@ -7,7 +7,7 @@ of the rest. So a changed file is never believed, and a file with any other name
 without a fact, or with a damaged one, is read.
 
 A run without a base run believes only the facts of its own attempt, and so notices files that are gone. A run with a
-base run believes the facts of all runs. Sweeps tidy up, see `references.tidy_facts`.
+base run, or limited to some windows, believes the facts of all runs. Sweeps tidy up, see `references.tidy_facts`.
 """
 
 import hashlib

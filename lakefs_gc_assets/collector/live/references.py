@@ -350,7 +350,8 @@ def find_ranges(
     Raises:
     """
     references = References.from_step(step, repository)
-    if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
+    again = step.plan.flow.by_retention or step.plan.limited
+    if not again or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     look_up = partial(facts_of_ranges.look_up_metaranges, wanted=IdSet(metarange_ids))
     of_all_runs = step.plan.believes_facts or (expired and step.plan.base_run is not None)
@@ -427,6 +428,8 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
 def tidy_facts(step: Step[R]) -> None:
     """Merges small files of facts; first deletes older runs' facts, if the run has no base run and so recorded its own.
 
+    A run limited to some windows keeps them, since it reads only ranges that the run before it did not.
+
     A run of the flow `committed` reads every metarange, but records no hashes: facts of other kinds stay. A run that
     believes only its own facts about live ranges merges other runs' facts apart, since its recheck looks up facts
     again.
@@ -440,7 +443,7 @@ def tidy_facts(step: Step[R]) -> None:
     problems: list[str] = []
     try:
         stored = facts.list_files(store, facts.ROOT)
-        if plan.base_run is None:
+        if plan.base_run is None and not plan.limited:
             met = METARANGES.root if plan.flow is Flow.COMMITTED else facts.ROOT
             of_met = {key: length for key, length in stored.items() if key.startswith(met)}
             unmet = {key: length for key, length in stored.items() if key not in of_met}

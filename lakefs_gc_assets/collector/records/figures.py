@@ -95,10 +95,11 @@ class StepFigures:
         "objects that the run examined because they expired after its base run.", since="0.3", formerly="expired")
     expired_bytes: int | None = unreported(BYTES, COMMITTED, "total size of `expired_objects`.", since="0.3")
     ranges_from_facts: int | None = figure(RANGES, COMMITTED,
-        "live ranges that were not read, since an earlier run recorded facts about them.",
+        "live ranges that were not read, since an earlier run recorded facts about them or stored their addresses.",
         since="0.3", formerly="ranges_noted")
     addresses_from_facts: int | None = unreported(ADDRESSES, COMMITTED,
-        "addresses in `ranges_from_facts`, counted range by range; the frame has only addresses that were looked up.",
+        "addresses in `ranges_from_facts`, counted range by range; the frame has only addresses that were looked up. "
+        "In a run limited to some windows: addresses taken from the limited run before it.",
         since="0.3", formerly="addresses_noted")
     paths_asked: int | None = unreported("paths", MARK,
         "lookups on the server of paths where a candidate may be staged; each branch counts.")

@@ -98,6 +98,8 @@ class Plan:
         no_lock: reason why the run began without an enforced lock, or None.
         name: the name under which the run was opened, see `RunName`; None if it has only its id.
         only_addresses: the only addresses that can be candidates; None for all.
+        limited: True if the run builds on no other one and leaves out windows whose slices are old enough. Plans of
+            earlier versions lack it.
     """
 
     flow: Flow
@@ -126,8 +128,9 @@ class Plan:
     no_lock: str | None = None
     name: str | None = None
     only_addresses: tuple[str, ...] | None = None
+    limited: bool = False
     format_version: int = FORMAT_VERSION
-    ADDED: ClassVar = ("opened", "no_lock", "name", "only_addresses")
+    ADDED: ClassVar = ("opened", "no_lock", "name", "only_addresses", "limited")
 
     @property
     def scope(self) -> str:
@@ -145,7 +148,7 @@ class Plan:
 
         A run of the flow `committed` reads all live ranges. It only trusts facts about expired commits.
         """
-        return self.flow is not Flow.COMMITTED and self.base_run is not None
+        return self.limited or (self.flow is not Flow.COMMITTED and self.base_run is not None)
 
     @property
     def skew(self) -> timedelta:

@@ -113,8 +113,8 @@ def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
         records_json.decode(Plan, changed(**change), "plan.json")
 
 
-ADDED = ("opened", "no_lock", "name", "only_addresses")
-"""Fields missing from plans of earlier versions, which were opened, had a lock, no name, and no address limits."""
+ADDED = ("opened", "no_lock", "name", "only_addresses", "limited")
+"""Fields missing from plans of earlier versions, which were opened, had a lock, no name, and no limits."""
 
 
 @pytest.mark.parametrize("name", ADDED)
