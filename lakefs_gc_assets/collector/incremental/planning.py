@@ -341,6 +341,8 @@ def begin(
     reports.require_not_ended(repository.store, run_id, windows)
     planned = make_plan(repository, run_id, windows, lock.owner, lock.store_clock, flow)
     planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced, name=name)
+    if planned.base_run is None and flow is not Flow.COMMITTED:
+        planned = replace(planned, limited=leaves_out_windows(planned, folders(repository.store).slices))
     plans.write_first(repository.store, planned)
     if name is not None:
         plans.write_name(repository.store, planned)
@@ -392,8 +394,6 @@ def make_plan(
         planned = replace(planned, flow=flow, live_definition=ACTIVE_COMMITS)
         if settings.full_listing_days:
             planned = _build_on_base_run(repository, planned, flow)
-    if planned.base_run is None and flow is not Flow.COMMITTED:
-        planned = replace(planned, limited=leaves_out_windows(planned, folders(repository.store).slices))
     return planned
 
 

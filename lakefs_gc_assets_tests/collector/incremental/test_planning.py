@@ -72,6 +72,25 @@ def test_it_is_a_dry_run_until_somebody_turns_that_off(real_time_repository: Ope
     assert begin(replace(real_time_repository, settings=CollectionSettings(sweep=True))).sweep is True
 
 
+def test_it_is_limited_if_it_leaves_out_a_window_that_is_old_enough(real_time_repository: OpenRepository) -> None:
+    store, now = real_time_repository.store, real_time_repository.clock.now()
+    old, young = (layout.XidGenerator().descending(now - age) for age in (400 * DAY, HOUR))
+    for name in (old, young):
+        store.put(f"data/{name}/object", b"")
+    window = layout.window(old, "month")
+    for windows, limited in ((("legacy", window), False), (("legacy", "2020-01"), True), ((window,), True)):
+        made = planning.begin(real_time_repository, RUN, windows, locked(real_time_repository))
+        assert (made.limited, made.believes_facts) == (limited, limited)
+
+
+def test_work_that_is_no_run_is_not_limited_although_it_names_no_windows(real_time_repository: OpenRepository) -> None:
+    """Otherwise a check of the whole repository would believe facts instead of reading it."""
+    now = real_time_repository.clock.now()
+    real_time_repository.store.put(f"data/{layout.XidGenerator().descending(now - 400 * DAY)}/object", b"")
+    made = planning.make_plan(real_time_repository, RUN, (), "a check", now, Flow.CLEAN)
+    assert (made.limited, made.believes_facts) == (False, False)
+
+
 class TestTheCutoff:
     def test_is_the_minimum_age_and_the_skew_before_the_earliest_clock(
         self, real_time_repository: OpenRepository
