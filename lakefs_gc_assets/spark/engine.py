@@ -1,5 +1,6 @@
 """The engine on Spark: tables of addresses as Spark's frames, small tables in the driver."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -52,6 +53,9 @@ _FEW_REQUESTS = 1000
 """Rows for one bulk request, or for a thousand parallel requests, which take about as long as the start of tasks."""
 _ADDRESS = pa.schema([pa.field("address", pa.string())])
 _NUMBER = pa.schema([pa.field("number", pa.int64())])
+_IN_DRIVER = threading.RLock()
+"""Held while the driver works on rows that it holds. Two such works at once would share the GIL, and double its tables.
+"""
 P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", bound="SparkEngine")
@@ -66,7 +70,8 @@ def in_driver_where_held(operation: Callable[Concatenate[E, P], T]) -> Callable[
         if not operands or not all(isinstance(rows, DriverRows) for rows in operands):
             return operation(engine, *arguments, **named)
         here = getattr(HERE, operation.__name__)
-        result = here(*map(_as_held, arguments), **{name: _as_held(each) for name, each in named.items()})
+        with _IN_DRIVER:
+            result = here(*map(_as_held, arguments), **{name: _as_held(each) for name, each in named.items()})
         return cast(T, DriverRows(engine.spark, result) if isinstance(result, ArrowRows) else result)
 
     return chosen

@@ -1,5 +1,6 @@
 import io
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
@@ -61,6 +62,25 @@ def all_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def engine(spark: SparkSession) -> SparkEngine:
     return SparkEngine(spark, 2)
+
+
+def test_the_driver_works_on_the_rows_of_one_operation_at_a_time(engine: SparkEngine) -> None:
+    """Each operation has tables of its own, so two at once would take twice the memory."""
+    rows = engine.table(pa.table({"address": ["a"]}))
+    both, working, most = threading.Event(), list[int](), list[int]()
+
+    def is_wanted(batch: pa.RecordBatch) -> pa.BooleanArray:
+        working.append(batch.num_rows)
+        most.append(len(working))
+        if len(working) > 1:
+            both.set()
+        both.wait(0.3)
+        working.pop()
+        return pa.array([True] * batch.num_rows)
+
+    with engine.in_background(lambda: engine.count(engine.where(rows, is_wanted))) as counted:
+        assert engine.count(engine.where(rows, is_wanted)) == counted() == 1
+    assert most == [1, 1]
 
 
 def test_only_a_task_makes_a_session(spark: SparkSession) -> None:
