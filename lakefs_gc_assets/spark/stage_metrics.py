@@ -93,10 +93,7 @@ class _Stages:
         self._info, self._some, self._none = spark.scheduler.AccumulableInfo, jvm.scala.Some, jvm.scala.Option.empty()
 
     def show(self, numbers: Numbers) -> None:
-        """Sets numbers of one stage, that of the task which reported last.
-
-        It must not raise: Spark would wait for its answer without end.
-        """
+        """Sets the numbers of a task's stage. It must not raise: Spark would wait for its answer without end."""
         try:
             stage_id = next(stage_id for stage_id, _ in numbers)
             stage = self._scheduler.stageIdToStage().get(stage_id)
