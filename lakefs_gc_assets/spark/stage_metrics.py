@@ -9,6 +9,7 @@ Spark refuses, the numbers are missing, and nothing else is.
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -82,15 +83,26 @@ def _totals_of(context: SparkContext) -> Accumulator[Numbers]:
 class _Stages:
     """The running stages of a session, with the accumulators that Spark shows for them.
 
-    Spark's scheduler waits for each call of Java, so classes are looked up once.
+    Spark's scheduler waits for each call of Java, so classes are looked up once. The first task does that, because
+    some platforms refuse it.
     """
 
     def __init__(self, context: SparkContext) -> None:
-        jvm: Any = context._jvm
-        spark = jvm.org.apache.spark
-        self._scheduler: Any = context._jsc.sc().dagScheduler()
-        self._ids: dict[str, int] = defaultdict(spark.util.AccumulatorContext.newId)
-        self._info, self._some, self._none = spark.scheduler.AccumulableInfo, jvm.scala.Some, jvm.scala.Option.empty()
+        self._jvm: Any = context._jvm
+        self._context: Any = context._jsc
+
+    @cached_property
+    def _scheduler(self) -> Any:
+        return self._context.sc().dagScheduler()
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return defaultdict(self._jvm.org.apache.spark.util.AccumulatorContext.newId)
+
+    @cached_property
+    def _classes(self) -> tuple[Any, Any, Any]:
+        scala = self._jvm.scala
+        return self._jvm.org.apache.spark.scheduler.AccumulableInfo, scala.Some, scala.Option.empty()
 
     def show(self, numbers: Numbers) -> None:
         """Sets the numbers of a task's stage. It must not raise: Spark would wait for its answer without end."""
@@ -103,7 +115,7 @@ class _Stages:
             _log.debug("Spark does not take the numbers of a stage: %s", error)
 
     def _set(self, accumulables: Any, numbers: Numbers) -> None:
+        info, some, none = self._classes
         for (_, name), number in numbers.items():
-            named, value, none = self._some(name), self._some(number), self._none
-            info = self._info(self._ids[name], named, none, value, False, False, none)
-            accumulables.update(self._ids[name], info)
+            named, value = some(name), some(number)
+            accumulables.update(self._ids[name], info(self._ids[name], named, none, value, False, False, none))

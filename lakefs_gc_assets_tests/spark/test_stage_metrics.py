@@ -51,17 +51,19 @@ def test_a_stage_shows_the_requests_of_its_tasks(classic: SparkSession, monkeypa
         ], "each stage has its own numbers"
 
 
+@pytest.mark.parametrize("part", ["_scheduler", "_ids", "_classes"])
 def test_a_spark_that_does_not_take_the_numbers_gives_the_rows(
-    classic: SparkSession, monkeypatch: pytest.MonkeyPatch
+    classic: SparkSession, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(stage_metrics, "_is_shown", lambda spark: True)
-    monkeypatch.setattr(stage_metrics._Stages, "_set", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(stage_metrics._Stages, part, property(lambda stages: 1 / 0))
+    monkeypatch.setattr(stage_metrics, "_totals", {})
     engine = SparkEngine(classic, 2)
-    with engine.name_work("store_df", "run-3"):
+    with engine.name_work("store_df", f"run {part}"):
         rows = engine.collect(engine.read([[1], [2]], send_requests, _NUMBERS))
 
     assert sorted(rows.column("number").to_pylist()) == [1, 2]
-    assert _accumulators(classic, "run-3") == [{}]
+    assert _accumulators(classic, f"run {part}") == [{}]
 
 
 def test_nothing_is_counted_if_nothing_shows_it(classic: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
