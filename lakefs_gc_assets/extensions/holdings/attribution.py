@@ -33,7 +33,7 @@ from lakefs_gc_assets.extensions.holdings.head_parts import (
     cut_into_parts,
     read_parts,
     slices_of,
-    young_slices,
+    unlisted_slices,
 )
 from lakefs_gc_assets.extensions.holdings.holdings_files import (
     METADATA_DIMENSION,
@@ -52,7 +52,6 @@ from lakefs_gc_assets.extensions.holdings.known_heads import (
     KnownHeads,
 )
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
 _METARANGES_AT_ONCE = 8
 _GROWTH = 4
@@ -426,16 +425,19 @@ class _Totals:
         columns = [[*column] for column in zip(*corrections, strict=True)] or [[]] * 6
         amounts = np.stack([sums.column(name).to_numpy() for name in ("objects", "bytes")], axis=1)
         more = np.array(columns[4:], np.int64).T.reshape(-1, 2)
-        young = [
-            young_slices(names, cutoff).is_valid().to_numpy(zero_copy_only=False)
-            for names in (_folder_names(sums), slices_of(pa.array(columns[3], pa.string())))
+        unlisted = [
+            unlisted_slices(names, cutoff).is_valid().to_numpy(zero_copy_only=False)
+            for names in (
+                sums.column("slice").fill_null("").combine_chunks(),
+                slices_of(pa.array(columns[3], pa.string())),
+            )
         ]
         return cls(
             [*places],
             np.array([*holder, *columns[0]], np.int64),
             pa.chunked_array([*sums.column("folder").chunks, pa.array(columns[1], pa.string())], pa.string()),
             pa.chunked_array([*sums.column("month").chunks, pa.array(columns[2], pa.int32())], pa.int32()),
-            np.concatenate(young),
+            np.concatenate(unlisted),
             np.concatenate([amounts, more]),
         )
 
@@ -479,12 +481,6 @@ class _Totals:
         added = rows.group_by("key").aggregate([("objects", "sum"), ("bytes", "sum")]).sort_by("key")
         for row in added.to_pylist():
             yield row["key"], (row["objects_sum"], row["bytes_sum"])
-
-
-def _folder_names(sums: pa.Table) -> pa.StringArray:
-    """The slices of sums as `slices_of` gives them; empty for none."""
-    names = pc.binary_join_element_wise(DATA_PREFIX, sums.column("slice"), "/", "")
-    return pc.fill_null(names, "").combine_chunks()
 
 
 def _spread_once(

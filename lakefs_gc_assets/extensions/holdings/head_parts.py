@@ -37,6 +37,7 @@ _Numbers = npt.NDArray[np.int64]
 _WORD = 64
 NO_COMMIT = np.iinfo(np.int32).max
 """Place of a commit for addresses that no new commit brought."""
+_ELSEWHERE = "elsewhere/"
 _LEFT, _CAME, _STAYED, _SEARCHED = 2, 1, 0, -1
 """Values of `objects` in rows about single addresses."""
 
@@ -69,7 +70,7 @@ FOUND = pa.schema(
 )
 """Rows that tasks read. `kind` says which columns apply.
 
-- `sum`: objects and bytes by pattern, either by folder or by month and young slice. A pattern has a bit for each range
+- `sum`: objects and bytes by pattern, either by folder or by month and slice. A pattern has a bit for each range
   of the part, in order of ids, that holds the objects. An object in several folders counts in each.
 - `slice`: a slice of the part (`address`); `objects` is 1 if an address in it was there before.
 - `uncertain`: number of addresses that may mean several objects; they are in no sum.
@@ -77,7 +78,7 @@ FOUND = pa.schema(
   was there before, -1 if it was only searched for. It is 2, and the part null, if the address has left a part.
 - `new`, `here`: an address that a new commit brought and no part had before, or one that some part had.
 
-`month` counts from January 1970. `slice` is null for slices that were old enough to be listed by the run. `commit` is
+`month` counts from January 1970. `slice` is null for slices that the run may have listed. `commit` is
 the place of the first new commit that has the address.
 """
 SUMS = pa.schema([FOUND.field(name) for name in ("part", "pattern", "folder", "month", "slice", "objects", "bytes")])
@@ -191,14 +192,14 @@ class _Addresses:
         return pairs.column("address").to_numpy(), folders
 
     def sums(self, part: str, cutoff: datetime) -> pa.Table:
-        """Sums by pattern, month and young slice, and by pattern and folder (FOUND).
+        """Sums by pattern, month and unlisted slice, and by pattern and folder (FOUND).
 
         Args:
-            cutoff: as for `young_slices`.
+            cutoff: as for `unlisted_slices`.
         """
         places, folders = self.in_folders()
-        young = young_slices(self.slices, cutoff)
-        by_month = {"pattern": self.of_address, "month": pa.array(self.months, pa.int32()), "slice": young}
+        unlisted = unlisted_slices(self.slices, cutoff)
+        by_month = {"pattern": self.of_address, "month": pa.array(self.months, pa.int32()), "slice": unlisted}
         by_folder = {"pattern": self.of_address[places], "folder": folders}
         tables = []
         for keys, sizes in ((by_month, self.sizes), (by_folder, self.sizes[places])):
@@ -246,7 +247,7 @@ def read_part(cutoff: datetime, wanted: HashSet, depth: int, files: LiveFiles, t
     """Reads a part (FOUND): its sums and slices, and the addresses that are new in it or wanted.
 
     Args:
-        cutoff: as for `young_slices`.
+        cutoff: as for `unlisted_slices`.
         wanted: hashes of addresses to return in any case.
         depth: number of leading path components that make up a folder.
     """
@@ -453,12 +454,24 @@ def slices_of(addresses: pa.StringArray) -> pa.StringArray:
     return pc.replace_substring_regex(addresses, pattern="[^/]*$", replacement="", max_replacements=1)
 
 
-def young_slices(slices: pa.StringArray, cutoff: datetime) -> pa.StringArray:
-    """The slices that a run with this cutoff (UTC) does not list; null for all others."""
+def unlisted_slices(slices: pa.StringArray, cutoff: datetime) -> pa.StringArray:
+    """The slices that a run with this cutoff (UTC) does not list; null for others, and for objects at the root.
+
+    A run lists no folder at the root but `data/`: all others count as one slice.
+    """
     each = slices.dictionary_encode()
-    names = [name.removeprefix(DATA_PREFIX).removesuffix("/") for name in each.dictionary.to_pylist()]
-    young = [name if is_xid(name) and as_datetime(created_at(name)) >= cutoff else None for name in names]
-    return pa.array(young, pa.string()).take(each.indices)
+    unlisted = [
+        (_ELSEWHERE if not name.startswith(DATA_PREFIX) else name if _is_young(name, cutoff) else None)
+        if name
+        else None
+        for name in each.dictionary.to_pylist()
+    ]
+    return pa.array(unlisted, pa.string()).take(each.indices)
+
+
+def _is_young(slice_folder: str, cutoff: datetime) -> bool:
+    name = slice_folder.removeprefix(DATA_PREFIX).removesuffix("/")
+    return is_xid(name) and as_datetime(created_at(name)) >= cutoff
 
 
 def _distinct_slices(engine: Engine[R], rows: R) -> frozenset[str]:
