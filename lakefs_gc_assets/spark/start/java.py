@@ -261,7 +261,7 @@ def write_archive(java_home: Path, building: Path, class_path: str) -> None:
     if _has_aot_cache(java_home) or not names.is_file():
         return
     recorded = f"-XX:SharedClassListFile={names}", f"-XX:SharedArchiveFile={building}"
-    command: list[str] = [str(java_home / "bin" / "java"), "-Xshare:dump", *recorded, *_QUIET, "-cp", class_path]
+    command = [str(java_home / "bin" / "java"), "-Xshare:dump", *recorded, *_QUIET, "-cp", class_path]
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

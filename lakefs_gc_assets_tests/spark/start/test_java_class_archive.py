@@ -88,7 +88,7 @@ def test_an_older_java_starts_from_the_archive_of_the_classes_that_it_recorded(
     home, building = class_archive.ensure_java(), tmp_path / "of mine.jsa"
     monkeypatch.setattr(class_archive, "_FIRST_WITH_AOT_CACHE", 99)
     monkeypatch.setenv("LAKEFS_GC_BUILDING_CLASS_ARCHIVE", str(building))
-    java = home / "bin" / "java"
+    java = str(home / "bin" / "java")
     options = shlex.split(" ".join(class_archive.archive_options(home)))
     subprocess.run([java, *options, "-cp", str(tmp_path), "-version"], check=True, capture_output=True)
     class_archive.write_archive(home, building, str(tmp_path))
