@@ -132,7 +132,7 @@ def _found_pyspark_no_space(error: BaseException) -> bool:
 def _full_folder() -> str:
     """A message that the disk of Spark's temporary files is full; on a local master, with the folder."""
     folder, context = "", SparkContext._active_spark_context
-    if context is not None and (context.master or "").startswith("local"):
+    if context is not None and str(context.master).startswith("local"):
         # Java may be gone.
         with suppress(Py4JError, OSError):
             folder = f", {os.environ.get(_FOLDERS) or context.getConf().get('spark.local.dir')},"

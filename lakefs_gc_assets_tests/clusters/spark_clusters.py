@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 import pyspark
 import pytest
@@ -227,6 +227,31 @@ class SampleRuns:
         reported: Callable[[str], None] = lambda line: None,
     ) -> str:
         """Makes a sweeping run and returns its table; passes its lines on as they come."""
+        program = "from lakefs_gc_assets.cli import main; main()"
+        arguments = [program, "run", "--sweep", "--flow", flow, "--verbose"]
+        with self.start(arguments, spark, environment, collection) as process:
+            assert process.stdout is not None and process.stderr is not None
+            lines = []
+            for line in process.stderr:
+                lines.append(line)
+                reported(line)
+            table = process.stdout.read()
+        assert process.returncode == 0, "".join(lines)
+        return table
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        spark: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        collection: Mapping[str, Any] | None = None,
+        errors: int | IO[bytes] = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        """Starts a Python program, with its arguments, whose environment names a configuration of the repository.
+
+        Args:
+            errors: file for its standard error, including that of its Java.
+        """
         content = demo.configuration(self.server, self.sample.repository, self.bucket).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET}
         if self.bucket:
@@ -238,22 +263,14 @@ class SampleRuns:
         secret = {CONFIGURATION_VARIABLE: str(file), _SECRET: self.server.secret_access_key}
         if self.bucket:
             secret[_STORE_SECRET] = self.bucket.secret_access_key
-        command = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()", "run"]
-        with subprocess.Popen(
-            [*command, "--sweep", "--flow", flow, "--verbose"],
+        return subprocess.Popen(
+            [sys.executable, "-c", *arguments],
             env={**_environment(), **QUICKLY, **(environment or {}), **secret},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             text=True,
-        ) as process:
-            assert process.stdout is not None and process.stderr is not None
-            lines = []
-            for line in process.stderr:
-                lines.append(line)
-                reported(line)
-            table = process.stdout.read()
-        assert process.returncode == 0, "".join(lines)
-        return table
+        )
 
     def require_collected(self) -> None:
         """Requires that all garbage is gone and nothing else."""
