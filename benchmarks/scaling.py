@@ -174,21 +174,25 @@ class Recording:
 
     def cluster(self) -> Cluster:
         """The run's executors: the machine's slowness, and their overhead per start and per task."""
-        first: dict[str, float] = {}
+        first: dict[str, tuple[float, float]] = {}
+        little: list[tuple[float, float]] = []
         working = worked = 0.0
-        besides = []
         for task in sorted(self.tasks, key=lambda task: task.began):
             cpu = self._cpu(task)
             wall = task.seconds - length(map(_span, self._calls[task.number]))
             if task.executor not in first:
-                first[task.executor] = max(0.0, wall - cpu)
+                first[task.executor] = wall, cpu
             elif cpu > _LITTLE:
                 working, worked = working + wall, worked + cpu
             else:
-                besides.append(max(0.0, wall - cpu))
+                little.append((wall, cpu))
         slow = max(1.0, working / worked) if worked else 1.0
         driver = sum(step.thinking for step in self._steps) / sum(step.cpu_alone for step in self._steps)
-        begin, per_task = statistics.median(first.values()) / slow, statistics.median(besides) / slow
+        # The simulation slows down the processor time of these tasks too.
+        begin, per_task = (
+            statistics.median([max(0.0, wall / slow - cpu) for wall, cpu in each] or [0.0])
+            for each in (first.values(), little)
+        )
         return Cluster(len(first), slow, driver, begin, per_task)
 
 

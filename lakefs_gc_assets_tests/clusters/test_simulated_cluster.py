@@ -4,11 +4,15 @@ from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import runs
 from benchmarks.cluster import CallFailed, Cluster, Cost, Phase, Stage, Store, simulate
-from benchmarks.scaling import bottom_line_of
+from benchmarks.counting import Counts
+from benchmarks.event_log import Task
+from benchmarks.scaling import Recording, bottom_line_of
 
 _KINDS = st.sampled_from(["get", "list", "put", "delete", "api"])
 _CALLS = st.tuples(_KINDS, st.floats(0, 0.3), st.integers(1, 1000))
@@ -103,3 +107,17 @@ def test_the_work_of_the_server_grows_in_a_single_call_too() -> None:
 
     (made,) = bottom_line_of([small], [large], (10, 20, 60))
     assert made.alone[0].calls == (("api", 6.0, 0),)
+
+
+def test_a_slow_machine_is_not_counted_twice_in_the_start_of_executors() -> None:
+    slow, begin, per_task, worked = 2.0, 3.0, 0.1, [2.0, 1.0, 0.05]
+    tasks, now = [], 0.0
+    for number, cpu in enumerate(worked):
+        wall = slow * (cpu + (begin if number == 0 else per_task if cpu < 0.1 else 0))
+        tasks.append(Task("stage", wall, 0, number, 0, 0.0, now, cpu, "executor"))
+        now += wall
+    step = runs.Phase("start", now + 4, 6.0, 0.0, 0.0, None, 0, *[0] * len(vars(Counts())))
+    run = runs.Run((step,), now + 4, 0, 6.0, 0.0, (), (), {}, 0.0, (), ((0.0, 0.0), (now + 4, 6.0)))
+
+    cluster = Recording(run, tasks, 0.2).cluster()
+    assert (cluster.slow, cluster.begin, cluster.per_task) == pytest.approx((slow, begin, per_task))
