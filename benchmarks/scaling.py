@@ -349,6 +349,10 @@ def _simulated(bounds: Bounds, cluster: Cluster) -> list[Measure]:
     return measures
 
 
-def _both(least: float, most: float) -> str:
-    """Two bounds in seconds."""
-    return f"{least:,.0f} to {most:,.0f}"
+def _both(*bounds: float) -> str:
+    """Two bounds in seconds; one number if they are equal.
+
+    Limits and storms of the store may let a step of more work end earlier, by a few seconds.
+    """
+    low, high = (f"{seconds:,.0f}" for seconds in sorted(bounds))
+    return low if low == high else f"{low} to {high}"
