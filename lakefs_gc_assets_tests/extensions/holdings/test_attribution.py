@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.extensions.holdings.plain_heads import CountingStore, PlainHeads, as_rows, entry
 
@@ -92,6 +94,16 @@ def test_damaged_facts_are_not_used(tmp_path: Path) -> None:
     heads.store.put(f"{run_folder.HOLDINGS_HEADS}{run}/sums.parquet", b"damaged")
     found = heads.attribute()
     assert found.in_all == found.listed == Amount(2, 6) and heads.store.ranges_read
+
+
+def test_address_that_may_mean_several_objects_is_in_no_figure(tmp_path: Path) -> None:
+    heads = PlainHeads(CountingStore(tmp_path))
+    odd = replace(entry(3), address="data/a?b", address_type=AddressType.BY_PREFIX_DEPRECATED.value)
+    heads.branches["main"] = {"a": entry(1), "b": odd}
+    heads.commit("main")
+    for _ in range(2):
+        found = heads.attribute()
+        assert (found.in_all, found.uncertain > 0) == (Amount(1, 2), True)
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -1,6 +1,7 @@
 """Holdings after whole runs on the embedded server, over HTTP, against a count with sets."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.extensions.holdings import growth, holdings_files, known_heads
+from lakefs_gc_assets.extensions.holdings import growth, holdings_files, known_heads, making
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, HoldingState, Sharing
-from lakefs_gc_assets.extensions.holdings.making import make_holdings
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
@@ -90,7 +90,7 @@ class HeldRepository:
 
     def holdings(self, runs: ArrowRuns) -> Holdings:
         """The holdings after the newest run."""
-        return make_holdings(runs.open(), lambda rows: LocalEngine(), runs.log, runs.warn, 1, ("team",))
+        return making.make_holdings(runs.open(), lambda rows: LocalEngine(), runs.log, runs.warn, 1, ("team",))
 
     def of_heads(self) -> dict[str, set[str]]:
         """Branches by address."""
@@ -221,3 +221,25 @@ def test_without_a_finished_run_there_are_no_holdings(held: HeldRepository) -> N
     runs = ArrowRuns(Loaded(demo.configuration(held.server, "repo"), {}))
     with pytest.raises(CollectionError, match="no run of repo has finished"):
         held.holdings(runs)
+
+
+def test_history_is_left_out_if_heads_have_uncertain_addresses(
+    held: HeldRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = held.collect(Flow.CLEAN, sweep=False)
+    attribute = making.attribute_heads
+    monkeypatch.setattr(making, "attribute_heads", lambda *about: replace(attribute(*about), uncertain=1))
+    assert HoldingState.HISTORY not in held.holdings(runs).states()
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_bytes_of_history_need_the_sealed_objects_of_the_base_run(held: HeldRepository, wrong: bool) -> None:
+    runs = held.collect(Flow.CLEAN, sweep=True)
+    held.holdings(runs)
+    store = runs.open().store
+    known = known_heads.read(store)
+    assert known is not None and known.sealed is not None
+    if wrong:
+        known_heads.write(store, replace(known, sealed=(known.sealed[0] + 1, known.sealed[1])))
+    states = {row.state: row for row in held.holdings(held.collect(Flow.OPTIMIZED, sweep=False)).of(Dimension.STATE)}
+    assert (states[HoldingState.HISTORY].objects, states[HoldingState.HISTORY].bytes) == (0, None if wrong else 0)
