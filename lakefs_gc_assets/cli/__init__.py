@@ -49,8 +49,7 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
     },
     "orphans": {
-        "orphans": "Lists data of deleted repositories: places in the bucket that look like a repository's storage "
-        "namespace.",
+        "orphans": "Lists data of deleted repositories, deletes it if approved, and restores it.",
     },
     "playground": {
         "demo": "Shows a whole collection of a sample repository on an embedded lakeFS server.",

@@ -123,7 +123,8 @@ def test_every_command_has_json_and_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["status", "doctor", "orphans", "policy show", "policy check", "metrics", "purge --dry-run", "report"]
+    "command",
+    ["status", "doctor", "orphans list", "policy show", "policy check", "metrics", "purge --dry-run", "report"],
 )
 def test_what_a_command_answers(asked: Callable[..., str], command: str) -> None:
     require_documented(f"{command} --json", json.loads(asked(*command.split())))

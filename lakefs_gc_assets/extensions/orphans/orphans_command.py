@@ -38,6 +38,18 @@ _PLACE = click.argument("place")
 
 
 @click.group(cls=TargetGroup, invoke_without_command=True)
+@click.pass_context
+def orphans(context: click.Context, file: Path | None, repository: str | None) -> None:
+    """Lists data of deleted repositories, deletes it if approved, and restores it.
+
+    Without a subcommand, it does the same as `list`.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_places, file=file, repository=repository)
+
+
+@orphans.command("list")
+@on_repository
 @click.option("--below", default="", metavar="FOLDER", help="Search only this folder of the bucket, such as `lakes/`.")
 @click.option(
     "--depth",
@@ -56,32 +68,21 @@ _PLACE = click.argument("place")
 @click.option("--no-sizes", is_flag=True, help="Do not list the objects below each place that is found.")
 @QUIET
 @JSON
-@click.pass_context
-def orphans(
-    context: click.Context,
-    file: Path | None,
-    repository: str | None,
-    below: str,
-    depth: int,
-    folders: int,
-    no_sizes: bool,
-    quiet: bool,
-    as_json: bool,
+def list_places(
+    target: Target, below: str, depth: int, folders: int, no_sizes: bool, quiet: bool, as_json: bool
 ) -> None:
-    """Lists data of deleted repositories: places in the bucket that look like a repository's storage namespace.
+    """Lists places in the bucket that look like a storage namespace and belong to no repository. Deletes nothing.
 
     lakeFS leaves a repository's data in the bucket when the repository is deleted. The command lists the folders of the
     repository's bucket, and prints those that have lakeFS's files and belong to no repository of the server: their
     objects and bytes, the first and last write, and names of branches and folders if files there still state them.
 
-    Without a subcommand, it deletes nothing. Another lakeFS server may own a place: no server knows the repositories of
-    others. So may a repository that was only restored elsewhere, or whose entries were imported from there.
+    Another lakeFS server may own a place: no server knows the repositories of others. So may a repository that was only
+    restored elsewhere, or whose entries were imported from there.
 
     The lakeFS user needs fs:ListRepositories on *, and the store's user the right to list the bucket.
     """
-    if context.invoked_subcommand is not None:
-        return
-    opened = Target(file, repository).open(to_read=True)
+    opened = target.open(to_read=True)
     start = below.strip("/") + "/" if below.strip("/") else ""
     with shown_bar("looking for storage namespaces", quiet) as (say, _):
         search = find_orphans(opened, say, start, depth, folders, measured=not no_sizes)
@@ -105,7 +106,7 @@ def _owner() -> str:
 def delete(target: Target, place: str, is_sole: bool, approver: str | None, quiet: bool, as_json: bool) -> None:
     """Moves the data of the deleted repository at PLACE into quarantine, a day after a first look or later.
 
-    PLACE is one address that `lakefs-gc orphans` prints. Without --approve, the command looks at it, records the look
+    PLACE is one address that `list` prints. Without --approve, the command looks at it, records the look
     and deletes nothing. With --approve, a day later or more, it looks again. If nothing has changed, it moves the
     objects to the quarantine of the configured repository. Before each batch it looks again, and any change keeps all
     objects that are left. Asks for confirmation unless --yes is given. Can be repeated after a failure.
@@ -115,6 +116,8 @@ def delete(target: Target, place: str, is_sole: bool, approver: str | None, quie
 
     Exit status 0 if every object is in quarantine, 6 if some are not, 4 if a guard refuses.
     """
+    # As with other commands, a configuration that cannot be read is reported first.
+    target.loaded.with_secrets()
     if not is_sole:
         raise click.UsageError(f"Give {_STATED} to state that no other lakeFS server uses {place}: no server can tell.")
     if approver is None:

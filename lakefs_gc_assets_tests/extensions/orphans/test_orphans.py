@@ -211,7 +211,7 @@ class _Tree:
 
 class TestCommand:
     def call(self, lake: Path, *arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(main, ["orphans", "--config", str(lake / "lakefs-gc.yaml"), *arguments])
+        result = CliRunner().invoke(main, ["orphans", "list", "--config", str(lake / "lakefs-gc.yaml"), *arguments])
         return result.exit_code, result.stdout
 
     def test_lines(self, lake: Path) -> None:
@@ -224,6 +224,8 @@ class TestCommand:
         assert lines[2].endswith(": written lately, so it is probably in use")
         assert lines[3:5] == ["  branches: exp-7, main", f"  newest metarange: {len(PATHS)} objects below gold/, top"]
         assert "another server may own a place" in output and "2 places in local://lake/" in output
+        result = CliRunner().invoke(main, ["orphans", "--config", str(lake / "lakefs-gc.yaml")])
+        assert (result.exit_code, result.stdout) == (status, output), "the same as without a subcommand"
 
     def test_json(self, lake: Path) -> None:
         status, output = self.call(lake, "--json", "--below", "team")
