@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,6 +44,7 @@ from lakefs_gc_assets.errors import (
     NotOffered,
     ObjectArchived,
     OrderViolation,
+    StorageError,
 )
 from lakefs_gc_assets.extensions.orphans import deletion, looks, orphans_command
 from lakefs_gc_assets.extensions.orphans.deletion import (
@@ -62,6 +63,7 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.extensions.playground.embedded.stores import LocalBlockstore
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import keys_below
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.cli.test_json import require_documented
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
@@ -363,6 +365,21 @@ class TestLife:
         assert lake.contents() == {} and {*lake.restore()} == {RestoreFate.RESTORED}
         assert lake.contents() == before
 
+    @pytest.mark.parametrize("is_done", [False, True], ids=["not done", "done, but its answer is lost"])
+    def test_whatever_call_fails_everything_comes_back(self, lake: Lake, is_done: bool) -> None:
+        """In each attempt the store is away from a later call on, until one meets no failure."""
+        before = lake.contents()
+        lake.look_a_day_ago()
+        failures = 0
+        with mock.patch.object(sweeping, "BATCH", 2):
+            while lake.act().state is not OrphanState.MOVED:
+                with failing_at(failures, is_done), suppress(StorageError):
+                    list(lake.moving())
+                assert {*before} == {*lake.contents()} | {copied(name) for name in lake.in_quarantine()}
+                failures += 1
+        assert failures > 5 and lake.contents() == {}
+        assert {*lake.restore()} <= {RestoreFate.RESTORED, RestoreFate.THERE} and lake.contents() == before
+
     def test_an_object_that_cannot_be_copied_stays(self, lake: Lake) -> None:
         lake.look_a_day_ago()
         address = f"gone/{lake.name_of(lake.data_file())}"
@@ -378,6 +395,34 @@ class TestLife:
         assert [(each.address, each.fate) for each in kept] == [(address, OrphanFate.KEPT)]
         assert [*lake.contents()] == [address.removeprefix("gone/")] and lake.act().state is OrphanState.MOVING
         assert lake.move()[0].address == address and lake.act().state is OrphanState.MOVED
+
+
+def copied(name: str) -> str:
+    """Name in the place of an object with a copy in quarantine."""
+    return layout.parse_copy(name)[1].removeprefix("gone/")
+
+
+@contextmanager
+def failing_at(number: int, is_done: bool) -> Iterator[None]:
+    """A store whose calls from this number on, of those that write, fail: before or after they are done."""
+    calls = itertools.count()
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            is_failing = next(calls) >= number
+            if is_failing and not is_done:
+                raise StorageError("failed")
+            answer = real(*arguments)
+            if is_failing:
+                raise StorageError("its answer is lost")
+            return answer
+
+        return call
+
+    with ExitStack() as stack:
+        for name in ("copy", "put", "delete"):
+            stack.enter_context(mock.patch.object(LocalStore, name, failing(getattr(LocalStore, name))))
+        yield
 
 
 @dataclass(frozen=True)
