@@ -492,9 +492,8 @@ class History:
     @classmethod
     def from_configuration(cls, everything: AllRepositories) -> "History | None":
         """The folder of a configuration; None if it has none. Raises CollectionError."""
-        configuration = everything.shared.with_secrets()
-        uri = configuration.overview.history
-        return cls(StoreOpener(configuration.store, uri).open()) if uri else None
+        uri = everything.shared.configuration.overview.history
+        return cls(StoreOpener(everything.shared.with_secrets().store, uri).open()) if uri else None
 
     def write(self, overview: Overview) -> str:
         """Stores an overview and returns its key. Raises StorageError."""

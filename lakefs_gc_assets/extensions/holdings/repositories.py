@@ -118,7 +118,10 @@ def find_repositories(everything: AllRepositories, clock: Clock) -> list[FoundRe
         labels = {each.label for each in found}
         for name, namespace in on_server.items():
             if everything.discovery.covers(name) and name not in labels:
-                found.append(_found(everything.discovery.loaded(name).with_secrets(), namespace))
+                try:
+                    found.append(_found(everything.discovery.loaded(name).with_secrets(), namespace))
+                except ConfigurationError as error:
+                    found.append(FoundRepository(name, why=str(error)))
     return sorted(found, key=lambda each: each.label)
 
 

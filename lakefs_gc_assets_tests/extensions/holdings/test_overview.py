@@ -416,3 +416,24 @@ def test_label_of_an_entry_hides_a_discovered_repository_of_this_name(lake: Lake
     lake.content["repositories"] = [{"repository": "beta", "name": "alpha"}]
     (row,) = made(lake).rows
     assert (row.repository, row.namespace, row.stored_bytes) == ("alpha", "local://beta/", 10 * GIB)
+
+
+def test_secret_that_a_pattern_lacks_concerns_its_repositories_alone(lake: Lake) -> None:
+    lake.create("alpha")
+    lake.create("beta")
+    lake.end_run("alpha")
+    unset = {"lakefs": {"secret_access_key": {"env": "TEST_UNSET_SECRET"}}}
+    lake.content["discover"] = {"defaults": {"be*": unset}}
+    overview = made(lake)
+    assert [row.standing for row in overview.rows] == [Standing.READ, Standing.UNREADABLE]
+    assert "TEST_UNSET_SECRET" in row_of(overview, "beta").why
+
+
+def test_secret_of_shared_sections_is_not_needed_if_every_entry_has_its_own(lake: Lake) -> None:
+    lake.create("alpha")
+    lake.end_run("alpha")
+    own = dict(lake.content["lakefs"])
+    lake.content["lakefs"]["secret_access_key"] = {"env": "TEST_UNSET_SECRET"}
+    del lake.content["discover"], lake.content["overview"]
+    lake.content["repositories"] = [{"repository": "alpha", "lakefs": own}]
+    assert row_of(made(lake), "alpha").standing is Standing.READ
