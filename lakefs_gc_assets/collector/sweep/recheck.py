@@ -154,14 +154,11 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     marked, repository = step.stored(COMMITTED_DF).figures, step.repository
     run_id, attempt = step.plan.run_id, step.plan.attempt
     read_known = partial(tables.read_run_ids, repository.store, run_id, attempt, marked.read_sha256)
-    # Neither depends on uncommitted data, nor on when it is prepared. Reasons are read before it, commits after it.
-    with (
-        step.engine.in_background(lambda: require_own_namespace(step)) as namespace_is_own,
-        step.engine.in_background(read_known) as known_ids,
-    ):
+    # The ids are the mark's, so it does not matter when they are read. Reasons are read before uncommitted data.
+    with step.engine.in_background(read_known) as known_ids:
+        require_own_namespace(step)
         before = read_reasons(step)
         prepared = prepare_uncommitted(step, samples=samples)
-        namespace_is_own()
         known = known_ids()
     current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, before)
     step.waited += current.waited
