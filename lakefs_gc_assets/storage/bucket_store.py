@@ -4,9 +4,10 @@ The service's client also reads objects whose keys obstore cannot name. It lists
 that are not a page for the end of a listing. A cloud's class sends the requests; this module interprets the answers.
 """
 
+import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Generic, TypeVar
@@ -33,6 +34,8 @@ from lakefs_gc_assets.storage.interface import (
 Files = AzureStore | GCSStore | S3Store
 BATCH_ROWS = 10_000
 """Minimum rows in each batch of an unbounded listing except the last; a page of S3 has at most 1,000."""
+_BROKEN_REFUSAL = re.compile("Error performing GET .*request or response body error")
+"""Message of obstore for a broken error answer; that for broken content does not name the request."""
 _Errors = TypeVar("_Errors", bound=CloudErrors)
 _Contents = TypeVar("_Contents")
 
@@ -162,12 +165,13 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         action = f"read {full!r}"
         if not obstore_can_name(full):
             return self._read(action, full)
-        with self._by_obstore(action):
+
+        def read() -> bytes:
             answer = self._files.get(full)
             require_readable(key, answer.meta["size"])
-            data = bytes(answer.bytes())
-        traffic.count(bytes_read=len(data))
-        return data
+            return bytes(answer.bytes())
+
+        return self._by_obstore(action, read)
 
     def get_part(self, key: str, start: int, end: int) -> bytes:
         """See GivesObjects.get_part. An object whose key obstore cannot name is read whole."""
@@ -175,20 +179,25 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         action = f"read a part of {full!r}"
         if not obstore_can_name(full):
             return self._read(action, full)[start:end]
-        with self._by_obstore(action):
-            data = bytes(self._files.get_range(full, start=start, end=end))
-        traffic.count(bytes_read=len(data))
-        return data
+        return self._by_obstore(action, lambda: bytes(self._files.get_range(full, start=start, end=end)))
 
-    @contextmanager
-    def _by_obstore(self, action: str) -> Iterator[None]:
-        """Context for a call of obstore: a slow call is logged, and exceptions become StorageError."""
-        traffic.count(1)
-        try:
-            with cloud.waits.shown(action):
-                yield
-        except (BaseError, FileNotFoundError) as error:
-            raise self._explain(action, error) from None
+    def _by_obstore(self, action: str, read: Callable[[], bytes]) -> bytes:
+        """Calls obstore: a slow call is logged, and exceptions become StorageError."""
+        attempt = 0
+        while True:
+            attempt += 1
+            traffic.count(1, retries=int(attempt > 1))
+            try:
+                with cloud.waits.shown(action):
+                    data = read()
+            except (BaseError, FileNotFoundError) as error:
+                # obstore repeats broken content, but no request whose error answer, such as a 404, breaks off.
+                if attempt >= cloud.attempts() or not _BROKEN_REFUSAL.search(str(error)):
+                    raise self._explain(action, error) from None
+            else:
+                traffic.count(bytes_read=len(data))
+                return data
+            time.sleep(cloud.pause_after(attempt))
 
     @abstractmethod
     def _read(self, action: str, full: str) -> bytes:

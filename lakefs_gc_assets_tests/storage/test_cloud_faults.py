@@ -10,7 +10,7 @@ import pytest
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage import cloud as cloud_module
-from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore, get_if_there
 from lakefs_gc_assets_tests.servers.emulators import Response
 from lakefs_gc_assets_tests.servers.s3_server import Request
 from lakefs_gc_assets_tests.storage.test_clouds import Cloud, asked, cloud, is_batch, keys
@@ -235,3 +235,18 @@ def test_a_slow_service_is_waited_for_or_given_up_without_a_claim(cloud: Cloud, 
 def _failing(cloud: Cloud, fault: str) -> AbstractContextManager[None]:
     """Fails before the service if `BEFORE` has such a fault, otherwise behind it."""
     return cloud.server.failing(BEFORE[fault]) if fault in BEFORE else cloud.server.failing(change=BEHIND[fault])
+
+
+@pytest.mark.parametrize("key", ["missing", NAMES[0]])
+def test_a_read_whose_first_answer_breaks_off_is_repeated(cloud: Cloud, stored: ObjectStore, key: str) -> None:
+    """An answer that there is no object may break off as well."""
+    seen: list[Request] = []
+
+    def first(request: Request, response: Response) -> Response:
+        seen.append(request)
+        return cut(request, response) if len(seen) == 1 else response
+
+    with cloud.server.failing(change=first):
+        content = get_if_there(stored, key)
+    assert content == (key.encode() if key in NAMES else None)
+    assert len(seen) > 1
