@@ -268,6 +268,8 @@ class _Reading:
             pc.and_(pc.equal(seen.column("kind"), "new"), pc.not_equal(seen.column("commit"), NO_COMMIT))
         )
         came = came.filter(pc.invert(pc.is_in(came.column("hash"), value_set=before.column("hash").combine_chunks())))
+        is_known = pa.array([commit.id in self.new.branch_of for commit in self.new.commits], pa.bool_())
+        came = came.filter(is_known.take(came.column("commit").combine_chunks()))
         places = pc.add(came.column("commit"), pa.scalar(offset, pa.int32()))
         brought = pa.concat_tables(
             [
@@ -284,7 +286,7 @@ class _Reading:
 
 def _bringing(commit: Any, branch_of: Mapping[str, str]) -> BringingCommit:
     return BringingCommit(
-        commit.id, branch_of[commit.id], commit.committer, commit.creation_date, dict(commit.metadata)
+        commit.id, branch_of.get(commit.id, ""), commit.committer, commit.creation_date, dict(commit.metadata)
     )
 
 

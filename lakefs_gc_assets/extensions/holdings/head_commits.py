@@ -17,7 +17,8 @@ class NewCommits:
     Attributes:
         branches: commit of the head that the run saw, by branch; without branches that have gone since.
         commits: new commits, each before its descendants.
-        branch_of: a branch of each new commit, by commit id.
+        branch_of: a branch of each new commit, by commit id; without commits whose parents are unknown, since their
+            objects may be older.
     """
 
     branches: Mapping[str, str]
@@ -50,6 +51,7 @@ def find_new_commits(
     known_ids = frozenset((known or {}).values())
     branches: dict[str, str] = {}
     branch_of: dict[str, str] = {}
+    without_parents: set[str] = set()
     for branch in api.branches():
         if known is not None and known.get(branch.id) == branch.commit_id:
             branches[branch.id] = branch.commit_id
@@ -58,10 +60,16 @@ def find_new_commits(
             if line:
                 branches[branch.id] = line[0].id
             if known is not None:
-                branch_of |= {commit.id: branch.id for commit in line if commit.id not in known_ids | branch_of.keys()}
+                for commit in (each for each in line if each.id not in known_ids):
+                    if commit.parents and commit.parents[0] not in known_ids and not fetched.get(commit.parents[0]):
+                        without_parents.add(commit.id)
+                    else:
+                        branch_of.setdefault(commit.id, branch.id)
     if len(fetched) >= MOST_COMMITS:
         note(f"more than {counted(MOST_COMMITS, 'new commits')}: it is unknown which older ones brought objects")
-    new = [commit for commit in fetched.values() if commit is not None and commit.id in branch_of]
+    new = [
+        commit for commit in fetched.values() if commit is not None and commit.id in branch_of.keys() | without_parents
+    ]
     new.sort(key=lambda commit: (commit.generation, commit.creation_date, commit.id))
     return NewCommits(branches, tuple(new), branch_of)
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.extensions.holdings import head_commits
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.extensions.holdings.plain_heads import CountingStore, PlainHeads, as_rows, entry
@@ -130,3 +131,17 @@ def test_spark_finds_the_same_on_each_day(spark: SparkSession, tmp_path: Path) -
     found = heads.attribute(engine=SparkEngine(spark, 2), keys=KEYS)
     assert as_rows(found.rows) == heads.count(keys=KEYS)
     assert found.known["spread"].num_rows and found.known["brought"].num_rows == 2
+
+
+def test_objects_of_commits_beyond_the_limit_have_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_commits, "MOST_COMMITS", 2)
+    heads = PlainHeads(CountingStore(tmp_path))
+    heads.commit("main")
+    heads.branches["main"] = {"a": entry(1)}
+    heads.commit("main")
+    heads.attribute()
+    for number in range(2, 5):
+        heads.branches["main"][f"a{number}"] = entry(number)
+        heads.commit("main")
+    rows = as_rows(heads.attribute().rows)
+    assert {key: rows[key] for key in rows if key[0] == "commit"} == {("commit", heads.heads["main"], None): (1, 16)}

@@ -1,5 +1,6 @@
 """Holdings after whole runs on the embedded server, over HTTP, against a count with sets."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,12 +17,14 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.extensions.holdings import growth, holdings_files, known_heads, making
+from lakefs_gc_assets.extensions.holdings import attribution, growth, holdings_files, known_heads, making
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, HoldingState, Sharing
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
+from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
@@ -227,7 +230,7 @@ def test_history_is_left_out_if_heads_have_uncertain_addresses(
     held: HeldRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = held.collect(Flow.CLEAN, sweep=False)
-    attribute = making.attribute_heads
+    attribute = attribution.attribute_heads
     monkeypatch.setattr(making, "attribute_heads", lambda *about: replace(attribute(*about), uncertain=1))
     assert HoldingState.HISTORY not in held.holdings(runs).states()
 
@@ -243,3 +246,32 @@ def test_bytes_of_history_need_the_sealed_objects_of_the_base_run(held: HeldRepo
         known_heads.write(store, replace(known, sealed=(known.sealed[0] + 1, known.sealed[1])))
     states = {row.state: row for row in held.holdings(held.collect(Flow.OPTIMIZED, sweep=False)).of(Dimension.STATE)}
     assert (states[HoldingState.HISTORY].objects, states[HoldingState.HISTORY].bytes) == (0, None if wrong else 0)
+
+
+def test_day_makes_at_most_a_fifth_of_the_calls_of_its_optimized_run(
+    held: HeldRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def count(kind: str, owner: type, name: str) -> None:
+        called = getattr(owner, name)
+
+        def counted(self: Any, *arguments: Any, **more: Any) -> Any:
+            calls[kind] += 1
+            return called(self, *arguments, **more)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for name in ("get", "get_part", "put", "put_if_absent", "list", "list_level", "head", "delete"):
+        count("store", LocalStore, name)
+    count("api", LakeFSClient, "_fields")
+    held.holdings(held.collect(Flow.CLEAN, sweep=True))
+    held.put("b/new", 300, 5)
+    held.commit("main", 5)
+    held.leave_garbage(6_000, 5)
+    calls.clear()
+    runs = held.collect(Flow.OPTIMIZED, sweep=True)
+    of_run = Counter(calls)
+    calls.clear()
+    held.holdings(runs)
+    assert 0 < 5 * calls["store"] <= of_run["store"] and 0 < 5 * calls["api"] <= of_run["api"], (calls, of_run)
