@@ -1,7 +1,7 @@
 """Full disks, too little memory and killed processes, each in every step of a run on a local Spark.
 
-A run fails with an error that names cause and remedy, or Spark makes its lost tasks again. No live object is gone, the
-lock is free, and the last run deletes all garbage.
+A run fails with an error that names cause and remedy, or ends well if Spark replaces what it lost. No live object is
+gone, the lock is free, and the last run deletes all garbage.
 """
 
 import json
@@ -250,7 +250,7 @@ def test_killed_processes_and_too_little_memory_in_any_step(sample_runs: SampleR
     remaining = demo.still_stored(sample_runs.server, sample_runs.sample)
     assert 0 < len(remaining) < len(sample_runs.sample.garbage)
 
-    # Spark starts another daemon, and makes the tasks of lost workers again.
+    # Spark starts another daemon each time.
     with faulty.session() as make:
         status, printed = make(*(f"daemon {step}" for step in STEPS))
     assert status == 0, printed
