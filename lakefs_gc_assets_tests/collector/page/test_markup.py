@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import jinja2
@@ -64,7 +65,7 @@ def read(page: bytes) -> Reader:
     return reader
 
 
-def made(template: str, **values: object) -> Reader:
+def made(template: str, **values: Any) -> Reader:
     """A page with this template as its main part."""
     around = '{% extends "layout.html" %}{% from "macros.html" import chart, table %}{% block title %}{{ title }}'
     source = f"{around}{{% endblock %}}{{% block main %}}{template}{{% endblock %}}"
