@@ -51,11 +51,16 @@ _HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-ali
 
 @dataclass(frozen=True)
 class Response:
-    """An answer of the emulator, or of a test in its place."""
+    """An answer of the emulator, or of a test in its place.
+
+    Attributes:
+        pause: seconds before each eighth of the body.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    pause: float = 0
 
 
 class LimitedRate:
@@ -184,8 +189,14 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             if "content-length" not in response.headers:
                 self.send_header("content-length", str(len(response.body)))
             self.end_headers()
-            if self.command != "HEAD":
+            if self.command != "HEAD" and not response.pause:
                 self.wfile.write(response.body)
+            elif self.command != "HEAD":
+                part = len(response.body) // 8 + 1
+                for start in range(0, len(response.body), part):
+                    self.wfile.flush()
+                    time.sleep(response.pause)
+                    self.wfile.write(response.body[start : start + part])
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
 
