@@ -277,7 +277,7 @@ def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, polic
 def settle(
     settings: CollectionSettings, policy: LaunchSettings, permit: Permit | None, flow: Flow | None = None
 ) -> tuple[CollectionSettings, Relaxed]:
-    """The settings of a run, and those that its launch loosened.
+    """The settings of a run, and the settings that its launch loosened.
 
     The file is checked again here: a change that it no longer allows is refused although the run was opened before.
 

@@ -1,9 +1,9 @@
 """Requests of tasks to the store, as accumulators of their stage in Spark's UI, event log and history server.
 
-Spark shows only accumulators with a name, and those of Python have none. So a Python accumulator brings the numbers of
-each task to the driver, which adds them to the facts of the running stage. Spark waits for this before it handles the
-end of the task, so the facts do not change while Spark reads them. Spark has no public method for it: if a version of
-Spark refuses, the numbers are missing, and nothing else is.
+Spark shows only accumulators with a name, and accumulators of Python have none. So a Python accumulator brings the
+numbers of each task to the driver, which adds them to the facts of the running stage. Spark waits for this before it
+handles the end of the task, so the facts do not change while Spark reads them. Spark has no public method for it: if a
+version of Spark refuses, the numbers are missing, and nothing else is.
 """
 
 import logging
@@ -50,14 +50,14 @@ def _is_shown(spark: SparkSession) -> bool:
     return any(spark.conf.get(name, default) == "true" for name, default in shown.items())
 
 
-class _Totals(AccumulatorParam[Numbers]):
-    """Adds numbers, and shows those that reach the driver. Its copies in workers only add."""
+class _TaskTotals(AccumulatorParam[Numbers]):
+    """Adds numbers, and shows numbers that reach the driver. Its copies in workers only add."""
 
     def __init__(self, show: Callable[[Numbers], None] | None = None) -> None:
         self._show = show
 
-    def __reduce__(self) -> tuple[type["_Totals"], tuple[()]]:
-        return _Totals, ()
+    def __reduce__(self) -> tuple[type["_TaskTotals"], tuple[()]]:
+        return _TaskTotals, ()
 
     def zero(self, value: Numbers) -> Numbers:
         """No numbers."""
@@ -76,7 +76,7 @@ _totals: WeakKeyDictionary[SparkContext, Accumulator[Numbers]] = WeakKeyDictiona
 
 def _totals_of(context: SparkContext) -> Accumulator[Numbers]:
     if context not in _totals:
-        _totals[context] = context.accumulator(Counter(), _Totals(_Stages(context).show))
+        _totals[context] = context.accumulator(Counter(), _TaskTotals(_Stages(context).show))
     return _totals[context]
 
 

@@ -43,7 +43,7 @@ WARNED, ENDS_IT, TIME_ALONE, NO_RUN = (
 )
 GUARDS = {
     ("too_many_candidates", "share of candidates"): WARNED,
-    ("too_many_candidates", "number of candidates"): WARNED,
+    ("_too_many", "number of candidates"): WARNED,
     ("_tripped", "gap in the listing"): WARNED,
     ("_shared_namespace", "namespaces"): WARNED,
     ("_shared_namespace", "other repositories"): WARNED,
@@ -65,6 +65,8 @@ GUARDS = {
     ("require_few_stale", "stale branches"): NO_RUN,
     # Objects to be moved are listed before a user confirms, and this is checked before that list.
     ("require_sole_writer", "other servers"): NO_RUN,
+    # The look at a place reports it before any approval.
+    ("refuse_orphan", "deleted repository"): NO_RUN,
 }
 """Every guard by the function that makes it."""
 

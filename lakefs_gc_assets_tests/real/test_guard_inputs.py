@@ -199,7 +199,7 @@ GUARDS: dict[tuple[str, str], Row] = {
     ("too_many_candidates", "share of candidates"): Row(
         "listing, uncommitted data, ranges of commits", settings={"max_candidate_share": 0.1}
     ),
-    ("too_many_candidates", "number of candidates"): Row(
+    ("_too_many", "number of candidates"): Row(
         "listing, uncommitted data, ranges of commits", settings={"max_candidates": 3}
     ),
     ("_tripped", "gap in the listing"): Row(
@@ -263,6 +263,10 @@ GUARDS: dict[tuple[str, str], Row] = {
 """Guards that decide in their own scene, by the function that makes each guard, and its name."""
 
 NOT_HERE: dict[tuple[str, str], str] = {
+    (
+        "refuse_orphan",
+        "deleted repository",
+    ): "no part of a run: `test_it_is_deleted_while_the_server_makes_no_repository_there_and_comes_back`",
     ("require_clocks_agree", "clocks"): "`test_server_whose_clock_is_ahead_ends_the_run`",
     ("refuse_unseen_spelling", "address form"): "`test_local_server_without_an_object_to_compare_ends_the_sweep`",
     (

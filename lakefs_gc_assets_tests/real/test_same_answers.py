@@ -333,9 +333,11 @@ def simulated(servers: tuple[Server, Server], tmp_path_factory: pytest.TempPathF
 
 
 def _read_by_collector(answers: dict[str, Any]) -> dict[str, str]:
-    """The answers without committer, message and metadata of dumped commits, which the simulated server leaves out."""
+    """The answers without committer, message and metadata of commits, which the simulated server leaves out."""
     answers = dict(answers)
     for call, answer in answers.items():
+        if isinstance(answer, dict) and "committer" in answer:
+            answers[call] = {**answer, "committer": "", "metadata": []}
         if call.endswith("dumped commits_meta_range_id"):
             records = [[field for field in record if field[0] not in (2, 3, 6)] for record in answer["records"]]
             answers[call] = {**answer, "records": sorted(records, key=str)}

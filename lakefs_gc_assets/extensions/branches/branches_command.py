@@ -68,7 +68,7 @@ def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
 @JSON
 @click.argument("digest")
 def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
-    """Deletes the branches that `list` showed with this digest, except those that have changed since.
+    """Deletes the branches that `list` showed with this digest, except branches that have changed since.
 
     Each branch is checked again right before its deletion. Its uncommitted changes are lost. The branch can be
     recreated at its commit, whose objects stay for as long as `list` says. Asks for confirmation unless --yes is

@@ -89,7 +89,7 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
 
     @one_op_job(names, STALE_BRANCHES, _RETIRE_OP, StaleBranchesConfig, description)
     def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
-        """Lists stale branches, or deletes those of an approved list."""
+        """Lists stale branches, or deletes the branches of an approved list."""
         repository, log = collector.open(), context.log
         tally = Tally(stale_branches.BranchFate.DELETED)
         if config.approve:

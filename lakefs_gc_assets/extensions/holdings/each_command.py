@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli import COMMANDS
 from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, configuration_path, print_result, show_progress
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.repository.repository import SystemClock
@@ -47,7 +46,8 @@ def each(file: Path | None, at_once: int, as_json: bool, command: tuple[str, ...
     path = configuration_path(file)
     everything = everything_from(read(path), str(path))
     name, *options = command
-    called = COMMANDS[name].load() if name in COMMANDS else None
+    root = click.get_current_context().find_root()
+    called = root.command.get_command(root, name) if isinstance(root.command, click.Group) else None
     if called is None or all("--repository" not in each.opts for each in called.params):
         raise click.UsageError(f"{name} is no command with the option --repository.")
     # The only repository of a file needs no name, and its label may be another one.

@@ -5,8 +5,8 @@ is a hash of its content, so the sums of a part depend on nothing but the ids of
 whose ranges changed. Branches come in later: a set of ranges that hold an address gives the set of branches.
 
 An address may be in several parts, since a client can put one object at several paths. Such addresses are *spread*, and
-are kept one by one. Only an address that is new in a part can become spread. So the other parts are searched for it,
-and only those that have an object in the same slice.
+are kept one by one. Only an address that is new in a part can become spread. So it is searched for in other parts
+with an object in the same slice.
 """
 
 import hashlib
@@ -436,7 +436,7 @@ def _has_come(batch: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def _slices_by_part(rows: pa.Table) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """All slices of each part, and those of addresses that were there before."""
+    """All slices of each part, and the slices of addresses that were there before."""
     both: tuple[dict[str, set[str]], dict[str, set[str]]] = ({}, {})
     for row in rows.select(["part", "address", "objects"]).to_pylist():
         both[0].setdefault(row["part"], set()).add(row["address"])

@@ -1,6 +1,6 @@
 """Holdings of a repository after a run: one small table by state and holder, kept as a file of its own.
 
-Files lie in one folder beside those of runs, so one listing shows the whole history. The newest sorts first.
+Files lie in one folder beside the folders of runs, so one listing shows the whole history. The newest sorts first.
 """
 
 from collections.abc import Iterator, Mapping

@@ -199,7 +199,7 @@ class _Walk:
                     self.unopened += len(level)
 
     def _outside(self, prefixes: Sequence[str]) -> list[str]:
-        """Those that lie in no repository."""
+        """Prefixes that lie in no repository."""
         return [prefix for prefix in prefixes if not prefix.startswith(self.own)]
 
     def _is_orphan(self, prefix: str, content: Level) -> bool:

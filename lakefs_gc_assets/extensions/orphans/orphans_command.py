@@ -74,7 +74,7 @@ def list_places(
     """Lists places in the bucket that look like a storage namespace and belong to no repository. Deletes nothing.
 
     lakeFS leaves a repository's data in the bucket when the repository is deleted. The command lists the folders of the
-    repository's bucket, and prints those that have lakeFS's files and belong to no repository of the server: their
+    repository's bucket, and prints each folder with lakeFS's files that belongs to no repository of the server: its
     objects and bytes, the first and last write, and names of branches and folders if files there still state them.
 
     Another lakeFS server may own a place: no server knows the repositories of others. So may a repository that was only

