@@ -178,6 +178,12 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
         wbufsize = 1 << 16
 
+        def handle_expect_100(self) -> bool:
+            """Answers at once: boto3 waits for a second, and sends the body then."""
+            goes_on = super().handle_expect_100()
+            self.wfile.flush()
+            return goes_on
+
         def _serve(self) -> None:
             path, _, query = self.path.partition("?")
             headers = {name.lower(): value for name, value in self.headers.items()}
