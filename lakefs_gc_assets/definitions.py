@@ -14,17 +14,8 @@ from lakefs_gc_assets.extensions.holdings import overview_definitions as holding
 from lakefs_gc_assets.extensions.notifications import definitions as notifications
 from lakefs_gc_assets.settings import Configuration
 
-EXTENSIONS = (
-    forecast.define,
-    check.define,
-    branches.define,
-    holdings.define,
-    notifications.define,
-    emr.define,
-)
+EXTENSIONS = (forecast.define, check.define, branches.define, holdings.define, notifications.define, emr.define)
 """Functions that add definitions of extensions for each repository."""
-
-
 OVER_ALL = [holdings_overview.define]
 """Functions that add definitions of extensions for all repositories together."""
 

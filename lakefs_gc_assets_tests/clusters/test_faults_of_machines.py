@@ -230,8 +230,9 @@ def test_a_disk_that_is_full_as_any_step_begins(sample_runs: SampleRuns, small_d
         status, printed = make()
     assert status == 0, printed
     sample_runs.require_collected()
-    spilled = [event["Task Metrics"]["Disk Bytes Spilled"] for event in log.read("SparkListenerTaskEnd")]
-    assert any(spilled)
+    # Tasks that a full disk ended may have no metrics.
+    metrics = [event.get("Task Metrics") for event in log.read("SparkListenerTaskEnd")]
+    assert any(each["Disk Bytes Spilled"] for each in metrics if each)
 
 
 def test_killed_processes_and_too_little_memory_in_any_step(sample_runs: SampleRuns) -> None:

@@ -65,7 +65,8 @@ def test_it_has_the_package_and_nothing_else(wheel: Path) -> None:
     expected = {
         str(file.relative_to(PROJECT))
         for file in (PROJECT / "lakefs_gc_assets").rglob("*")
-        if file.suffix in (".py", ".typed", ".properties", ".css", ".html", ".sql") and "__pycache__" not in file.parts
+        if file.suffix in (".py", ".typed", ".properties", ".css", ".html", ".sql", ".yaml")
+        and "__pycache__" not in file.parts
     }
 
     with ZipFile(wheel) as archive:
