@@ -66,6 +66,7 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
 _STARTS = {
     **dict.fromkeys(("approve", "erase", "forecast", "fsck", "metadata", "run"), "start_as_configured"),
     "demo": "start_as_usual",
+    "holdings": "start_on_demand",
     "purge": "start_unless_dry",
 }
 """Functions of `common` that start Spark for a command."""

@@ -365,6 +365,13 @@ def start_as_configured(arguments: Sequence[str]) -> None:
             spark_session.start(settings)
 
 
+def start_on_demand(arguments: Sequence[str]) -> None:
+    """Starts nothing: the command itself starts a session if it has much to read.
+
+    A command that has such a function keeps pandas importable, which Spark needs.
+    """
+
+
 def start_unless_dry(arguments: Sequence[str]) -> None:
     """Starts the session of the configuration, except for `--dry-run`, which needs no session."""
     if "--dry-run" not in arguments:

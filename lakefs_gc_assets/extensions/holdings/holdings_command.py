@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from lakefs_gc_assets.cli.common import JSON, QUIET, Target, on_repository, print_answer
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, counted
 from lakefs_gc_assets.extensions.holdings import growth, holdings_files, known_heads
+from lakefs_gc_assets.extensions.holdings.definitions import holdings_now
 from lakefs_gc_assets.extensions.holdings.growth import Growth
 from lakefs_gc_assets.extensions.holdings.holdings_files import (
     METADATA_DIMENSION,
@@ -22,12 +22,6 @@ from lakefs_gc_assets.extensions.holdings.holdings_files import (
     Sharing,
 )
 from lakefs_gc_assets.storage.interface import ObjectStore
-
-if TYPE_CHECKING:
-    from lakefs_gc_assets.extensions.holdings import definitions
-else:
-    # Deferred: Dagster and Spark are slow to import, and `--help` needs neither.
-    definitions = deferred("lakefs_gc_assets.extensions.holdings.definitions")
 
 _SHOWN = 20
 """Maximum lines for each dimension; `--json` has all."""
@@ -65,7 +59,7 @@ def holdings(target: Target, dimensions: tuple[str, ...], since: datetime | None
             raise click.BadParameter(f"{name!r} is no dimension.", param_hint="--by")
     collector = target.collector()
     with shown_bar("adding up", quiet) as (say, _):
-        store, found = definitions.holdings_now(collector, say, say)
+        store, found = holdings_now(collector, say, say)
     changes = None if since is None else grown_since(store, found, since.replace(tzinfo=UTC))
     print_answer(as_json, lambda: encode(found, changes), describe(found, dimensions, changes))
 

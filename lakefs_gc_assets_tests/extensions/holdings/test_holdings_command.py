@@ -1,6 +1,8 @@
 """`lakefs-gc holdings` and the job `holdings` after runs on the embedded server."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,6 +56,14 @@ def holdings(made: RetainedRepository) -> Invoke:
 def loaded(made: RetainedRepository) -> Loaded:
     (only,) = load_all(made.folder / "lakefs-gc.yaml")
     return only
+
+
+def test_command_in_a_process_of_its_own_has_the_libraries_that_it_needs(made: RetainedRepository) -> None:
+    """Commands that never start Spark leave out pandas; this one may need both."""
+    program = "from lakefs_gc_assets.cli import main; main()"
+    command = [sys.executable, "-c", program, "holdings", "--config", str(made.folder / "lakefs-gc.yaml")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert "no run of repo has finished" in ended.stderr, ended.stderr
 
 
 def test_lines_for_people_and_growth_since_a_day(made: RetainedRepository, holdings: Invoke) -> None:
