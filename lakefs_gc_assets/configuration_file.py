@@ -243,6 +243,11 @@ def _shared_sections(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name not in (REPOSITORIES, DISCOVER)}
 
 
+def describe_problems(error: ValidationError) -> str:
+    """Each wrong value of a file's section, by its place."""
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in error.errors())
+
+
 def discovery_from(content: dict[str, Any], source: str) -> Discovery | None:
     """The repositories that a configuration covers by patterns; None if it has no such section.
 
@@ -253,8 +258,7 @@ def discovery_from(content: dict[str, Any], source: str) -> Discovery | None:
     try:
         settings = DiscoverSettings.model_validate(content[DISCOVER])
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in error.errors())
-        raise ConfigurationError(f"{source}: {DISCOVER}.{problems}") from None
+        raise ConfigurationError(f"{source}: {DISCOVER}.{describe_problems(error)}") from None
     shared = _shared_sections(content)
     for pattern, sections in settings.defaults.items():
         if both := [name for name in _OF_ONE if name in sections]:

@@ -258,8 +258,7 @@ def read_part(cutoff: datetime, wanted: HashSet, depth: int, files: LiveFiles, t
     stayed[np.concatenate([np.empty(0, np.int64), *before])] = True
     left: list[pa.Table] = []
     for record in task.before:
-        rows = files.held(record)
-        earlier = rows.filter(rows.column("certain")).column("address").combine_chunks()
+        earlier = _certain_addresses(files, record)
         hashed = hashing.hashes(earlier)
         stayed |= hashing.among(read.hashed, hashed)
         left.append(_left(earlier.filter(pa.array(~hashing.among(hashed, read.hashed)))))
@@ -268,7 +267,7 @@ def read_part(cutoff: datetime, wanted: HashSet, depth: int, files: LiveFiles, t
         commits[places] = np.minimum(commits[places], task.commits.get(record.id, NO_COMMIT))
     if not stayed.all():
         for record in task.passing:
-            has = hashing.among(read.hashed, _certain_hashes(files, record))
+            has = hashing.among(read.hashed, hashing.hashes(_certain_addresses(files, record)))
             commits[has] = np.minimum(commits[has], task.commits[record.id])
     came, is_wanted = ~stayed, wanted.has(read.hashed)
     slices = pa.table({"slice": read.slices, "stayed": stayed.astype(np.int64)}).group_by("slice")
@@ -299,9 +298,10 @@ def _left(addresses: pa.StringArray) -> pa.Table:
     return rows.set_column(1, FOUND.field("part"), pa.nulls(count, pa.string()))
 
 
-def _certain_hashes(files: LiveFiles, record: RangeRecord) -> hashing.Hashes:
+def _certain_addresses(files: LiveFiles, record: RangeRecord) -> pa.StringArray:
+    """The addresses of a range that mean one object."""
     rows = files.held(record)
-    return hashing.hashes(rows.filter(rows.column("certain")).column("address").combine_chunks())
+    return rows.filter(rows.column("certain")).column("address").combine_chunks()
 
 
 def search_part(slices: pa.StringArray, depth: int, files: LiveFiles, task: PartTask) -> pa.Table:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.records import tables
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.run_folder import HOLDINGS_HEADS
 from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.extensions.holdings.head_parts import SPREAD, SUMS
@@ -92,7 +93,7 @@ class KnownHeads:
     entries: int
     cutoff: datetime
     branches: Mapping[str, str]
-    sealed: tuple[int, int] | None = None
+    sealed: Amount | None = None
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     commits: tuple[BringingCommit, ...] = ()
 
@@ -140,7 +141,7 @@ def read(store: ObjectStore) -> KnownHeads | None:
             int(content["entries"]),
             datetime.fromisoformat(content["cutoff"]),
             content["branches"],
-            None if sealed is None else (int(sealed[0]), int(sealed[1])),
+            None if sealed is None else Amount(int(sealed[0]), int(sealed[1])),
             stored,
             tuple(BringingCommit(**commit) for commit in content["commits"]),
         )

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import run_folder, stored_forecasts, tables
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.figures import Statistics
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
@@ -252,20 +253,19 @@ class _Stored:
 def _by_listing(listing: Report) -> _Stored:
     """Amounts by the newest full listing, after its own sweep."""
     statistics = listing.statistics
-    listed, gone = statistics.listed_bytes or 0, (statistics.deleted_bytes or 0) + (statistics.quarantined_bytes or 0)
-    gone_objects = (statistics.deleted or 0) + (statistics.quarantined or 0)
+    stored = Amount(statistics.listed or 0, statistics.listed_bytes or 0) - _swept(statistics)
     classes = {name: amount["bytes"] for name, amount in listing.storage_classes.get("listed", {}).items()}
     # The bytes of kept objects are not counted, so live bytes are known only if none were kept.
-    live_bytes = None if statistics.kept else listed - (statistics.candidates_bytes or 0)
+    live_bytes = None if statistics.kept else (statistics.listed_bytes or 0) - (statistics.candidates_bytes or 0)
     return _Stored(
         {
-            "stored_objects": (statistics.listed or 0) - gone_objects,
-            "stored_bytes": listed - gone,
+            "stored_objects": stored.objects,
+            "stored_bytes": stored.bytes,
             "stored_at": listing.ended_at,
             "live_objects": statistics.live,
             "live_bytes": live_bytes,
         },
-        _scaled(classes, listed - gone),
+        _scaled(classes, stored.bytes),
     )
 
 
@@ -299,12 +299,14 @@ def _by_holdings(holdings: Holdings) -> _Stored | None:
 def _garbage(finished: Report) -> dict[str, int]:
     """Garbage that the newest finished run left."""
     statistics = finished.statistics
-    gone = (statistics.deleted or 0) + (statistics.quarantined or 0)
-    gone_bytes = (statistics.deleted_bytes or 0) + (statistics.quarantined_bytes or 0)
-    return {
-        "garbage_objects": (statistics.candidates or 0) - gone,
-        "garbage_bytes": (statistics.candidates_bytes or 0) - gone_bytes,
-    }
+    left = Amount(statistics.candidates or 0, statistics.candidates_bytes or 0) - _swept(statistics)
+    return {"garbage_objects": left.objects, "garbage_bytes": left.bytes}
+
+
+def _swept(statistics: Statistics) -> Amount:
+    """Objects that a run deleted or moved to quarantine."""
+    deleted = Amount(statistics.deleted or 0, statistics.deleted_bytes or 0)
+    return deleted.plus(statistics.quarantined or 0, statistics.quarantined_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import Field, ValidationError
 
+from lakefs_gc_assets.configuration_file import describe_problems
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import Configuration, Price, ReportSettings, Settings, StoreSettings
@@ -71,8 +72,7 @@ def read_prices(file: str) -> PriceList:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"the file of prices {path} cannot be read: {error}") from None
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in error.errors())
-        raise ConfigurationError(f"the file of prices {path}: {problems}") from None
+        raise ConfigurationError(f"the file of prices {path}: {describe_problems(error)}") from None
 
 
 def cost_of(configuration: Configuration, namespace: Namespace, total: int, classes: Mapping[str, int]) -> Cost:

@@ -43,12 +43,10 @@ class RunStates:
     """
 
     rows: tuple[HoldingsRow, ...]
-    sealed: tuple[int, int] | None
+    sealed: Amount | None
 
 
-def add_up_states(
-    step: Step[R], report: Report, heads: HeadHoldings, sealed_before: tuple[int, int] | None
-) -> RunStates:
+def add_up_states(step: Step[R], report: Report, heads: HeadHoldings, sealed_before: Amount | None) -> RunStates:
     """Adds up a finished run.
 
     Args:
@@ -68,30 +66,25 @@ def add_up_states(
     live_again = outcomes[Outcome.KEPT_LIVE]
     stays = garbage - Amount.total(outcomes[each] for each in _GONE) - live_again
     kept = (no_commit - staged - garbage).plus(*live_again)
-    expired = by_flow(step.plan.flow) is Why.EXPIRED
     amounts: dict[HoldingState, tuple[int, int | None]] = {HoldingState.HEAD: heads.in_all}
-    base = sealed_before if step.plan.base_run is not None else (0, 0)
+    sealed_objects = required(listed.figures.sealed_objects)
     # Without a base run, there are no sealed objects that the run did not list.
-    if base is not None and base[0] != required(listed.figures.sealed_objects):
+    base = sealed_before if step.plan.base_run is not None else Amount()
+    if base is not None and base.objects != sealed_objects:
         base = None
     lists_all = step.plan.flow is not Flow.COMMITTED and not listed.figures.limited_to
     if lists_all:
-        of_base = required(listed.figures.sealed_objects) - (committed.figures.expired_objects or 0)
-        history = of_base + examined.objects - no_commit.objects - heads.listed.objects
-        size = None
-        if base is not None:
-            size = (
-                base[1] - (committed.figures.expired_bytes or 0) + examined.bytes - no_commit.bytes - heads.listed.bytes
-            )
+        of_base = Amount(sealed_objects) if base is None else base
+        history = of_base.plus(*examined) - _expired(committed.figures) - no_commit - heads.listed
+        size = None if base is None else history.bytes
         # If the listing lacks objects of heads, the difference is another figure.
-        if not (heads.uncertain or candidates.figures.missing or candidates.figures.lost) and history >= 0 <= (
-            size or 0
-        ):
-            amounts[HoldingState.HISTORY] = history, size
+        is_known = not (heads.uncertain or candidates.figures.missing or candidates.figures.lost)
+        if is_known and history.objects >= 0 and (size or 0) >= 0:
+            amounts[HoldingState.HISTORY] = history.objects, size
     amounts |= {
         HoldingState.STAGED: staged,
         HoldingState.YOUNG: kept,
-        HoldingState.EXPIRED if expired else HoldingState.GARBAGE: stays,
+        HoldingState.EXPIRED if by_flow(step.plan.flow) is Why.EXPIRED else HoldingState.GARBAGE: stays,
         **_metadata(step.repository.store),
     }
     rows = [
@@ -103,6 +96,11 @@ def add_up_states(
         for name, each in report.storage_classes.get("listed", {}).items():
             rows.append(HoldingsRow(Dimension.STORAGE_CLASS, name, None, None, each["objects"], each["bytes"]))
     return RunStates(tuple(rows), _seal(step, report, universe, not_committed, base, committed.figures))
+
+
+def _expired(figures: frames.CommittedFigures) -> Amount:
+    """Objects that expired since the base run."""
+    return Amount(figures.expired_objects or 0, figures.expired_bytes or 0)
 
 
 def _amount_of(frame: StoredFrame[Any]) -> Amount:
@@ -150,9 +148,9 @@ def _seal(
     report: Report,
     universe: Universe[R],
     not_committed: StoredFrame[Any],
-    base: tuple[int, int] | None,
+    base: Amount | None,
     figures: frames.CommittedFigures,
-) -> tuple[int, int] | None:
+) -> Amount | None:
     """Objects in sealed slices that commits hold after a run, and their bytes.
 
     The next run does not list them. Their number must be that of the run's checkpoint, or else the size is unknown.
@@ -164,8 +162,5 @@ def _seal(
         _add_up(step, select_sealed(step.engine, rows, sealed))
         for rows in (universe.rows("address", "size"), not_committed.rows(step.engine, "address", "size"))
     )
-    more = of_all - of_none
-    objects = base[0] - (figures.expired_objects or 0) + more.objects
-    if objects != report.checkpoint.sealed_objects:
-        return None
-    return objects, base[1] - (figures.expired_bytes or 0) + more.bytes
+    after = base.plus(*of_all) - of_none - _expired(figures)
+    return after if after.objects == report.checkpoint.sealed_objects else None

@@ -243,7 +243,7 @@ def test_bytes_of_history_need_the_sealed_objects_of_the_base_run(held: HeldRepo
     known = known_heads.read(store)
     assert known is not None and known.sealed is not None
     if wrong:
-        known_heads.write(store, replace(known, sealed=(known.sealed[0] + 1, known.sealed[1])))
+        known_heads.write(store, replace(known, sealed=known.sealed.plus(1, 0)))
     states = {row.state: row for row in held.holdings(held.collect(Flow.OPTIMIZED, sweep=False)).of(Dimension.STATE)}
     assert (states[HoldingState.HISTORY].objects, states[HoldingState.HISTORY].bytes) == (0, None if wrong else 0)
 
