@@ -313,7 +313,7 @@ def _by_window(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 class _OpenFile:
     def __init__(self, schema: pa.Schema) -> None:
         self._buffer = io.BytesIO()
-        # Most values differ, and a dictionary of them costs time without making files smaller.
+        # Most values differ: a dictionary costs time and does not make files smaller.
         self._writer = pq.ParquetWriter(self._buffer, schema, compression="zstd", use_dictionary=False)
         self._waiting: list[pa.Table] = []
         self.rows = 0

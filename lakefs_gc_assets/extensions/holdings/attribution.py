@@ -132,7 +132,7 @@ def _weight(task: PartTask) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What is read, and what is known already."""
+    """Parts to read, and facts that are known already."""
 
     step: Step[Any]
     depth: int

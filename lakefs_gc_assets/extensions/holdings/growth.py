@@ -1,4 +1,4 @@
-"""What changed between two holdings: states, holders, branches that came or went, and commits that brought objects."""
+"""Changes between two holdings: states, holders, branches that came or went, and commits that brought objects."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

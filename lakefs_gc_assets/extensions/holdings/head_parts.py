@@ -356,7 +356,7 @@ def _as_found(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class ReadParts:
-    """What changed parts have.
+    """Results of reading the parts that changed.
 
     Attributes:
         sums: SUMS.

@@ -65,7 +65,7 @@ def holdings(target: Target, dimensions: tuple[str, ...], since: datetime | None
 
 
 def grown_since(store: ObjectStore, after: Holdings, day: datetime) -> Growth:
-    """What changed since the last run of a day. Raises CollectionError if nothing is known of that day or before."""
+    """Changes since the last run of a day. Raises CollectionError if no holdings of that day or before are stored."""
     for before in holdings_files.history(store, after.repository):
         if before.time < day + _UNTIL and before.run_id != after.run_id:
             known = known_heads.read_usable(store, after.repository, lambda line: None)
