@@ -23,16 +23,20 @@ SIZE = Vast(branches=1000)
 
 
 def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
-    """A forecast, and one clean run with sweep."""
+    """A forecast, one clean run with sweep, and an optimized one, each of them with the holdings after it."""
     folder = vast.made(size, ROOT)
     with served("benchmarks.vast_server", str(folder), str(size.branches)) as settings:
         forecast = run(settings, "--forecast", show=True)
         show(f"bottom line: {size.entries:,} committed entries, forecast", forecast)
         made = run(settings, "--sweep", show=True)
+        first = run(settings, "--holdings", show=True)
+        optimized = run(settings, "--flow", "optimized", show=True)
+        again = run(settings, "--holdings", show=True)
     if f"commits hold {size.committed:,} objects" not in forecast.told[0]:
         raise RunFailed(f"the forecast said {forecast.told[0]!r}; commits hold {size.committed:,} objects")
     title = f"{size.objects:,} objects and {size.entries:,} committed entries"
     show(f"bottom line: {title}, clean with sweep", made)
+    show(f"bottom line: {title}, optimized", optimized)
     require_exact(folder, size)
     cores = os.cpu_count() or 1
     return [
@@ -40,6 +44,18 @@ def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
         figure("bottom line: peak memory of the forecast", forecast.peak_bytes / 1e9, "GB"),
         at_most("bottom line: clean run with sweep", made.seconds / 60, "min", 25),
         at_most("bottom line: peak memory", made.peak_bytes / 1e9, "GB", 6),
+        at_most("bottom line: processor time of the driver", made.driver_seconds, "s", 60),
+        *(
+            figure(f"bottom line: {name}, {what}", amount, unit)
+            for name, each in (("optimized run", optimized), ("holdings, first time", first), ("holdings again", again))
+            for what, amount, unit in (
+                ("whole", each.seconds, "s"),
+                ("processor time", each.cpu_seconds, "s"),
+                ("peak memory", each.peak_bytes / 1e9, "GB"),
+                ("bytes read", each.counts.bytes_read / 1e6, "MB"),
+                ("store calls", each.counts.store_calls, "calls"),
+            )
+        ),
         *(
             figure(f"bottom line: {phase.name}, {what}", share * 100 / made.seconds, "% of the run")
             for phase in made.phases

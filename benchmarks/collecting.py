@@ -1,7 +1,7 @@
 """One run as the command line makes it, in this process, which tells as JSON lines when each step ended.
 
 Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--windows FIRST..LAST] [--now ISO]
-[--forecast] [--engine NAME] [--thresholds FACTOR]
+[--forecast] [--holdings] [--engine NAME] [--thresholds FACTOR]
 """
 
 import argparse
@@ -90,13 +90,14 @@ def main() -> None:
     parser.add_argument("--windows", default="")
     parser.add_argument("--now", type=datetime.fromisoformat)
     parser.add_argument("--forecast", action="store_true", help="make a forecast in place of a run")
+    parser.add_argument("--holdings", action="store_true", help="add up holdings in place of a run")
     parser.add_argument("--engine", help="compare addresses as one of `other_engines`")
     parser.add_argument("--thresholds", type=float, default=1, help="factor for numbers of rows that change the plan")
     asked = parser.parse_args()
     loaded = load(asked.configuration)
     spark: SparkSettings = loaded.configuration.spark
     loaded = _counting(loaded, in_session_of_spark(spark) if asked.engine else spark)
-    if asked.flow != "optimized":
+    if asked.flow != "optimized" and not asked.holdings:
         spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
     from lakefs_gc_assets.cli.run import collect
@@ -121,6 +122,8 @@ def main() -> None:
     try:
         if asked.forecast:
             succeeded, told = True, _forecast(loaded, progress)
+        elif asked.holdings:
+            succeeded, told = True, _holdings(loaded, progress)
         else:
             found = collect(loaded, AskedRun(asked.sweep, Flow(asked.flow), asked.windows), progress, MovedClock(moved))
             succeeded, told = found.success, describe(found)
@@ -141,6 +144,18 @@ def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
     policies = {name: rules.parse_policy(text, name) for name, text in _POLICIES.items()}
     _, found = forecast_now(Collector.from_loaded(loaded, SystemClock()), progress, policies=policies)
     return [*describe(found)]
+
+
+def _holdings(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
+    """Bytes of each branch and folder after the newest run."""
+    from lakefs_gc_assets.collector.repository.repository import SystemClock
+    from lakefs_gc_assets.defs.resources import Collector
+    from lakefs_gc_assets.extensions.holdings.definitions import holdings_now
+    from lakefs_gc_assets.extensions.holdings.holdings_command import describe
+    from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension
+
+    _, found = holdings_now(Collector.from_loaded(loaded, SystemClock()), progress, progress)
+    return [*describe(found, [Dimension.STATE, Dimension.BRANCH], None)]
 
 
 def _counting(loaded: Loaded, spark: SparkSettings) -> Loaded:

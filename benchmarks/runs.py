@@ -57,6 +57,7 @@ class Run:
 
     Attributes:
         cpu_seconds: processor seconds of all its processes together.
+        driver_seconds: those of the driver's Python process alone.
         load: number of runnable processes on the machine in the minute before.
         read: bytes read by kind of object, largest first.
         began: seconds since the epoch.
@@ -68,6 +69,7 @@ class Run:
     seconds: float
     peak_bytes: int
     cpu_seconds: float
+    driver_seconds: float
     load: float
     told: tuple[str, ...]
     lines: tuple[str, ...]
@@ -172,6 +174,7 @@ def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
         ended - began,
         memory.peak(),
         sum(memory.processor_seconds.values()),
+        memory.processor_seconds.get(process.pid, 0.0),
         load,
         tuple(told),
         tuple(step["line"] for step in steps),
