@@ -26,6 +26,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector.records.own_commits import list_own_commits
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
@@ -303,7 +304,7 @@ def _compare(
         ConfigurationError: a file names a branch that does not exist.
         CollectionError.
     """
-    now = repository.clock.now()
+    now, name = repository.clock.now(), repository.facts.id
     dump = commits.complete_dump(repository, now, progress)
     unknown = retention_rules.unknown_names(*after, dump.branches, dump.tags) if change.file else ()
     if unknown and not repository.settings.allow_rules_of_unknown_branches:
@@ -311,7 +312,8 @@ def _compare(
             f"{change.file}: {'; '.join(unknown)}. Correct the name, or set collection.allow_rules_of_unknown_branches"
         )
     written = retention.written_times(repository, dump.commits)
-    readings = Readings(dump, *after, None, written, read_expired_before(repository.store, progress))
+    expired, lifecycle = read_expired_before(repository.store, progress), list_own_commits(repository.store, name)
+    readings = Readings(dump, *after, None, written, expired, lifecycle)
     kept = retention.retention(repository, readings, now)
     outcome = _describe(repository, kept, now)
     try:

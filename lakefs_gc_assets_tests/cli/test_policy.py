@@ -91,7 +91,7 @@ class TestShow:
         assert result.exit_code == 0, result.stderr
         assert table(result)["dev"] == ["70d", "4", "30.0 days ago", "the policy's rule d*, line 1"]
         assert "tags keep 0 commits, the policy pins 0 (keep_tags: false)" in result.stdout
-        assert "branch dev is stale: its head was made at" in result.stdout
+        assert "branch dev is stale: its last commit was made at" in result.stdout
 
     def test_rules_that_count(self, made: RetainedRepository) -> None:
         Path("policy.yaml").write_text(

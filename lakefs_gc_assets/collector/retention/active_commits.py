@@ -8,6 +8,7 @@ children before parents, computes all walks. A second such pass follows all pare
 
 Counting rules keep commits of a branch's line of first parents at any age: the newest ones, and the newest one in each
 of the last days, weeks, months or years (UTC, ISO weeks) with commits. They handle dates in doubt, see `mark_counted`.
+Commits that object lifecycle made are not counted: they stay if the count goes on behind them.
 If files or parents prove that a commit is younger than its claimed date, the later date counts (`dated_by_files`).
 
 Walks are compiled and visit each commit once. Inside a walk, commits are positions, and the main parent of a commit
@@ -15,7 +16,7 @@ without parents is -1. All compiled functions share this file, because numba inv
 file changes (`lakefs.formats.compilation`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -92,7 +93,9 @@ def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array)
 
 
 @compiled
-def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int, int, int, int], marks: Array) -> None:
+def mark_counted(
+    main_parents: Array, uncounted: Array, first: Array, last: Array, rule: tuple[int, int, int, int], marks: Array
+) -> None:
     """Marks in `marks` the commits that a counting rule keeps on a branch's line; the first mark of a commit counts.
 
     A commit's date is *in doubt* for a period if the commit may have been made in several. Either its claimed date, the
@@ -100,6 +103,8 @@ def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int
     an earlier period. Such a commit fills no period, and stays until others fill all periods that the rule counts.
 
     Args:
+        uncounted: True for each commit that object lifecycle made. It fills no period, and stays if the count is not
+            full yet. So a wrong flag only keeps more: each commit stays that stays without it.
         first, last: the earliest and the latest period in which each commit may have been made; empty to count commits.
         rule: the head, the number of commits or periods that count, and `walk` and `count` of the mark.
         marks: COUNTED. A mark without doubt replaces one in doubt.
@@ -112,10 +117,12 @@ def mark_counted(main_parents: Array, first: Array, last: Array, rule: tuple[int
         if len(last):
             in_doubt = first[commit] < last[commit] or last[commit] > lowest
             lowest = min(lowest, last[commit])
-            if not in_doubt and last[commit] < newest:
+            if not in_doubt and last[commit] < newest and not uncounted[commit]:
                 stays, newest = True, last[commit]
-        if stays:
+        if stays and not uncounted[commit]:
             filled += 1
+        if uncounted[commit]:
+            stays = True
         if (stays and doubts[commit]) or ((stays or in_doubt) and walks[commit] < 0):
             walks[commit], counts[commit], doubts[commit] = walk, count, not stays
         commit = main_parents[commit]
@@ -190,6 +197,7 @@ class Graph:
         branches_at: branches by head.
         leaves: dangling commits, which are neither a main parent nor a head.
         periods: periods in which commits may have been made.
+        by_lifecycle: True for each commit that object lifecycle made, which no rule counts.
     """
 
     commits: CommitColumns
@@ -198,17 +206,27 @@ class Graph:
     branches_at: dict[int, tuple[str, ...]]
     leaves: Integers
     periods: "Periods"
+    by_lifecycle: Flags
 
     @classmethod
-    def from_commits(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
-        """Builds the graph. Raises LakeFSError if a head or a main parent is not among the commits."""
+    def from_commits(
+        cls, commits: CommitColumns, branches: Mapping[str, str], lifecycle: Collection[str] = ()
+    ) -> "Graph":
+        """Builds the graph. Raises LakeFSError if a head or a main parent is not among the commits.
+
+        Args:
+            lifecycle: ids of commits that object lifecycle made; others may be among them.
+        """
         heads = positions_by_name(commits, branches)
         for branch, head in heads.items():
             if head < 0:
                 raise LakeFSError(f"commit {branches[branch]}, head of branch {branch}, is missing from the commits")
         parents = _main_parents(commits)
         periods = Periods(commits.seconds, commits.seconds)
-        return cls(commits, parents, heads, names_by_position(heads), _leaves(parents, heads), periods)
+        made = commits.positions(pa.array(lifecycle, pa.string()))
+        by_lifecycle = np.zeros(len(commits), np.bool_)
+        by_lifecycle[made[made >= 0]] = True
+        return cls(commits, parents, heads, names_by_position(heads), _leaves(parents, heads), periods, by_lifecycle)
 
     def dated(self, commits: CommitColumns, earliest: Integers) -> "Graph":
         """The graph of the same commits with other dates.
@@ -223,6 +241,24 @@ class Graph:
         heads = {name: head for name, head in self.heads.items() if name != branch}
         leaves = _leaves(self.main_parents, heads)
         return replace(self, heads=heads, branches_at=names_by_position(heads), leaves=leaves)
+
+    def without_lifecycle(self) -> "Graph":
+        """The graph in which commits that object lifecycle made are on no line, and so dangling.
+
+        Only a head stays in place if object lifecycle made every commit of its line.
+        """
+        parents = self.main_parents.copy()
+        while (skipped := np.flatnonzero((parents >= 0) & self.by_lifecycle[parents])).size:
+            parents[skipped] = parents[parents[skipped]]
+        moved = {branch: int(parents[head]) for branch, head in self.heads.items() if self.by_lifecycle[head]}
+        heads = self.heads | {branch: head for branch, head in moved.items() if head >= 0}
+        return replace(
+            self,
+            main_parents=parents,
+            heads=heads,
+            branches_at=names_by_position(heads),
+            leaves=_leaves(parents, heads),
+        )
 
 
 def positions_by_name(commits: CommitColumns, named: Mapping[str, str]) -> dict[str, int]:
@@ -321,7 +357,8 @@ class Active:
         if walks is None:
             counted = self.counted[at]
             branch, doubt = self.walk_names[counted["walk"]], ", as its date is in doubt" if counted["in_doubt"] else ""
-            return f"kept by {COUNTS[counted['count']]} on {branch}{doubt}: {self.rules.of(branch)}"
+            how = "made by object lifecycle, not counted" if self.graph.by_lifecycle[at] else "kept"
+            return f"{how} by {COUNTS[counted['count']]} on {branch}{doubt}: {self.rules.of(branch)}"
         by = int(walks.kept_by[at])
         branch = self.walk_names[walks.longest[by]]
         rule = self.rules.of(branch)
@@ -391,7 +428,8 @@ def _mark_counted(graph: Graph, branch: str, rule: Rule, walk: int, marks: npt.N
     """Marks the commits that a counting rule keeps on the line of a branch, see `mark_counted`."""
     for name, limit in rule.keeps:
         count, (first, last) = count_number(name), graph.periods.named(name)
-        mark_counted(graph.main_parents, first, last, (graph.heads[branch], limit, walk, count), marks)
+        rule_of_count = (graph.heads[branch], limit, walk, count)
+        mark_counted(graph.main_parents, graph.by_lifecycle, first, last, rule_of_count, marks)
 
 
 class Periods:

@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector import commits as live_commits
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
 from lakefs_gc_assets.collector.frame.frames import ReasonsToStay
+from lakefs_gc_assets.collector.records.own_commits import list_own_commits
 from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import rules as retention_rules
@@ -65,6 +66,7 @@ class Readings:
         written: write times of the commits' metarange files, as `dated_by_files` needs it; None if claimed dates are
             trusted.
         expired_before: metaranges that only expired commits had when earlier sweeps deleted objects.
+        lifecycle: ids of commits that object lifecycle made, by its receipts.
     """
 
     dump: Dump
@@ -73,6 +75,7 @@ class Readings:
     listed: ServerCommits | None
     written: Integers | None
     expired_before: pa.ChunkedArray
+    lifecycle: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +143,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class StaleBranch:
-    """A branch whose head is older than the policy's `stale_after`. It keeps all objects of its head. Times UTC."""
+    """A branch that users left alone for longer than the policy's `stale_after`. It keeps all objects of its head.
+
+    Attributes:
+        head_made_at: when its newest commit was made that object lifecycle did not make, UTC.
+    """
 
     branch: str
     head_made_at: datetime
 
     def __str__(self) -> str:
-        return f"branch {self.branch} is stale: its head was made at {self.head_made_at:%F %T}Z"
+        return f"branch {self.branch} is stale: its last commit was made at {self.head_made_at:%F %T}Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +294,9 @@ def read(
     except (AccessDenied, NotFound, NotSupported) as refusal:
         raise LakeFSError(f"the retention rules cannot be applied: {refusal}") from refusal
     written = written_times(repository, dump.commits)
-    return Readings(dump, rules, policy, listed, written, read_expired_before(repository.store, note))
+    # Receipts are read after the dump: each commit of the dump that has one by then is known.
+    lifecycle = list_own_commits(repository.store, repository.facts.id)
+    return Readings(dump, rules, policy, listed, written, read_expired_before(repository.store, note), lifecycle)
 
 
 def written_times(repository: OpenRepository, commits: CommitColumns) -> Integers | None:
@@ -311,7 +320,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
         CorruptFile: the server's list contradicts the dump.
     """
     dump, policy = readings.dump, readings.policy
-    claimed = Graph.from_commits(dump.commits, dump.branches)
+    claimed = Graph.from_commits(dump.commits, dump.branches, readings.lifecycle)
     graph = dated_by_files(claimed, readings.written, now)
     rules = retention_rules.effective(readings.rules, policy, dump.branches)
     if rules is None:
@@ -474,10 +483,14 @@ def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:
-    """Branches whose head is older than an age, the oldest first; none without an age."""
+    """Branches whose head, without commits of object lifecycle, is older than an age; the oldest first.
+
+    None without an age.
+    """
     if stale_after is None:
         return ()
-    branches = [StaleBranch(branch, date(graph.commits, head)) for branch, head in graph.heads.items()]
+    heads = graph.without_lifecycle().heads
+    branches = [StaleBranch(branch, date(graph.commits, head)) for branch, head in heads.items()]
     stale = [each for each in branches if each.head_made_at < now - stale_after]
     return tuple(sorted(stale, key=lambda each: (each.head_made_at, each.branch)))
 

@@ -3,7 +3,7 @@
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -378,6 +378,7 @@ Made = tuple[Commit, datetime]
 """A commit, and its true creation time."""
 COUNTS = ("keep_last", "daily", "weekly", "monthly", "yearly")
 CALENDAR: dict[str, Callable[[datetime], object]] = {
+    "keep_last": lambda made: made,
     "daily": datetime.date,
     "weekly": lambda made: made.isocalendar()[:2],
     "monthly": lambda made: (made.year, made.month),
@@ -385,18 +386,24 @@ CALENDAR: dict[str, Callable[[datetime], object]] = {
 }
 
 
-def counted(line: Sequence[Made], keeps: Mapping[str, int]) -> set[str]:
-    """Commits that restic's table keeps of a line, its newest commit first."""
-    kept = {commit.id for commit, _ in line[: keeps.get("keep_last", 0)]}
-    for name, period in CALENDAR.items():
-        newest: dict[object, str] = {}
-        for commit, made in line:
-            newest.setdefault(period(made), commit.id)
-        kept.update([*newest.values()][: keeps.get(name, 0)])
+def counted(line: Sequence[Made], keeps: Mapping[str, int], lifecycle: Set[str]) -> set[str]:
+    """Commits of a line, its newest commit first, that counts keep.
+
+    A commit stays if its users' newer commits fill fewer periods than the count, and none of them its own period. A
+    commit of object lifecycle needs the first condition alone. `keep_last` counts as a period of one commit.
+    """
+    kept = set()
+    for name, limit in keeps.items():
+        for at, (commit, made) in enumerate(line):
+            newer = {CALENDAR[name](when) for each, when in line[:at] if each.id not in lifecycle}
+            if len(newer) < limit and (commit.id in lifecycle or CALENDAR[name](made) not in newer):
+                kept.add(commit.id)
     return kept
 
 
-def by_counting(commits: Sequence[Made], heads: Mapping[str, str], rules: EffectiveRules) -> set[str]:
+def by_counting(
+    commits: Sequence[Made], heads: Mapping[str, str], rules: EffectiveRules, lifecycle: Set[str] = frozenset()
+) -> set[str]:
     """Heads, commits that counts keep on each branch's line, and merged-in commits by age, with true times."""
     by_id, kept = {commit.id: (commit, made) for commit, made in commits}, set(heads.values())
     for branch, head in heads.items():
@@ -404,7 +411,7 @@ def by_counting(commits: Sequence[Made], heads: Mapping[str, str], rules: Effect
         while at:
             line.append(by_id[at])
             at = main_parent(by_id[at][0]) or ""
-        kept |= counted(line, dict(rule.keeps))
+        kept |= counted(line, dict(rule.keeps), lifecycle)
         reached = [head] if rule.merged is not None else []
         for each in reached:
             commit, made = by_id[each]
@@ -432,15 +439,20 @@ def lines(draw: st.DrawFn) -> tuple[list[Made], dict[str, str], EffectiveRules]:
     return draw(st.permutations(commits)), heads, EffectiveRules(Rule(timedelta(), ""), rules)
 
 
-@given(lines())
-def test_counts_keep_what_the_table_says(case: tuple[list[Made], dict[str, str], EffectiveRules]) -> None:
+@given(lines(), st.data())
+def test_counts_keep_what_the_table_says(
+    case: tuple[list[Made], dict[str, str], EffectiveRules], data: st.DataObject
+) -> None:
     commits, heads, rules = case
-    graph = Graph.from_commits(exactly([commit for commit, _ in commits]), heads)
+    lifecycle = data.draw(st.sets(st.sampled_from([commit.id for commit, _ in commits])))
+    graph = Graph.from_commits(exactly([commit for commit, _ in commits]), heads, {*lifecycle, "elsewhere"})
     found = active_commits(graph, rules, NOW)
-    assert active_ids(found) == by_counting(commits, heads, rules)
+    assert by_counting(commits, heads, rules) <= active_ids(found)
+    assert active_ids(found) == by_counting(commits, heads, rules, lifecycle)
     for branch, rule in rules.branches.items():
         kept = np.flatnonzero(kept_alone(graph, branch, rule, NOW)).tolist()
-        assert {graph.commits.ids[at].as_py() for at in kept} == by_counting(commits, {branch: heads[branch]}, rules)
+        alone = by_counting(commits, {branch: heads[branch]}, rules, lifecycle)
+        assert {graph.commits.ids[at].as_py() for at in kept} == alone
     assert not found.in_doubt.any()
     for at in np.flatnonzero(found.flags).tolist():
         assert found.why(at)
@@ -463,11 +475,28 @@ def test_what_is_said_falsely_of_dates_lets_nothing_go(
             written[at] += min(days * DAY, int(now.timestamp()) - columns.seconds[at]) * 1_000_000
     if data.draw(st.booleans()):
         written[data.draw(st.integers(0, len(commits) - 1))] = NOT_LISTED
-    graph = Graph.from_commits(columns, heads)
-    dated = dated_by_files(graph, written, now)
+    lifecycle = data.draw(st.sets(st.sampled_from([commit.id for commit, _ in commits])))
+    dated = dated_by_files(Graph.from_commits(columns, heads, lifecycle), written, now)
     rules = replace(rules, branches={name: replace(rule, merged=None) for name, rule in rules.branches.items()})
     found = active_commits(dated, rules, now)
-    assert by_counting(commits, heads, rules) <= active_ids(found)
+    assert by_counting(commits, heads, rules, lifecycle) <= active_ids(found)
+
+
+@given(lines(), st.data())
+def test_lines_without_lifecycle_have_the_commits_of_users_alone(
+    case: tuple[list[Made], dict[str, str], EffectiveRules], data: st.DataObject
+) -> None:
+    commits, heads, _ = case
+    lifecycle = data.draw(st.sets(st.sampled_from([commit.id for commit, _ in commits])))
+    graph = Graph.from_commits(exactly([commit for commit, _ in commits]), heads, lifecycle).without_lifecycle()
+    ids = graph.commits.ids.to_pylist()
+    for branch, head in heads.items():
+        line, at = list[str](), graph.heads[branch]
+        while at >= 0:
+            line.append(ids[at])
+            at = int(graph.main_parents[at])
+        users = [commit.id for commit, _ in line_of(commits, head) if commit.id not in lifecycle]
+        assert line == (users or [head])
 
 
 class TestCounts:
@@ -476,9 +505,13 @@ class TestCounts:
     IDS: ClassVar = [f"{number:02d}" for number in range(10)]
 
     def kept(
-        self, *keeps: tuple[str, int], claimed: Mapping[str, int] | None = None, file: Mapping[str, int] | None = None
+        self,
+        *keeps: tuple[str, int],
+        claimed: Mapping[str, int] | None = None,
+        file: Mapping[str, int] | None = None,
+        lifecycle: Set[str] = frozenset(),
     ) -> Active:
-        """Args: days by which claims and files of some commits are off."""
+        """Args: days by which claims and files of some commits are off, and commits that object lifecycle made."""
         now, parents = int(NOW.timestamp()), [(), *((each,) for each in self.IDS)]
         columns = exactly(
             [Commit(each, f"m{each}", parents[at], now - (9 - at) * DAY) for at, each in enumerate(self.IDS)]
@@ -488,7 +521,7 @@ class TestCounts:
             columns.seconds[self.IDS.index(each)] += days * DAY
         for each, days in (file or {}).items():
             written[self.IDS.index(each)] += days * DAY * 1_000_000
-        graph = Graph.from_commits(columns, {"main": "09"})
+        graph = Graph.from_commits(columns, {"main": "09"}, lifecycle)
         rules = EffectiveRules(Rule(timedelta(), ""), {"main": Rule(timedelta(), "the policy", keeps)})
         return active_commits(dated_by_files(graph, written, NOW), rules, NOW)
 
@@ -527,6 +560,17 @@ class TestCounts:
             "kept by keep_last on main: 0d by the policy, keep_last 2, weekly 2",
             "kept by weekly on main: 0d by the policy, keep_last 2, weekly 2",
         ]
+
+    def test_commits_of_object_lifecycle_are_not_counted_and_stay_up_to_the_last_counted_one(self) -> None:
+        found = self.kept(("keep_last", 2), lifecycle={"09", "07", "05"})
+        assert active_ids(found) == {"09", "08", "07", "06"}
+        assert [found.why(at) for at in (9, 7, 6)] == [
+            "head of main",
+            "made by object lifecycle, not counted by keep_last on main: 0d by the policy, keep_last 2",
+            "kept by keep_last on main: 0d by the policy, keep_last 2",
+        ]
+        found = self.kept(("weekly", 2), lifecycle={"08", "06"})
+        assert active_ids(found) == {"09", "08", "06", "05"}
 
     def test_a_commit_in_doubt_stays_and_fills_no_period(self) -> None:
         for found in (self.kept(("daily", 3), claimed={"08": -1}), self.kept(("daily", 3), file={"08": -3})):

@@ -14,7 +14,8 @@ import pytest
 
 from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.frame.frames import ReasonsToStay
-from lakefs_gc_assets.collector.records import tables
+from lakefs_gc_assets.collector.records import own_commits, tables
+from lakefs_gc_assets.collector.records.own_commits import OwnCommit, record_own_commit
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import EXPIRED_BEFORE, EXPIRED_BEFORE_KEY
@@ -237,7 +238,7 @@ class TestLive:
         plain = server.define()
         found = server.define(notes=notes, **server.policy("stale_after: 30d"))
         assert [(each.branch, each.head_made_at) for each in found.stale] == [("stale", NOW - timedelta(days=35))]
-        assert any(note.startswith("branch stale is stale: its head was made at 2026-10-17") for note in notes)
+        assert any(note.startswith("branch stale is stale: its last commit was made at 2026-10-17") for note in notes)
         assert (found.live.metarange_ids, found.rules_digest) == (plain.live.metarange_ids, plain.rules_digest)
 
 
@@ -522,6 +523,22 @@ class TestCommitsThatLieAboutTheirDates:
         assert (found.counts["commits_tagged"], found.counts["commits_by_doubt_alone"]) == (0, 0)
         found = server.define(**server.policy(text.format("keep: {daily: 3}")))
         assert tuple(sorted(found.expired_metaranges)) == metaranges("a", "older")
+
+    def test_commits_with_a_receipt_of_object_lifecycle_are_not_counted(self, server: Server) -> None:
+        """The receipt of b is another repository's; that of c is damaged, and keeping more is safe."""
+        policy = server.policy("default: 0d\nreplace: true\nbranches: {main: {retention: 0d, keep_last: 2}}")
+        assert tuple(sorted(server.define(**policy).expired_metaranges)) == metaranges("a", "b")
+        own = OwnCommit("repo", digest("c"), "main", "run", NOW)
+        for each in (own, replace(own, repository="repo-2", commit_id=digest("b"))):
+            record_own_commit(server.store, each)
+        server.store.put(f"{own_commits._folder('repo')}{digest('c')}.json", b"{}")
+        assert tuple(sorted(server.define(**policy).expired_metaranges)) == metaranges("a")
+
+    def test_branch_is_reported_stale_by_its_last_commit_of_a_user(self, server: Server) -> None:
+        assert server.define(**server.policy("stale_after: 4d")).stale[1:] == ()
+        record_own_commit(server.store, OwnCommit("repo", digest("d"), "main", "run", NOW))
+        found = server.define(**server.policy("stale_after: 4d")).stale
+        assert [(each.branch, each.head_made_at) for each in found[1:]] == [("main", NOW - timedelta(days=5))]
 
     def test_commits_that_stay_because_their_dates_are_in_doubt_are_counted(self, server: Server) -> None:
         self.written_days_ago(server, a=70)
