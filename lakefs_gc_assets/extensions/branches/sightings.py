@@ -36,8 +36,9 @@ class Sighting:
     """What earlier runs saw of a branch. Times are UTC; None if unknown.
 
     Attributes:
-        metarange_id: metarange of its present head; empty for an empty head.
-        made_at: when that head was made.
+        metarange_ids: metaranges of its present head and of the commits below that object lifecycle made, down to the
+            last commit of a user; one, empty, if that one is empty.
+        made_at: when the last commit of a user was made.
         on_head_since: end of the first run of an unbroken row that saw this head.
         off_head_at: start of the newest run that saw another head, or no such branch.
         there_since: end of the first run of an unbroken row that saw a branch of this name.
@@ -45,7 +46,7 @@ class Sighting:
         first_seen_by: source of `on_head_since`, in words.
     """
 
-    metarange_id: str = ""
+    metarange_ids: tuple[str, ...] = ("",)
     made_at: datetime | None = None
     on_head_since: datetime | None = None
     off_head_at: datetime | None = None
@@ -59,10 +60,12 @@ class Sighting:
         if self.off_head_at is None:
             # A head made later is another commit with the same objects.
             is_later = self.made_at is not None and self.made_at > seen.ended_at
-            if metarange_id != self.metarange_id or is_later:
+            if metarange_id not in self.metarange_ids or is_later:
                 self.off_head_at = seen.started_at
             elif metarange_id:
                 self.on_head_since = seen.ended_at
+                # An older run that saw a newer head of these shows that the branch was set back.
+                self.metarange_ids = self.metarange_ids[self.metarange_ids.index(metarange_id) :]
         if self.missing_at is None:
             if metarange_id:
                 self.there_since = seen.ended_at

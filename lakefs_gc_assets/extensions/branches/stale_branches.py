@@ -5,6 +5,8 @@ the oldest on its line of first parents that no line of a branch that stays has.
 belong to all of them. If a head is on another branch's line, its date says nothing about this branch, and only earlier
 runs do (`sightings`). Without them its age and last use are unknown, and the branch stays.
 
+Commits that object lifecycle made on top of a line are no use of the branch, if their receipts are intact.
+
 See `_why_protected` and `_why_in_use` for the other reasons to keep a branch. The server does not report reads, nor
 imports, uploads and commits in progress, so these do not keep a branch.
 
@@ -43,6 +45,7 @@ from lakefs_gc_assets.collector.records.across_runs import (
     write_deleted_branch,
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
+from lakefs_gc_assets.collector.records.own_commits import list_own_commits, read_own_commits
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
@@ -110,6 +113,7 @@ class BranchStatus:
         unchanged_since: the first run that saw it on this commit, if its head is on another branch's line.
         sharing: number of other stale branches that have its first own commit.
         undo: how long its commits certainly keep their objects after the deletion, in words.
+        last_commit_at: when its newest commit was made that is not object lifecycle's.
         alone, freed: objects that only this branch holds, and objects that its deletion frees at once, by the newest
             forecast; None if no forecast saw this commit.
         is_unknown: True if it stays because the server failed at it.
@@ -119,6 +123,7 @@ class BranchStatus:
     rule: str
     kept: str
     head_made_at: datetime
+    last_commit_at: datetime
     first_own_commit: datetime | None
     hidden: bool
     changes: int = 0
@@ -134,7 +139,8 @@ class BranchStatus:
         """Its last use, in words."""
         if self.unchanged_since is not None:
             return f"unchanged since a run of {self.unchanged_since:%F}"
-        return f"last commit {self.head_made_at:%F}"
+        without = ", without object lifecycle's" if self.last_commit_at != self.head_made_at else ""
+        return f"last commit {self.last_commit_at:%F}{without}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +236,17 @@ def list_branches(repository: OpenRepository, note: LogLine) -> BranchListing:
 
 @dataclass(frozen=True)
 class _Facts:
-    """The input of the decision about a branch; see `_decide`."""
+    """The input of the decision about a branch; see `_decide`.
+
+    Attributes:
+        graph: without the commits that object lifecycle made on top of lines.
+        lifecycle: positions of these commits, by branch, newest first.
+    """
 
     repository: OpenRepository
     dump: commits.Dump
     graph: Graph
+    lifecycle: Mapping[str, list[int]]
     on_own_line: Set[str]
     now: datetime
     sightings: Mapping[str, Sighting]
@@ -256,11 +268,13 @@ def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
     dump = commits.complete_dump(repository.dumping_at_once(), now, note)
     for line in rules.fitting_nothing(policy, dump.branches, dump.tags):
         note(f"WARNING: {line}")
-    graph = Graph.from_commits(dump.commits, dump.branches)
+    graph = _with_lifecycle(repository, dump, note)
+    lifecycle, graph = commits_on_top(graph), graph.without_lifecycle()
     facts = _Facts(
         repository,
         dump,
         dated_by_files(graph, retention.written_times(repository, dump.commits), now),
+        lifecycle,
         first_own_commits(graph).keys(),
         now,
         {branch: Sighting() for branch in dump.branches},
@@ -272,6 +286,29 @@ def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
         repository.branches_api.visible_branches(),
     )
     return BranchListing(repository.facts.id, now, tuple(_stand_all(facts, policy.stale_rule_of, note)))
+
+
+def _with_lifecycle(repository: OpenRepository, dump: commits.Dump, note: LogLine) -> Graph:
+    """The graph with the commits that object lifecycle made on top of lines, by receipts that were read.
+
+    To believe a damaged receipt could delete a branch in use. Other receipts are not read: their number has no limit.
+    """
+    store, repository_id = repository.store, repository.facts.id
+    named = Graph.from_commits(dump.commits, dump.branches, list_own_commits(store, repository_id))
+    on_top = sorted({at for positions in commits_on_top(named).values() for at in positions})
+    commit_ids = dump.commits.ids.take(pa.array(on_top, pa.int64())).to_pylist()
+    return Graph.from_commits(dump.commits, dump.branches, read_own_commits(store, repository_id, note, commit_ids))
+
+
+def commits_on_top(graph: Graph) -> dict[str, list[int]]:
+    """The commits of object lifecycle at the head's end of each branch's line, newest first."""
+    on_top = dict[str, list[int]]()
+    for branch, head in graph.heads.items():
+        on_top[branch] = []
+        while head >= 0 and graph.by_lifecycle[head]:
+            on_top[branch].append(head)
+            head = int(graph.main_parents[head])
+    return on_top
 
 
 def _stand_all(facts: _Facts, rule_of: Callable[[str], StaleRule | None], note: LogLine) -> Iterator[BranchStatus]:
@@ -320,11 +357,14 @@ def _look_at_runs(facts: _Facts, limits: Mapping[str, StaleRule], note: LogLine)
     periods = [each for rule in limits.values() for each in (rule.max_age, rule.max_inactivity) if each is not None]
     if not periods:
         return
-    heads, oldest = facts.dump.live().heads, facts.now - max(periods)
+    oldest = facts.now - max(periods)
     watched = {branch: facts.sightings[branch] for branch in limits}
     for branch, sighting in watched.items():
-        sighting.metarange_id = heads.get(branch, "")
-        sighting.made_at = date(facts.graph.commits, facts.graph.heads[branch])
+        last = facts.graph.heads[branch]
+        heads = facts.graph.commits.metarange_ids.take(pa.array([*facts.lifecycle[branch], last])).to_pylist()
+        # A run that saw no such branch stored no metarange either.
+        sighting.metarange_ids = tuple(filter(None, heads)) or ("",)
+        sighting.made_at = date(facts.graph.commits, last)
     store, repository_id = facts.repository.store, facts.repository.facts.id
     find_sightings(store, repository_id, facts.dump.branches, watched, facts.records, oldest, note)
 
@@ -413,6 +453,7 @@ def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> Branc
         BranchIdentity(branch, facts.dump.branches[branch], ""),
         str(rule or ""),
         "",
+        date(facts.graph.commits, next(iter(facts.lifecycle[branch]), facts.graph.heads[branch])),
         date(facts.graph.commits, facts.graph.heads[branch]),
         None,
         branch not in facts.visible,
@@ -428,7 +469,8 @@ def _why_protected(facts: _Facts, identity: BranchIdentity, rule: StaleRule | No
         return f"the branch protection rule {pattern} matches it"
     if merge := describe_merge(branch, facts.pull_requests):
         return merge
-    if tag := facts.tags.get(identity.commit_id):
+    last_commit = facts.graph.commits.ids[facts.graph.heads[branch]].as_py()
+    if tag := facts.tags.get(identity.commit_id) or facts.tags.get(last_commit):
         return f"the tag {tag} names its head"
     if rule is None:
         return "no rule matches it"
@@ -441,7 +483,7 @@ def _with_last_use(facts: _Facts, standing: BranchStatus, rule: StaleRule) -> Br
     """The status of a branch, with the reason to keep it by the last use that commits and earlier runs show."""
     if rule.max_inactivity is None:
         return standing
-    branch, made_at = standing.identity.branch, standing.head_made_at
+    branch, made_at = standing.identity.branch, standing.last_commit_at
     sighting = facts.sightings[branch]
     if branch in facts.on_own_line and (sighting.off_head_at is None or sighting.off_head_at <= made_at):
         return replace(standing, kept=_is_younger(facts.now, made_at, rule.max_inactivity, "its last commit"))
@@ -480,7 +522,8 @@ def _why_in_use(facts: _Facts, standing: BranchStatus, rule: StaleRule) -> Branc
     """Decides about a branch that only its hooks and uncommitted changes may keep. Asks the server."""
     repository, branch = facts.repository, standing.identity.branch
     limit = rule.max_inactivity or rule.max_age
-    ran_at = repository.branches_api.last_action_run(branch)
+    own = facts.dump.commits.ids.take(pa.array(facts.lifecycle[branch], pa.int64())).to_pylist()
+    ran_at = repository.branches_api.last_action_run(branch, own)
     if ran_at is not None and (kept := _is_younger(facts.now, ran_at, limit, "the last run of its actions")):
         return replace(standing, kept=kept)
     staged = read_staged(repository, branch, rule.uncommitted)

@@ -1,9 +1,9 @@
 """The collector's port to lakeFS, on the server's REST API through `lakefs-sdk`."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from lakefs_gc_assets.deferred import deferred
@@ -144,13 +144,21 @@ class LakeFSClient:
             return ()
         return tuple(pull for pull in every if pull is not None)
 
-    def last_action_run(self, branch: str) -> datetime | None:
-        """When the last run of hooks on a branch began, UTC; None if the server has none, or does not support them."""
+    def last_action_run(self, branch: str, ignored: Collection[str] = ()) -> datetime | None:
+        """When the last run of hooks on a branch began, UTC; None if the server has none, or does not support them.
+
+        Args:
+            ignored: ids of commits whose runs do not count.
+        """
         call = self._call("GET", f"/actions/runs?branch={branch}", "ci:ReadAction")
         operation = self._actions.list_repository_runs_with_http_info
         try:
             # The newest run comes first.
-            runs, _ = _page(self._fields(call, operation, self._repository, branch=branch, amount=1))
+            if not ignored:
+                runs, _ = _page(self._fields(call, operation, self._repository, branch=branch, amount=1))
+            else:
+                every = self._pages(call, operation, self._repository, branch=branch)
+                runs = [*islice((run for run in every if run.text("commit_id", empty=True) not in ignored), 1)]
         except (NotSupported, UnknownPath):
             return None
         return max(map(parsing.action_run_started_at, runs), default=None)

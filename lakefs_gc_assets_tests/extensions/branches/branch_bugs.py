@@ -7,6 +7,7 @@ from typing import Any
 from lakefs_gc_assets.extensions.branches import stale_branches
 from lakefs_gc_assets.extensions.branches.stale_branches import BranchStatus, Staged
 from lakefs_gc_assets_tests.extensions.branches.test_stale_branches import (
+    test_a_commit_of_object_lifecycle_is_no_use_if_its_receipt_is_intact,
     test_a_recent_staged_write_keeps_its_branch,
     test_an_unknown_age_is_not_old,
     test_an_unknown_last_use_is_not_old,
@@ -35,7 +36,15 @@ def _staged_long_ago(*arguments: Any) -> Staged | None:
     return staged and replace(staged, last_write=datetime(2000, 1, 1, tzinfo=UTC))
 
 
+def _receipts_unread(store: Any, repository_id: str, note: Any, commit_ids: Any) -> frozenset[str]:
+    return frozenset(commit_ids)
+
+
 BRANCH_BUGS = {
+    "stale branches: damaged receipts of object lifecycle believed": TestedBug(
+        replaced((stale_branches, "read_own_commits", _receipts_unread)),
+        test_a_commit_of_object_lifecycle_is_no_use_if_its_receipt_is_intact,
+    ),
     "stale branches: an unknown last use taken for an old one": TestedBug(
         replaced((stale_branches, "_with_last_use", _last_use_believed_old)), test_an_unknown_last_use_is_not_old
     ),

@@ -26,7 +26,7 @@ from lakefs_gc_assets.extensions.branches.stale_branches import (
 from lakefs_gc_assets_tests.extensions.check.test_fsck_command import NOW
 
 RULE = "rule of line 2"
-STALE = BranchStatus(BranchIdentity("old", "c1", ""), RULE, "", NOW, NOW, hidden=False, undo="until 2027-01-01")
+STALE = BranchStatus(BranchIdentity("old", "c1", ""), RULE, "", NOW, NOW, NOW, hidden=False, undo="until 2027-01-01")
 KEPT = replace(STALE, identity=BranchIdentity("new\n", "c2", ""), kept="it is protected")
 UNFIT = replace(KEPT, identity=BranchIdentity("main", "c3", ""), rule="", kept="no rule matches it")
 LISTING = BranchListing("repo", NOW, (UNFIT, KEPT, STALE))

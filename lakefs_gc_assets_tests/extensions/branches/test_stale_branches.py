@@ -1,11 +1,12 @@
 """Stale branches of an embedded server, with the real SDK: deleting exactly the listed ones, and restoring them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Set
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import combinations, takewhile
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -29,6 +30,7 @@ from lakefs_gc_assets.collector.records.across_runs import (
     write_deleted_branch,
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.own_commits import OwnCommit, record_own_commit
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.lock import KEY as LOCK_KEY
@@ -52,8 +54,8 @@ from lakefs_gc_assets.extensions.forecast import forecast
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, ObjectsPage, ObjectStats
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, RUNS_PREFIX
+from lakefs_gc_assets.storage.interface import ObjectStore, keys_below
 from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
@@ -207,7 +209,7 @@ class TestWhichAreStale:
 
     def test_never_one_whose_hooks_ran_lately(self, made: RetainedRepository) -> None:
         def ran(days: float) -> Callable[[str], datetime]:
-            return lambda name: datetime.now(UTC) - timedelta(days=days)
+            return lambda name, ignored: datetime.now(UTC) - timedelta(days=days)
 
         assert [each.identity.branch for each in listed(made, last_action_run=ran(31)).stale] == ["old-1"]
         listing = listed(made, last_action_run=ran(3))
@@ -215,7 +217,7 @@ class TestWhichAreStale:
         assert not listing.stale and kept.startswith("the last run of its actions at ")
 
     def test_one_whose_hooks_cannot_be_read_stays(self, made: RetainedRepository) -> None:
-        def refuse(name: str) -> Any:
+        def refuse(name: str, ignored: Collection[str]) -> Any:
             raise AccessDenied("no")
 
         listing = listed(made, last_action_run=refuse)
@@ -518,26 +520,110 @@ def test_of_branches_that_share_commits_the_most_are_stale_that_can_be_stale_tog
 
 
 def test_sightings_of_random_histories() -> None:
-    """Compared with the plain definition: the newest runs in a row that saw the head, or any head."""
+    """Compared with the plain definition: the newest runs in a row that saw the head, or any head.
+
+    Object lifecycle made `b` on top of `a`: runs that saw `a` before all runs that saw `b` continue the row.
+    """
     random, now = np.random.default_rng(7), datetime(2026, 1, 1, tzinfo=UTC)
-    for _ in range(500):
-        history = ["", "a", "b"]
-        seen = [history[int(each)] for each in random.integers(0, 3, int(random.integers(0, 6)))]
-        sighting = Sighting("a")
+    for _ in range(1000):
+        lifecycle = bool(random.integers(0, 2))
+        history = ["-", "a", "b", "c"]
+        seen = "".join(history[int(each)] for each in random.integers(0, 4, int(random.integers(0, 6))))
+        sighting = Sighting(("b", "a") if lifecycle else ("b",))
         for days, metarange_id in enumerate(seen):
             at = now - timedelta(days=days)
-            sighting.look("x", SeenHeads(at, at, {"x": metarange_id} if metarange_id else {}))
-        on = [*takewhile(lambda each: each == "a", seen)]
-        there = [*takewhile(bool, seen)]
+            sighting.look("x", SeenHeads(at, at, {} if metarange_id == "-" else {"x": metarange_id}))
+        on = len(re.match("b*a*" if lifecycle else "b*", seen)[0])  # type: ignore[index]
+        there = len(re.match("[abc]*", seen)[0])  # type: ignore[index]
 
-        def oldest(row: list[str]) -> datetime | None:
-            return now - timedelta(days=len(row) - 1) if row else None
+        def oldest(row: int) -> datetime | None:
+            return now - timedelta(days=row - 1) if row else None
 
-        def broken(row: list[str], seen: list[str] = seen) -> datetime | None:
-            return now - timedelta(days=len(row)) if len(row) < len(seen) else None
+        def broken(row: int, seen: str = seen) -> datetime | None:
+            return now - timedelta(days=row) if row < len(seen) else None
 
         assert (sighting.on_head_since, sighting.off_head_at) == (oldest(on), broken(on))
         assert (sighting.there_since, sighting.missing_at) == (oldest(there), broken(there))
+
+
+def expire(made: RetainedRepository, name: str, path: str, days: float, *, record: bool = True) -> str:
+    """A commit as object lifecycle makes it: it removes a path of a branch. `record`: with a receipt."""
+    clients.call(made.server, "DELETE", f"/repositories/repo/branches/{name}/objects", path=path)
+    made.commit(f"lifecycle {name} {path}", days, name)
+    commit_id = made.commits[f"lifecycle {name} {path}"]
+    if record:
+        record_own_commit(opened(made).store, OwnCommit("repo", commit_id, name, "run", datetime.now(UTC)))
+    return commit_id
+
+
+def test_a_commit_of_object_lifecycle_is_no_use_if_its_receipt_is_intact() -> None:
+    with TemporaryDirectory() as folder, repository_with_branch(Path(folder)) as made:
+        commit_id = expire(made, "old-1", "old-1/0", 4, record=False)
+        assert standing(made, "old-1").kept.startswith("its last commit at ")
+        store, own = opened(made).store, OwnCommit("repo", commit_id, "old-1", "run", datetime.now(UTC))
+        record_own_commit(store, replace(own, repository="other"))
+        assert stale(made) == []
+        record_own_commit(store, own)
+        expire(made, "old-1", "file", 3)
+        last = f"last commit {datetime.now(UTC) - timedelta(days=40):%F}, without object lifecycle's"
+        assert (standing(made, "old-1").kept, standing(made, "old-1").last_use) == ("", last)
+        (key,) = [key for key in keys_below(store, RUNS_PREFIX) if commit_id in key and "/repo/" in key]
+        store.put(key, b"damaged")
+        warnings = list[str]()
+        assert not stale_branches.list_branches(opened(made), warnings.append).stale
+        assert any("receipt" in line and commit_id in line for line in warnings)
+
+
+class TestCommitsOfObjectLifecycle:
+    def test_branch_that_has_no_other_commit_of_its_own_has_none(self, made: RetainedRepository) -> None:
+        made.commit("newer", 100)
+        branch(made, "old-2")
+        expire(made, "old-2", "file", 3)
+        assert "no commit of its own" in standing(made, "old-2").kept
+        assert standing(made, "old-2").first_own_commit is None
+
+    def test_branch_made_on_one_is_as_old_as_its_first_commit_of_a_user(self, made: RetainedRepository) -> None:
+        expire(made, "old-1", "old-1/0", 39)
+        branch(made, "old-2", 35, source="old-1")
+        assert stale(made) == []
+        assert standing(made, "old-2").kept.startswith("its first commit at ")
+        assert "no commit of its own" in standing(made, "old-1").kept
+
+    def test_tag_on_the_last_commit_of_a_user_keeps_the_branch(self, made: RetainedRepository) -> None:
+        made.call("POST", "/tags", {"id": "v1", "ref": "old-1"})
+        expire(made, "old-1", "old-1/0", 3)
+        assert standing(made, "old-1").kept == "the tag v1 names its head"
+
+    def test_runs_that_saw_the_commit_below_count(self, made: RetainedRepository) -> None:
+        made.commit("newer", 100)
+        branch(made, "wild-1")
+        collecting(made, sweep=False)
+        expire(made, "wild-1", "file", 0)
+        collecting(made, sweep=False)
+        assert standing(made, "wild-1").kept.startswith("the first run that saw it on this commit at ")
+        with later(40):
+            assert standing(made, "wild-1").last_use.startswith("unchanged since a run of ")
+            assert standing(made, "wild-1").kept == ""
+        stage(made, "wild-1")
+        made.commit("used", 0, "wild-1")
+        assert standing(made, "wild-1").kept.startswith("its last commit at ")
+
+    def test_hooks_that_ran_on_one_are_no_use(self, made: RetainedRepository) -> None:
+        asked = list[tuple[str, list[str]]]()
+        commit_id = expire(made, "old-1", "old-1/0", 3)
+
+        def ran(name: str, ignored: list[str]) -> None:
+            asked.append((name, ignored))
+
+        assert [each.identity.branch for each in listed(made, last_action_run=ran).stale] == ["old-1"]
+        assert asked == [("old-1", [commit_id])]
+
+    def test_branch_goes_and_comes_back_with_it(self, made: RetainedRepository) -> None:
+        expire(made, "old-1", "old-1/0", 3)
+        before = heads(made)
+        assert fates(made, listed(made).digest) == {"old-1": BranchFate.DELETED}
+        assert restored(made)["old-1"].fate is BranchFate.RESTORED
+        assert heads(made) == before
 
 
 class TestDeleting:

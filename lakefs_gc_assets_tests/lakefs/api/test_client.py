@@ -214,6 +214,14 @@ def test_the_last_run_of_hooks_is_read_strictly() -> None:
         ]
     with talking(page()) as (client, _, _):
         assert client.last_action_run("dev") is None
+    commits = [{**run, "commit_id": "c1"}, {**run, "commit_id": "", "start_time": "2026-11-01T10:00:00Z"}]
+    with talking(
+        page(commits[0]),
+        said({"results": commits[1:], "pagination": {"has_more": False, "next_offset": "", "results": 1}}),
+    ) as (client, _, _):
+        assert client.last_action_run("dev", ["c1", "c2"]) == datetime(2026, 11, 1, 10, tzinfo=UTC)
+    with talking(page(run)) as (client, _, _), pytest.raises(LakeFSError, match="commit_id"):
+        client.last_action_run("dev", ["c1"])
     for time in ("", None, "today", 1_700_000_000, "2026-11-28T10:00:00"):
         with talking(page({**run, "start_time": time})) as (client, _, _), pytest.raises(LakeFSError):
             client.last_action_run("dev")
