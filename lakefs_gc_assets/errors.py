@@ -134,6 +134,14 @@ class NotSupported(LakeFSError):
     """The server answered 501: it does not support this call."""
 
 
+class Conflict(LakeFSError):
+    """The server answered 409: another client changed the same paths differently, or the name is taken."""
+
+
+class HookFailed(LakeFSError):
+    """The server answered 412: a hook of the repository failed, so the server changed nothing."""
+
+
 class ServerUnavailable(LakeFSError):
     """The server could not be reached, timed out, or kept answering 429 or 5xx."""
 

@@ -9,12 +9,14 @@ uploaded in parts, an earlier sighting decide if it may be deleted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lakefs_gc_assets.errors import CollectionError, LakeFSError, ServerUnavailable, StorageError
 
 
 class Amount(NamedTuple):
@@ -148,6 +150,31 @@ class Result(Protocol):
 
 
 SomeResult = TypeVar("SomeResult", bound=Result)
+Item = TypeVar("Item")
+ItemResult = TypeVar("ItemResult")
+
+
+def one_by_one(
+    items: Iterable[Item], act: Callable[[Item], ItemResult], failed: Callable[[Item, CollectionError], ItemResult]
+) -> Iterator[ItemResult]:
+    """Yields the result for each item. An error at one item is its result, and the others continue.
+
+    Raises:
+        LockLost: nothing more may be changed.
+        ServerUnavailable: the server failed at two items in a row: each further item would wait as long.
+    """
+    was_away = False
+    for item in items:
+        try:
+            result, is_away = act(item), False
+        except ServerUnavailable as error:
+            if was_away:
+                raise
+            result, is_away = failed(item, error), True
+        except (LakeFSError, StorageError) as error:
+            result, is_away = failed(item, error), False
+        was_away = is_away
+        yield result
 
 
 def describe_result(name: str, result: Result) -> str:

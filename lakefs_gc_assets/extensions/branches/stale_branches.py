@@ -24,16 +24,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property, partial
 from itertools import islice
-from typing import TypeVar
 
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import commits, guards
-from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.incremental.earlier_runs import are_gone, deleted_before
+from lakefs_gc_assets.collector.incremental.deleted_data import DeletedData
 from lakefs_gc_assets.collector.live.hidden import stats_at
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records import records_json, stored_forecasts
@@ -44,16 +40,14 @@ from lakefs_gc_assets.collector.records.across_runs import (
     read_deleted_branches,
     write_deleted_branch,
 )
-from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
+from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate, one_by_one
 from lakefs_gc_assets.collector.records.own_commits import list_own_commits, read_own_commits
-from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
-from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,
@@ -62,7 +56,6 @@ from lakefs_gc_assets.errors import (
     LogLine,
     OrderViolation,
     ServerUnavailable,
-    StorageError,
     counted,
 )
 from lakefs_gc_assets.extensions.branches.sightings import Sighting, find_sightings
@@ -74,8 +67,6 @@ FORMAT_VERSION = 1
 _WORK = "stale_branches"
 _SHOWN = f"{BRANCHES}shown.json"
 _UNCOMMITTED = "uncommitted changes"
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +327,7 @@ def _stand_all(facts: _Facts, rule_of: Callable[[str], StaleRule | None], note: 
         stale, first, young = without_young(facts.graph, stale, lambda name, own: _is_young(facts, limits, name, own))
         standings |= {branch: replace(standings[branch], kept=why) for branch, why in young.items()}
         unasked = sorted(stale - asked)
-        standings |= zip(unasked, _one_by_one(unasked, ask, failed), strict=True)
+        standings |= zip(unasked, one_by_one(unasked, ask, failed), strict=True)
         asked.update(unasked)
         if not any(standings[branch].kept for branch in unasked):
             break
@@ -388,29 +379,6 @@ def without_young(
             return remaining, first, reasons
         reasons |= young
         remaining -= young.keys()
-
-
-def _one_by_one(
-    branches: Iterable[Item], act: Callable[[Item], Result], failed: Callable[[Item, CollectionError], Result]
-) -> Iterator[Result]:
-    """Yields the result for each branch. An error at one branch is its result, and the others continue.
-
-    Raises:
-        LockLost: nothing more may be changed.
-        ServerUnavailable: the server failed at two branches in a row: each further branch would wait as long.
-    """
-    was_away = False
-    for branch in branches:
-        try:
-            result, is_away = act(branch), False
-        except ServerUnavailable as error:
-            if was_away:
-                raise
-            result, is_away = failed(branch, error), True
-        except (LakeFSError, StorageError) as error:
-            result, is_away = failed(branch, error), False
-        was_away = is_away
-        yield result
 
 
 def first_own_commits(graph: Graph, stale: Set[str] = frozenset()) -> dict[str, int]:
@@ -652,7 +620,7 @@ def delete(
             standing, record = standings.get(identity.branch), before.get(identity.branch)
             return _delete_one(repository, lock, identity, standing, record, digest)
 
-        yield from _one_by_one(shown.stale, act, _failed)
+        yield from one_by_one(shown.stale, act, _failed)
 
 
 def _failed(branch: BranchIdentity | DeletedBranch, error: CollectionError) -> BranchOutcome:
@@ -777,57 +745,38 @@ def restore(
         CollectionError: see `list_deleted`.
     """
     with locked(repository, _WORK, owner, warn) as lock:
-        data = _CommittedData(repository, lock, warn)
+        data = DeletedData(repository, lock, _WORK, warn)
 
         def act(record: DeletedBranch) -> BranchOutcome:
             lock.check()
             outcome = _restore_one(repository, record)
-            gone = data.describe_gone(record.commit_id) if outcome.fate.is_well else ""
+            gone = _describe_gone(data, record.commit_id) if outcome.fate.is_well else ""
             return replace(outcome, fate=BranchFate.INCOMPLETE, why=gone) if gone else outcome
 
-        yield from _one_by_one(list_deleted(repository, branches, warn), act, _failed)
+        yield from one_by_one(list_deleted(repository, branches, warn), act, _failed)
 
 
-@dataclass(frozen=True)
-class _CommittedData:
-    """Committed data that earlier runs deleted. Receipts are read once, and only if a branch is recreated."""
-
-    repository: OpenRepository
-    lock: Lock
-    warn: LogLine
-
-    @cached_property
-    def _step(self) -> Step[ArrowRows]:
-        now, store_clock = self.repository.clock.now(), self.lock.store_clock
-        plan = planning.make_plan(self.repository, layout.issue_run_id(now), (), _WORK, store_clock, Flow.CLEAN)
-        return Step(lambda line: None, self.warn, self.repository, LocalEngine(), plan, self.lock)
-
-    @cached_property
-    def _deleted(self) -> pa.Table:
-        engine = self._step.engine
-        return engine.collect(engine.distinct(deleted_before(self._step)))
-
-    def describe_gone(self, commit_id: str) -> str:
-        """Number of the commit's objects that earlier runs deleted, or why it is unknown, in words; empty for none."""
-        try:
-            if not self._deleted.num_rows:
-                return ""
-            step, engine = self._step, self._step.engine
-            metarange_id = self.repository.api.commit(commit_id).metarange_id
-            records = find_ranges(step, self.repository, [metarange_id] if metarange_id else [])
-            deleted = engine.table(self._deleted)
-            held = engine.among_exactly(deleted, References.from_step(step).committed(records))
-            count = engine.count(engine.where(held, partial(are_gone, self.repository.opener)))
-        except ServerUnavailable:
-            raise
-        except CollectionError as error:
-            return f"whether its data still exists is unknown: {error}"
-        if not count:
+def _describe_gone(data: DeletedData, commit_id: str) -> str:
+    """Number of the commit's objects that earlier runs deleted, or why it is unknown, in words; empty for none."""
+    try:
+        if not data.addresses.num_rows:
             return ""
-        return (
-            f"{counted(count, 'objects')} of its {counted(records.entries, 'entries')} {'is' if count == 1 else 'are'} "
-            "gone: earlier runs deleted them. `lakefs-gc fsck` names each, and whether it can be restored"
-        )
+        step = data.step
+        metarange_id = data.repository.api.commit(commit_id).metarange_id
+        records = find_ranges(step, data.repository, [metarange_id] if metarange_id else [])
+        deleted = step.engine.table(data.addresses)
+        held = step.engine.among_exactly(deleted, References.from_step(step).committed(records))
+        count = data.count_gone(held)
+    except ServerUnavailable:
+        raise
+    except CollectionError as error:
+        return f"whether its data still exists is unknown: {error}"
+    if not count:
+        return ""
+    return (
+        f"{counted(count, 'objects')} of its {counted(records.entries, 'entries')} {'is' if count == 1 else 'are'} "
+        "gone: earlier runs deleted them. `lakefs-gc fsck` names each, and whether it can be restored"
+    )
 
 
 def _restore_one(repository: OpenRepository, record: DeletedBranch) -> BranchOutcome:

@@ -1,7 +1,7 @@
 """The collector's port to lakeFS, on the server's REST API through `lakefs-sdk`."""
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -49,8 +49,8 @@ class LakeFSClient:
     """`LakeFSApi` of one repository, and calls that change branches and tags. Thread-safe.
 
     Calls are retried after broken connections, timeouts, 429 and 5xx, because repeating them is harmless (a repeated
-    page of a preparation leaves an extra file). Calls that change branches and tags are never retried. Answers are
-    parsed strictly. `LakeFSApi` documents the errors of its methods.
+    page of a preparation leaves an extra file). Calls that change branches and tags are never retried, except
+    `delete_paths`, which may be repeated. Answers are parsed strictly. `LakeFSApi` documents the errors of its methods.
     """
 
     def __init__(self, settings: LakeFSSettings, repository: str, clock: "transport.Now") -> None:
@@ -67,6 +67,7 @@ class LakeFSClient:
         self._tags = lakefs_sdk.TagsApi(sdk)
         self._objects = lakefs_sdk.ObjectsApi(sdk)
         self._commits = lakefs_sdk.CommitsApi(sdk)
+        self._refs = lakefs_sdk.RefsApi(sdk)
         self._pulls = lakefs_sdk.PullsApi(sdk)
         self._actions = lakefs_sdk.ActionsApi(sdk)
 
@@ -144,6 +145,29 @@ class LakeFSClient:
             return ()
         return tuple(pull for pull in every if pull is not None)
 
+    def open_pull_request(self, source: str, destination: str, title: str, description: str) -> str:
+        """Opens a pull request between two branches; returns its id. Raises NotSupported or UnknownPath."""
+        call = self._call("POST", "/pulls", "pr:WritePullRequest")
+        body = lakefs_sdk.PullRequestCreation(
+            title=title, description=description, source_branch=source, destination_branch=destination
+        )
+        operation = self._pulls.create_pull_request_with_http_info
+        answer = self._caller.ask(call, operation, self._repository, body, once=True)
+        return Fields.read(call, answer.body).text("id")
+
+    def pull_request(self, pull_id: str) -> PullRequest:
+        """A pull request of any status. Raises NotFound."""
+        call = self._call("GET", f"/pulls/{pull_id}", "pr:ReadPullRequest")
+        operation = self._pulls.get_pull_request_with_http_info
+        return parsing.pull_request(self._fields(call, operation, self._repository, pull_id))
+
+    def close_pull_request(self, pull_id: str) -> None:
+        """Closes a pull request without merging it."""
+        call = self._call("PATCH", f"/pulls/{pull_id}", "pr:WritePullRequest")
+        body = lakefs_sdk.PullRequestBasic(status="closed")
+        operation = self._pulls.update_pull_request_with_http_info
+        self._caller.ask(call, operation, self._repository, pull_id, body, once=True)
+
     def last_action_run(self, branch: str, ignored: Collection[str] = ()) -> datetime | None:
         """When the last run of hooks on a branch began, UTC; None if the server has none, or does not support them.
 
@@ -191,11 +215,68 @@ class LakeFSClient:
         body = lakefs_sdk.ResetCreation(type="object", path=path, force=False)
         self._caller.ask(call, self._branches.reset_branch_with_http_info, self._repository, branch, body, once=True)
 
-    def commit_changes(self, branch: str, message: str) -> None:
+    def delete_paths(self, branch: str, paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        """Deletes objects at up to OBJECTS_ON_PAGE paths of a branch; the deletions are uncommitted.
+
+        A path without an object is accepted. Returns the refused paths, each with the server's reason.
+        """
+        call = self._call("POST", f"/branches/{branch}/objects/delete", "fs:DeleteObject")
+        body = lakefs_sdk.PathList(paths=list(paths))
+        fields = self._fields(call, self._objects.delete_objects_with_http_info, self._repository, branch, body)
+        return tuple(map(parsing.refused_path, fields.items("errors")))
+
+    def commit_changes(self, branch: str, message: str, metadata: Mapping[str, str] | None = None) -> None:
         """Commits all staged changes of a branch."""
         call = self._call("POST", f"/branches/{branch}/commits", "fs:CreateCommit")
-        body = lakefs_sdk.CommitCreation(message=message, date=None, allow_empty=False, force=False)
+        body = lakefs_sdk.CommitCreation(
+            message=message, metadata=dict(metadata or {}), date=None, allow_empty=False, force=False
+        )
         self._caller.ask(call, self._commits.commit_with_http_info, self._repository, branch, body, once=True)
+
+    def revert(self, branch: str, commit_id: str) -> None:
+        """Reverts the changes of a commit since its first parent, in a new commit on the branch."""
+        call = self._call("POST", f"/branches/{branch}/revert", "fs:RevertBranch")
+        body = lakefs_sdk.RevertCreation(ref=commit_id, parent_number=1, force=False, allow_empty=False)
+        self._caller.ask(call, self._branches.revert_branch_with_http_info, self._repository, branch, body, once=True)
+
+    def squash_merge(
+        self, source: str, branch: str, message: str, metadata: Mapping[str, str], strategy: str = ""
+    ) -> str:
+        """Merges a branch into another one as one commit; returns its id.
+
+        Servers before 1.48 ignore `squash_merge`: their commit has the source as a second parent.
+
+        Args:
+            strategy: side that wins a conflict, `dest-wins` or `source-wins`; empty for none.
+        Raises:
+            Conflict: both branches changed a path differently, and there is no strategy.
+            HookFailed: a hook of the repository refused the merge.
+            LakeFSError: the branch has uncommitted changes, the source has no changes, or the call failed.
+        """
+        call = self._call("POST", f"/refs/{source}/merge/{branch}", "fs:CreateCommit")
+        body = lakefs_sdk.Merge(
+            message=message,
+            metadata=dict(metadata),
+            strategy=strategy,
+            squash_merge=True,
+            force=False,
+            allow_empty=False,
+        )
+        operation = self._refs.merge_into_branch_with_http_info
+        answer = self._caller.ask(call, operation, self._repository, source, branch, body, once=True)
+        return Fields.read(call, answer.body).text("reference")
+
+    def merge_base(self, source: str, branch: str) -> str:
+        """The commit on which a merge of a reference into a branch would be based."""
+        call = self._call("GET", f"/refs/{source}/merge/{branch}", "fs:ListCommits")
+        operation = self._refs.find_merge_base_with_http_info
+        return self._fields(call, operation, self._repository, source, branch).text("base_commit_id")
+
+    def merge_changes(self, source: str, branch: str) -> Iterator[DiffEntry]:
+        """Changes that a merge of a reference into a branch would make, in order of path."""
+        call = self._call("GET", f"/refs/{branch}/diff/{source}", "fs:ListObjects")
+        operation = self._refs.diff_refs_with_http_info
+        return map(parsing.change, self._pages(call, operation, self._repository, branch, source, type="three_dot"))
 
     def delete_tag(self, name: str) -> None:
         """Deletes a tag; its commit stays."""

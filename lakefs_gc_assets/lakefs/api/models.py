@@ -45,11 +45,18 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """An open pull request, by the names of its branches."""
+    """A pull request, by the names of its branches.
+
+    Attributes:
+        status: open, closed or merged.
+        merged_commit_id: commit of its merge; empty if it is not merged.
+    """
 
     id: str
     source: str
     destination: str
+    status: str = "open"
+    merged_commit_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from urllib.parse import quote
 
 from lakefs_gc_assets.errors import (
     AccessDenied,
+    Conflict,
+    HookFailed,
     LakeFSError,
     NotFound,
     NotSupported,
@@ -209,6 +211,13 @@ def open_pull_request(answer: Fields) -> PullRequest | None:
     return PullRequest(answer.text("id"), answer.text("source_branch"), answer.text("destination_branch"))
 
 
+def pull_request(answer: Fields) -> PullRequest:
+    """Parses one pull request of any status."""
+    merged = answer.text("merged_commit_id") if answer.has("merged_commit_id") else ""
+    branches = answer.text("source_branch"), answer.text("destination_branch")
+    return PullRequest(answer.text("id"), *branches, answer.text("status"), merged)
+
+
 def action_run_started_at(answer: Fields) -> datetime:
     """When a run of hooks began, UTC."""
     text = answer.text("start_time")
@@ -219,6 +228,12 @@ def action_run_started_at(answer: Fields) -> datetime:
     if started_at.tzinfo is None:
         raise answer.wrong("start_time", f"is {text!r}, without a time zone")
     return started_at.astimezone(UTC)
+
+
+def refused_path(answer: Fields) -> tuple[str, str]:
+    """Parses one error of a batch of deletions: the path, and the reason. The path may be missing."""
+    path = answer.text("path", empty=True) if answer.has("path") else ""
+    return path, f"{answer.number('status_code')} {answer.text('message', empty=True)}"
 
 
 def change(answer: Fields) -> DiffEntry:
@@ -390,6 +405,10 @@ def _judged(call: Call, answer: Answer, endpoint: str) -> tuple[type[LakeFSError
         return kind, f"Check that it exists and that {endpoint} is a lakeFS server that offers this call"
     if status == 407:
         return LakeFSError, "Write http://user:password@host:port into HTTP_PROXY or HTTPS_PROXY"
+    if status == 409:
+        return Conflict, "Another client changed the same paths, or the name is taken: list again"
+    if status == 412:
+        return HookFailed, "A hook of the repository refused it: see its run in the repository's tab Actions"
     if status == 501:
         return NotSupported, "This lakeFS server does not offer the call"
     if is_transient(answer):

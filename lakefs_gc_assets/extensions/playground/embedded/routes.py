@@ -381,6 +381,20 @@ def _merge(core: Core, request: Request, repository: ServedRepository, ref: str,
         return json_response(409, {"reference": ""})
 
 
+def _merge_base(core: Core, request: Request, repository: ServedRepository, ref: str, branch: str) -> Response:
+    source, destination = (commits.resolve(core, repository, name) for name in (ref, branch))
+    base = commits.merge_base(core, repository, source, destination)
+    return json_response(
+        200,
+        {
+            "base_commit_id": base.id if base else "",
+            # lakeFS confuses these two.
+            "destination_commit_id": source.id,
+            "source_commit_id": destination.id,
+        },
+    )
+
+
 def _revert(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
     body = request.json_object("ref", "parent_number")
     branches.revert(core, repository, branch, body["ref"], body["parent_number"], request.user)
@@ -469,6 +483,7 @@ _REFERENCE_ROUTES = (
     Route("GET", _BRANCH + "/import", "fs:ReadBranch", _import_status),
     Route("GET", _REPOSITORY + "/commits/{commit}", "fs:ReadCommit", _get_commit),
     Route("POST", _REPOSITORY + "/refs/{ref}/merge/{branch}", "fs:CreateCommit", _merge),
+    Route("GET", _REPOSITORY + "/refs/{ref}/merge/{branch}", "fs:ListCommits", _merge_base),
     Route("POST", _REPOSITORY + "/tags", "fs:CreateTag", _create_tag),
     Route("GET", _REPOSITORY + "/tags", "fs:ListTags", _list_tags),
     Route("DELETE", _REPOSITORY + "/tags/{tag}", "fs:DeleteTag", _delete_tag),
