@@ -20,7 +20,9 @@ SECRET = "do-not-show-me"
 
 WHOLE_RUNS = (HISTORY, SWEEPS)
 """Assets without partitions: each event is about a whole run."""
-BESIDE = ("holdings", "repository_check", "retention_forecast", "stale_branches")
+LISTED = ("stale_branches",)
+"""Assets with a partition for each launch of the job that lists and deletes."""
+BESIDE = ("holdings", "repository_check", "retention_forecast", *LISTED)
 """Assets that jobs report, and that are no part of a run."""
 
 
@@ -63,6 +65,7 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "committed_df.shape",
         "deleted_report.shape",
         "repository_check.repository_is_whole",
+        "stale_branches.branch_deletions_are_complete",
         "store_df.shape",
         "sweeps.swept_in_time",
         "uncommitted_df.shape",
@@ -73,7 +76,8 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
     for key in map(dg.AssetKey, BESIDE):
         node = graph.get(key)
         # "Materialize all" makes every executable asset: a run makes no forecast and no check.
-        assert (node.partitions_def, node.is_executable) == (None, False)
+        assert isinstance(node.partitions_def, dg.DynamicPartitionsDefinition) == (key.path[-1] in LISTED)
+        assert not node.is_executable
         # The lineage of a single group opens on its assets.
         assert node.group_name == "garbage_collection"
     for key in map(dg.AssetKey, STEPS):
@@ -94,8 +98,9 @@ def test_no_check_is_partitioned_and_all_block_but_one(definitions: dg.Definitio
     graph = definitions.resolve_asset_graph()
     specs = [graph.get_check_spec(key) for key in graph.asset_check_keys]
 
-    assert len(specs) == 12
+    assert len(specs) == 13
     assert {spec.name for spec in specs if not spec.blocking} == {
+        "branch_deletions_are_complete",
         "nothing_deleted_is_live",
         "newest_run_succeeded",
         "repository_is_whole",
@@ -174,12 +179,16 @@ def test_several_repositories_share_nothing() -> None:
 
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
     assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS, *BESIDE))
-    assert len(graph.asset_check_keys) == 2 * 12
+    assert len(graph.asset_check_keys) == 2 * 13
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
         assert {node.group_name for node in own} == {f"garbage_collection_{identifier}"}
         assert {parent.path[0] for node in own for parent in node.parent_keys} == {identifier}
-        assert {node.partitions_def for node in own} == {RunPartitions(partitions).definition, None}
+        assert {node.partitions_def for node in own} == {
+            RunPartitions(partitions).definition,
+            None,
+            *(dg.DynamicPartitionsDefinition(name=f"gc_{name}_{partitions}") for name in LISTED),
+        }
         collect = both.resolve_job_def(f"collect_{identifier}")
         assert {pool for node in collect.graph.nodes for pool in node.definition.pools} == {f"lakefs_gc_{identifier}"}
         assert {key.path[0] for key in collect.asset_layer.executable_asset_keys} == {identifier}

@@ -225,7 +225,8 @@ def filled(address: str | None, definitions: dg.Definitions) -> tuple[str, str, 
     lines = [line for line in query["config"].splitlines() if line.startswith("# ")]
     assert max(map(len, lines)) <= 76, "a longer line is cut in a window of 1,440 pixels"
     comment = " ".join(line.removeprefix("# ") for line in lines)
-    return parts.path, comment, op["config"], {query["tags[0][key]"]: query["tags[0][value]"]}
+    tags = {query["tags[0][key]"]: query["tags[0][value]"]} if "tags[0][key]" in query else {}
+    return parts.path, comment, op["config"], tags
 
 
 def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,7 @@ def describe(listing: BranchListing) -> Iterator[str]:
     yield f"{listing.repository}: {len(listing.stale):,} of {counted(len(listing.standings), 'branches are')} stale"
     if listing.unknown:
         yield f"undecided, since the server failed: {counted(listing.unknown, 'branches')}"
+    yield from listing.unfinished
     if any(each.alone is None for each in listing.stale):
         yield "run `lakefs-gc forecast` to see here how many bytes only each branch references"
     if listing.refused_by:

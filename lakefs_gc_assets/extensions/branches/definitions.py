@@ -6,41 +6,25 @@ default.
 
 from typing import Any
 
-import dagster as dg
-from pydantic import Field
-
-from lakefs_gc_assets.collector.records.outcomes import Tally
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.automation import off_schedule
-from lakefs_gc_assets.defs.jobs import one_op_job
+from lakefs_gc_assets.defs.listings import ListedDeletion, ListingShown
 from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names
-from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
-from lakefs_gc_assets.errors import ConfigurationError, counted
+from lakefs_gc_assets.errors import LogLine, counted
 from lakefs_gc_assets.extensions.branches import stale_branches
-from lakefs_gc_assets.extensions.branches.stale_branches import BranchListing
-from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
+from lakefs_gc_assets.extensions.branches.stale_branches import BranchFate, BranchListing
 
-STALE_BRANCHES = "stale_branches"
-_RETIRE_OP = "retire_branches"
 _BRANCHES_SHOWN = 100
 
 
 def define(names: Names, loaded: Loaded) -> Additions:
     """Definitions of stale branches for a repository."""
-    job = stale_branches_job(names, loaded.configuration.launch)
-    return Additions(
-        assets=[stale_branches_asset(names)],
-        jobs=[job],
-        schedules=[find_stale_branches(names, loaded.configuration.automation, job)],
-    )
-
-
-def find_stale_branches(names: Names, settings: AutomationSettings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """The schedule that lists stale branches; off by default."""
-    return off_schedule(
+    settings, deletion = loaded.configuration.automation, stale_branches_deletion(names)
+    job = deletion.define_job(names, loaded)
+    schedule = off_schedule(
         names,
         settings,
         "find_stale_branches",
@@ -50,76 +34,52 @@ def find_stale_branches(names: Names, settings: AutomationSettings, job: dg.JobD
         f"Lists branches of {names.repository} that are stale by the policy; deletes nothing. Cron: "
         "automation.stale_branches_cron.",
     )
-
-
-class StaleBranchesConfig(dg.Config):
-    """Approval of a deletion of stale branches; by default they are only shown."""
-
-    approve: str = Field(
-        default="",
-        description="Digest of an earlier launch's list: deletes its branches, except any that have "
-        "changed since. Empty: list stale branches.",
+    return Additions(
+        assets=[deletion.define_asset(names)],
+        checks=[deletion.define_check(names)],
+        jobs=[job],
+        schedules=[schedule],
     )
-    approved_by: str = Field(default="", max_length=100, description="Name of the approver, as in the job approve.")
 
 
-def stale_branches_asset(names: Names) -> dg.AssetSpec:
-    """The asset of one repository, which the job `stale_branches` reports.
-
-    It has no partitions, so Dagster plots its numbers over time.
-    """
-    return dg.AssetSpec(
-        key=names.asset(STALE_BRANCHES),
+def stale_branches_deletion(names: Names) -> ListedDeletion:
+    """The list of stale branches, and their deletion."""
+    return ListedDeletion(
+        asset="stale_branches",
+        job="stale_branches",
+        op="retire_branches",
+        check="branch_deletions_are_complete",
+        things="branches",
+        command="lakefs-gc branches approve",
         description=f"Branches of {names.repository} that are stale by the policy, and the reasons why others stay. "
-        f"Launch the job {names.qualified(STALE_BRANCHES)} to list them here, and again to delete approved ones.",
-        kinds={"lakefs"},
+        "`lakefs-gc branches restore` recreates deleted ones.",
+        usual=BranchFate.DELETED,
+        name=lambda outcome: f"{outcome.branch} on commit {outcome.commit_id}",
+        show=show,
+        delete=stale_branches.delete,
     )
 
 
-def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
-    """The job `stale_branches`: one op, which takes the repository's lock if it deletes.
-
-    It lists stale branches. A second launch with the digest of that listing deletes exactly the listed branches.
-    """
-    description = (
-        f"Lists branches of {names.repository} that are stale by the policy, and the reasons why others stay. With the "
-        "digest of that list in `approve`, it checks each listed branch again and deletes it unless it has changed. "
-        "`lakefs-gc branches restore` recreates them."
+def show(repository: OpenRepository, note: LogLine) -> ListingShown:
+    """Lists stale branches for the UI. Raises as `stale_branches.list_branches`."""
+    listing = stale_branches.list_branches(repository, note)
+    for each in (each for each in listing.standings if each.is_unknown):
+        note(f"WARNING: {each.identity.branch}: kept: {each.kept}")
+    return ListingShown(
+        listing.digest,
+        describe_planned(listing),
+        describe_branches(listing),
+        listing.refused_by,
+        listing.unknown,
+        tuple(listing.unfinished),
     )
 
-    @one_op_job(names, STALE_BRANCHES, _RETIRE_OP, StaleBranchesConfig, description)
-    def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
-        """Lists stale branches, or deletes the branches of an approved list."""
-        repository, log = collector.open(), context.log
-        tally = Tally(stale_branches.BranchFate.DELETED)
-        if config.approve:
-            require_approvable(policy, config.approve)
-            approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
-            log.info(f"approved by {approver}")
-            deleting = stale_branches.delete(repository, config.approve, context.run_id, log.info, log.warning)
-            for outcome in tally.counted(deleting):
-                log.warning(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate} {outcome.why}".strip())
-        listing = stale_branches.list_branches(repository, log.info)
-        for each in (each for each in listing.standings if each.is_unknown):
-            log.warning(f"{each.identity.branch}: kept: {each.kept}")
-        context.log_event(dg.AssetMaterialization(names.asset(STALE_BRANCHES), metadata=describe_branches(listing)))
-        if tally.failed or listing.unknown:
-            undecided = f"; undecided, since the server failed: {listing.unknown:,}" if listing.unknown else ""
-            raise dg.Failure(
-                description=f"{counted(tally.failed, 'branches were')} not deleted{undecided}: see the log",
-                allow_retries=False,
-            )
 
-    return retire
-
-
-def require_approvable(policy: LaunchSettings, digest: str) -> None:
-    """Raises ConfigurationError if the configuration does not let a single launch delete."""
-    if policy.sweep == "never" or policy.approvers == 2:
-        setting = "launch.sweep is never" if policy.sweep == "never" else "launch.approvers is 2"
-        raise ConfigurationError(
-            f"a launch may not delete branches, since {setting}: run `lakefs-gc branches approve {digest}`"
-        )
+def describe_planned(listing: BranchListing) -> str:
+    """What would be deleted, in words."""
+    changes = sum(each.changes for each in listing.stale)
+    lost = f" with {changes:,} uncommitted changes" if changes else ""
+    return f"{counted(len(listing.stale), 'branches')}{lost}"
 
 
 def describe_branches(listing: BranchListing) -> dict[str, Any]:
@@ -129,8 +89,6 @@ def describe_branches(listing: BranchListing) -> dict[str, Any]:
     return {
         "stale": len(stale),
         "branches": len(listing.standings),
-        **({"digest": listing.digest} if stale else {}),
-        **({"refused_by": listing.refused_by} if listing.refused_by else {}),
         **({"held_alone_bytes": sum(alone)} if len(alone) == len(stale) else {}),
         "stale_branches": bullets(
             f"{each.identity.branch}: {each.last_use}, {each.rule}; undo {each.undo}"

@@ -141,6 +141,7 @@ class BranchListing:
     Attributes:
         forecast_made_at: time of the forecast that supplies the branches' holdings, UTC; None without one.
         refused_by: the guard that would refuse the deletion, in words; empty for none.
+        unfinished: approved deletions that got no answer, in words.
     """
 
     repository: str
@@ -148,6 +149,7 @@ class BranchListing:
     standings: tuple[BranchStatus, ...]
     forecast_made_at: datetime | None = None
     refused_by: str = ""
+    unfinished: tuple[str, ...] = ()
 
     @property
     def stale(self) -> tuple[BranchStatus, ...]:
@@ -276,7 +278,20 @@ def _decide(repository: OpenRepository, note: LogLine) -> BranchListing:
         repository.branches_api.open_pull_requests(),
         repository.branches_api.visible_branches(),
     )
-    return BranchListing(repository.facts.id, now, tuple(_stand_all(facts, policy.stale_rule_of, note)))
+    standings = tuple(_stand_all(facts, policy.stale_rule_of, note))
+    return BranchListing(repository.facts.id, now, standings, unfinished=(*_find_unfinished(facts.records, standings),))
+
+
+def _find_unfinished(records: Iterable[DeletedBranch], standings: Iterable[BranchStatus]) -> Iterator[str]:
+    """Yields approved deletions that got no answer: of branches that are gone, or stale on the same commit."""
+    present = {each.identity.branch: each for each in standings}
+    newest = {each.branch: each for each in records}
+    for record in newest.values():
+        standing = present.get(record.branch)
+        is_same = standing is None or (not standing.kept and standing.identity.commit_id == record.commit_id)
+        if record.state is BranchState.DELETING and is_same:
+            again = f"`lakefs-gc branches approve {record.listing}` finishes it"
+            yield f"the deletion of {record.branch} got no answer: {again}"
 
 
 def _with_lifecycle(repository: OpenRepository, dump: commits.Dump, note: LogLine) -> Graph:

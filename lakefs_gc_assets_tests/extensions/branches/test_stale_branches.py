@@ -777,8 +777,12 @@ class TestDeleting:
             "old-2": BranchState.DELETING,
             "old-3": BranchState.DELETED,
         }
-        listed(made), "which shows less, and does not take the approval away"
+        again = listed(made)
+        assert again.unfinished == (
+            f"the deletion of old-2 got no answer: `lakefs-gc branches approve {digest}` finishes it",
+        )
         assert fates(made, digest) == {"old-1": BranchFate.GONE, "old-2": BranchFate.DELETED, "old-3": BranchFate.GONE}
+        assert listed(made).unfinished == ()
         assert [outcome.fate for outcome in restored(made).values()] == [BranchFate.RESTORED] * 3
 
     def test_a_server_that_fails_twice_in_a_row_ends_it(self, made: RetainedRepository) -> None:
