@@ -7,12 +7,12 @@ compared with the digest in its manifest. Times are UTC, sizes bytes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     UNRECOGNISED_DF,
 )
 from lakefs_gc_assets.collector.incremental import earlier_runs
-from lakefs_gc_assets.collector.records import report, run_folder, tables
+from lakefs_gc_assets.collector.records import report, run_folder, stored_holdings
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
@@ -42,7 +42,6 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets.storage import opening
-from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 if TYPE_CHECKING:
@@ -218,22 +217,13 @@ class Repository:
         Raises CollectionError if there are none, or if a file is damaged.
         """
         store = self._opener.open()
-        keys = (each.key for each in store.list_level(run_folder.HOLDINGS).objects)
-        parts = [part for key in keys if key.endswith(".parquet") and (part := self._part(store, key)) is not None]
-        if not parts:
+        parts = [stored_holdings.read(store, run_id) for run_id in stored_holdings.run_ids(store)]
+        rows = pa.concat_tables([stored_holdings.HOLDINGS.empty_table(), *parts])
+        # Several repositories can share a storage namespace.
+        rows = rows.filter(pc.equal(rows.column("repository"), self.name))
+        if not rows.num_rows:
             raise CollectionError(f"no holdings of {self.name} are stored: `lakefs-gc holdings` makes them")
-        return pa.concat_tables(parts)
-
-    def _part(self, store: ObjectStore, key: str) -> pa.Table | None:
-        """The rows of a file; None if it is of another repository on the same storage namespace."""
-        with tables.opened(fetch(store, key), key, "holdings") as stored:
-            texts = {name.decode(): text.decode() for name, text in (stored.schema_arrow.metadata or {}).items()}
-            if texts.get("repository") != self.name:
-                return None
-            rows = tables.read_rows(stored).replace_schema_metadata(None)
-            time = pa.scalar(datetime.fromisoformat(texts.get("time", "")), pa.timestamp("us", "UTC"))
-            rows = rows.add_column(0, "time", pa.repeat(time, rows.num_rows))
-            return rows.add_column(0, "run_id", pa.repeat(texts.get("run_id", ""), rows.num_rows))
+        return rows.drop_columns(["repository", "namespace", "rules"])
 
 
 def open_repository(configuration: str | Path | Configuration | None, repository: str | None) -> Repository:

@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine
+from lakefs_gc_assets.collector.records import stored_holdings
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
@@ -19,7 +20,6 @@ from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import CollectionError, LogLine
-from lakefs_gc_assets.extensions.holdings import holdings_files
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, Sharing
 from lakefs_gc_assets.extensions.holdings.making import find_run, make_holdings
 from lakefs_gc_assets.spark.faults import errors_of_spark
@@ -105,7 +105,7 @@ def follow_runs(names: Names, job: dg.JobDefinition, interval: int) -> dg.Sensor
             run_id = find_run(repository).run_id
         except CollectionError as error:
             return dg.SkipReason(str(error))
-        if head_if_there(repository.store, holdings_files.key_of(run_id)) is not None:
+        if head_if_there(repository.store, stored_holdings.key_of(run_id)) is not None:
             return dg.SkipReason(f"the holdings after run {run_id} are stored")
         return dg.RunRequest(run_key=f"holdings-{run_id}")
 

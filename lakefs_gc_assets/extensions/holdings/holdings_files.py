@@ -1,39 +1,24 @@
-"""Holdings of a repository after a run: one small table by state and holder, kept as a file of its own.
-
-Files lie in one folder beside the folders of runs, so one listing shows the whole history. The newest sorts first.
-"""
+"""Holdings of a repository after a run: what their rows mean, and the history of stored ones."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector.records import run_folder, tables
+from lakefs_gc_assets.collector.records import stored_holdings, tables
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.stored_holdings import HOLDINGS
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore, fetch
+from lakefs_gc_assets.storage.interface import ObjectStore
 
-FORMAT_VERSION = "1"
 METADATA_DIMENSION = "metadata:"
 """Beginning of a dimension whose keys are the values of a key in the metadata of commits."""
-_SUFFIX = ".parquet"
-_WHAT = "holdings"
-
-ROWS = pa.schema(
-    [
-        pa.field("dimension", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("held", pa.string()),
-        pa.field("state", pa.string()),
-        pa.field("objects", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64()),
-    ]
-)
-"""Rows of a file, as `HoldingsRow` describes them."""
+_FACTS = ("repository", "namespace", "run_id", "time", "rules")
+"""Columns of HOLDINGS that are the same in all rows of a file."""
 
 
 class Dimension(StrEnum):
@@ -133,72 +118,36 @@ class Holdings:
         return amounts
 
 
-def key_of(run_id: str) -> str:
-    """Key of the holdings after a run."""
-    run_folder.folder(run_id)  # Refuses what is not a run id.
-    return f"{run_folder.HOLDINGS}{run_id}{_SUFFIX}"
-
-
 def write(store: ObjectStore, holdings: Holdings) -> str:
     """Stores holdings as one file and returns its key. Raises StorageError."""
-    texts = {
-        "format": FORMAT_VERSION,
-        "repository": holdings.repository,
-        "namespace": holdings.namespace,
-        "run_id": holdings.run_id,
-        "time": holdings.time.isoformat(),
-        "rules": holdings.rules,
-    }
-    columns = [[getattr(row, name) for row in holdings.rows] for name in ROWS.names]
-    data = tables.encode(pa.table(columns, schema=ROWS.with_metadata(texts)))
-    key = key_of(holdings.run_id)
-    store.put(key, data)
+    facts = {name: getattr(holdings, name) for name in _FACTS}
+    rows = [{**facts, **asdict(row)} for row in holdings.rows]
+    key = stored_holdings.key_of(holdings.run_id)
+    store.put(key, tables.encode(pa.Table.from_pylist(rows, schema=HOLDINGS)))
     return key
 
 
 def read(store: ObjectStore, run_id: str) -> Holdings:
     """The holdings after a run. Raises CorruptFile if the file is missing, damaged or of a newer version."""
-    key = key_of(run_id)
-    data = fetch(store, key)
-    rows = tables.decode(ROWS, data, key, _WHAT).to_pylist()
-    with tables.opened(data, key, _WHAT) as stored:
-        texts = _texts(stored)
-        return Holdings(
-            texts["repository"],
-            texts["namespace"],
-            texts["run_id"],
-            datetime.fromisoformat(texts["time"]),
-            texts["rules"],
-            tuple(_read_row(row) for row in rows),
-        )
+    rows = stored_holdings.read(store, run_id).to_pylist()
+    try:
+        if not rows:
+            raise ValueError("it has no rows")
+        return Holdings(*(rows[0][name] for name in _FACTS), tuple(map(_read_row, rows)))
+    except ValueError as error:
+        raise CorruptFile(stored_holdings.key_of(run_id), stored_holdings.NAME, str(error)) from None
 
 
-def _texts(stored: pq.ParquetFile) -> Mapping[str, str]:
-    """Metadata of a file. Raises ValueError if texts are missing or the file has another format."""
-    texts = {name.decode(): text.decode() for name, text in (stored.schema_arrow.metadata or {}).items()}
-    missing = {"format", "repository", "namespace", "run_id", "time", "rules"} - texts.keys()
-    if missing or texts["format"] != FORMAT_VERSION:
-        raise ValueError(f"its format is {texts.get('format')!r}, and it lacks {sorted(missing)}")
-    return texts
-
-
-def _read_row(row: Mapping[str, object]) -> HoldingsRow:
+def _read_row(row: Mapping[str, Any]) -> HoldingsRow:
     held, state = row["held"], row["state"]
-    values = {
-        **row,
-        "held": None if held is None else Sharing(str(held)),
-        "state": None if state is None else HoldingState(str(state)),
-    }
-    return HoldingsRow(**values)  # type: ignore[arg-type]
-
-
-def run_ids(store: ObjectStore) -> list[str]:
-    """Ids of the runs that have holdings, newest first."""
-    names = (
-        listed.key.removeprefix(run_folder.HOLDINGS).removesuffix(_SUFFIX)
-        for listed in store.list_level(run_folder.HOLDINGS).objects
+    return HoldingsRow(
+        row["dimension"],
+        row["key"],
+        None if held is None else Sharing(held),
+        None if state is None else HoldingState(state),
+        row["objects"],
+        row["bytes"],
     )
-    return sorted(name for name in names if layout.is_xid(name))
 
 
 def history(store: ObjectStore, repository: str | None = None, since: datetime | None = None) -> Iterator[Holdings]:
@@ -208,7 +157,7 @@ def history(store: ObjectStore, repository: str | None = None, since: datetime |
         repository: its name, since several repositories can share a storage namespace; None for all.
         since: earlier runs are left out, by the time in their ids, UTC; None for no limit.
     """
-    for run_id in run_ids(store):
+    for run_id in stored_holdings.run_ids(store):
         if since is not None and layout.created_at(run_id) < since.timestamp():
             return
         try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from lakefs_gc_assets.collector.frame import frames
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records import run_folder
+from lakefs_gc_assets.collector.records import run_folder, stored_holdings
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -36,7 +36,7 @@ def make_holdings(
         CollectionError: no run has finished, its frames have expired or are damaged, or server or store fail.
     """
     store, report = repository.store, find_run(repository)
-    if head_if_there(store, holdings_files.key_of(report.run_id)) is not None:
+    if head_if_there(store, stored_holdings.key_of(report.run_id)) is not None:
         try:
             return holdings_files.read(store, report.run_id)
         except CorruptFile as damage:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 import lakefs_gc_assets
+from lakefs_gc_assets.collector.records import stored_holdings
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.extensions.holdings import holdings_files
 from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings, HoldingsRow, HoldingState, Sharing
@@ -31,11 +32,11 @@ def test_holdings_of_all_runs_are_one_table_newest_first(lake: Lake, tmp_path: P
 
     table = lakefs_gc_assets.open(file, repository="alpha").holdings()
 
-    assert table.schema.names == ["run_id", "time", *holdings_files.ROWS.names]
+    assert table.schema.names == ["run_id", "time", "dimension", "key", "held", "state", "objects", "bytes"]
     assert table["run_id"].to_pylist() == [newer.run_id, older.run_id, older.run_id]
     assert table["time"].to_pylist() == [NOW, NOW - DAY, NOW - DAY]
     assert table["bytes"].to_pylist() == [30, 30, None]
 
-    store.put(holdings_files.key_of(newer.run_id), b"damaged")
+    store.put(stored_holdings.key_of(newer.run_id), b"damaged")
     with pytest.raises(CorruptFile):
         lakefs_gc_assets.open(file, repository="alpha").holdings()

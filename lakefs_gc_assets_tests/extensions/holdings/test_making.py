@@ -13,11 +13,12 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import stored_holdings
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.extensions.holdings import attribution, growth, holdings_files, known_heads, making
+from lakefs_gc_assets.extensions.holdings import attribution, growth, known_heads, making
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, HoldingState, Sharing
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -200,7 +201,7 @@ def test_stored_holdings_are_not_made_again(held: HeldRepository) -> None:
     runs = held.collect(Flow.CLEAN, sweep=False)
     found = held.holdings(runs)
     assert held.holdings(runs) == found
-    runs.open().store.put(holdings_files.key_of(found.run_id), b"damaged")
+    runs.open().store.put(stored_holdings.key_of(found.run_id), b"damaged")
     again = held.holdings(runs)
     assert again.states()[HoldingState.HEAD] == found.states()[HoldingState.HEAD]
     assert any("made anew" in line for line in runs.lines)

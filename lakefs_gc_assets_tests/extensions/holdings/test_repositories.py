@@ -5,7 +5,7 @@ import pytest
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound
 from lakefs_gc_assets.extensions.holdings import holdings_files
-from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings
+from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings, HoldingsRow, HoldingState
 from lakefs_gc_assets.extensions.holdings.repositories import FoundRepository
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -38,7 +38,8 @@ def test_repositories_of_a_bucket_are_read_below_their_own_namespace(
         own = StoreOpener(settings, each.namespace.uri).open()
         stored.append(made_up_report(each.label, NOW))
         report.write(own, stored[-1])
-        holdings_files.write(own, Holdings(each.label, each.namespace.uri, stored[-1].run_id, NOW, "", ()))
+        rows = (HoldingsRow("state", "head", None, HoldingState.HEAD, 7, 7),)
+        holdings_files.write(own, Holdings(each.label, each.namespace.uri, stored[-1].run_id, NOW, "", rows))
     for each, expected in zip(repositories(settings, place), stored, strict=True):
         store = each.open()
         assert report.read(store, expected.run_id) == expected
