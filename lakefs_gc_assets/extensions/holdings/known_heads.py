@@ -82,7 +82,8 @@ class KnownHeads:
         entries: number of entries of all ranges when paths were cut into intervals.
         cutoff: cutoff of the run, UTC; `sums` name slices that were younger when they were read.
         branches: commit of each head by branch.
-        sealed: objects in sealed slices that commits hold, after the run, and their bytes; None if unknown.
+        sealed: objects in sealed slices that commits hold, and their bytes, after the run `sealed_run`; None if unknown.
+        sealed_run: the newest run that left a checkpoint; empty if none is known. Later dry runs build on it, too.
         tables: by name, with the schemas of this module.
         commits: commits in the order of their places in BROUGHT.
     """
@@ -96,6 +97,7 @@ class KnownHeads:
     sealed: Amount | None = None
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     commits: tuple[BringingCommit, ...] = ()
+    sealed_run: str = ""
 
     def __getitem__(self, name: str) -> pa.Table:
         return self.tables[name] if name in self.tables else _TABLES[name].empty_table()
@@ -113,6 +115,7 @@ def write(store: ObjectStore, heads: KnownHeads) -> None:
         "cutoff": heads.cutoff.isoformat(),
         "branches": dict(heads.branches),
         "sealed": heads.sealed,
+        "sealed_run": heads.sealed_run,
         "digests": digests,
         "commits": [asdict(commit) for commit in heads.commits],
     }
@@ -144,6 +147,7 @@ def read(store: ObjectStore) -> KnownHeads | None:
             None if sealed is None else Amount(int(sealed[0]), int(sealed[1])),
             stored,
             tuple(BringingCommit(**commit) for commit in content["commits"]),
+            str(content["sealed_run"]),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptFile(NEWEST, _WHAT, f"cannot be read: {error!r}") from None

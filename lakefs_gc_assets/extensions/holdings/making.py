@@ -48,8 +48,10 @@ def make_holdings(
     step = Step(note, warn, repository, choose_engine(rows), plan, None)
     committed = step.stored(frames.COMMITTED_DF)
     heads = attribute_heads(step, choose_engine, committed.figures.heads, known, depth, metadata_keys)
-    sealed = known.sealed if known and known.run_id == plan.base_run else None
-    states = add_up_states(step, report, heads, sealed)
+    sealed, sealed_run = (known.sealed, known.sealed_run) if known else (None, "")
+    states = add_up_states(step, report, heads, sealed if sealed_run == plan.base_run else None)
+    if report.checkpoint is not None:
+        sealed, sealed_run = states.sealed, report.run_id
     holdings = Holdings(
         repository.facts.id,
         repository.namespace.uri,
@@ -58,7 +60,7 @@ def make_holdings(
         committed.figures.retention_rules or "",
         (*states.rows, *heads.rows),
     )
-    known_heads.write(store, replace(heads.known, sealed=states.sealed))
+    known_heads.write(store, replace(heads.known, sealed=sealed, sealed_run=sealed_run))
     holdings_files.write(store, holdings)
     note(
         f"branch heads hold {counted(heads.in_all.objects, 'objects')}, {size(heads.in_all.bytes)}; read "

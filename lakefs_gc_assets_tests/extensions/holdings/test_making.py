@@ -166,7 +166,8 @@ def test_runs_of_three_days_equal_the_store_and_the_frames(held: HeldRepository)
     assert all(state is None for _, state in classes)
 
     swept = held.collect(Flow.CLEAN, sweep=True, quarantine=True)
-    states = require_exact(held, swept, held.holdings(swept))
+    second = held.holdings(swept)
+    states = require_exact(held, swept, second)
     assert states[HoldingState.GARBAGE] == Amount(0, 0) and states[HoldingState.QUARANTINE] == Amount(2, 5_008)
 
     held.put("b/new", 300, 5)
@@ -181,7 +182,7 @@ def test_runs_of_three_days_equal_the_store_and_the_frames(held: HeldRepository)
     assert rows["metadata:team", "blue"] == rows["commit", commit] == (2, 2_300)
 
     known = known_heads.read(runs.open().store)
-    assert known is not None and known.sealed is None
+    assert known is not None and known.sealed_run == second.run_id
     changes = growth.compare(first, third, known.commits)
     assert [(each.commit_id, each.bytes) for each in changes.commits] == [(commit, 2_300)]
     assert changes.commits[0].commit is not None and changes.commits[0].commit.metadata == {"team": "blue"}
