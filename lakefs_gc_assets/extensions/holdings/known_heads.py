@@ -82,8 +82,8 @@ class KnownHeads:
         entries: number of entries of all ranges when paths were cut into intervals.
         cutoff: cutoff of the run, UTC; `sums` name slices that were younger when they were read.
         branches: commit of each head by branch.
-        sealed: objects in sealed slices that commits hold, and their bytes, after the run `sealed_run`; None if unknown.
-        sealed_run: the newest run that left a checkpoint; empty if none is known. Later dry runs build on it, too.
+        sealed: objects in sealed slices that commits hold, and their bytes, after `sealed_run`; None if unknown.
+        sealed_run: the newest run that left a checkpoint; empty if none is known. Dry runs leave none.
         tables: by name, with the schemas of this module.
         commits: commits in the order of their places in BROUGHT.
     """

@@ -246,8 +246,12 @@ def test_bytes_of_history_need_the_sealed_objects_of_the_base_run(held: HeldRepo
     assert known is not None and known.sealed is not None
     if wrong:
         known_heads.write(store, replace(known, sealed=known.sealed.plus(1, 0)))
-    states = {row.state: row for row in held.holdings(held.collect(Flow.OPTIMIZED, sweep=False)).of(Dimension.STATE)}
-    assert (states[HoldingState.HISTORY].objects, states[HoldingState.HISTORY].bytes) == (0, None if wrong else 0)
+    # A dry run leaves no checkpoint, so the second one builds on the same run as the first one.
+    for _ in range(1 if wrong else 2):
+        found = held.holdings(held.collect(Flow.OPTIMIZED, sweep=False))
+        states = {row.state: row for row in found.of(Dimension.STATE)}
+        history = states[HoldingState.HISTORY]
+        assert (history.objects, history.bytes) == (0, None if wrong else 0)
 
 
 def test_day_makes_at_most_a_quarter_of_the_calls_of_its_optimized_run_on_a_dozen_objects(
