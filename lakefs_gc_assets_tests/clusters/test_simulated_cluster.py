@@ -117,7 +117,7 @@ def test_a_slow_machine_is_not_counted_twice_in_the_start_of_executors() -> None
         tasks.append(Task("stage", wall, 0, number, 0, 0.0, now, cpu, "executor"))
         now += wall
     step = runs.Phase("start", now + 4, 6.0, 0.0, 0.0, None, 0, *[0] * len(vars(Counts())))
-    run = runs.Run((step,), now + 4, 0, 6.0, 0.0, (), (), {}, 0.0, (), ((0.0, 0.0), (now + 4, 6.0)))
+    run = runs.Run((step,), now + 4, 0, 6.0, 0.0, 0.0, (), (), {}, 0.0, (), ((0.0, 0.0), (now + 4, 6.0)))
 
     cluster = Recording(run, tasks, 0.2).cluster()
     assert (cluster.slow, cluster.begin, cluster.per_task) == pytest.approx((slow, begin, per_task))
