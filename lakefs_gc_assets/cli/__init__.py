@@ -45,6 +45,9 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "each": "Calls a command for each repository of the configuration, one after the other or side by side.",
         "overview": "Shows all repositories of the configuration: stored bytes, garbage, cost, trends and alerts.",
     },
+    "lifecycle": {
+        "lifecycle": "Lists objects of branches that expire by the rules of the policy.",
+    },
     "metrics": {
         "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
     },

@@ -23,6 +23,8 @@ stale_branches:         # `lakefs-gc branches` shows and deletes these; the firs
     max_inactivity: 30d # since the last commit; without a limit the branches stay
     max_age: 180d       # since the first commit of its own; with both, both must be over
     uncommitted: true   # also branches with uncommitted changes; the last write counts for max_inactivity
+lifecycle:              # `lakefs-gc lifecycle` shows and deletes these objects on branches
+  - {name: raw, branches: main, paths: raw/, older_than: 90d}
 replace: false          # true: the server's rules are ignored
 
 `load_server_rules` reads rules for the server from a JSON file in the format of `lakectl gc set-config`:
@@ -111,7 +113,7 @@ _COMMIT = re.compile(r"[0-9a-f]{64}")
 _MOST_KEPT = 100_000
 _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
-_KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "stale_branches", "replace")
+_KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "stale_branches", "lifecycle", "replace")
 _MOST_FAULTS = 10
 """Maximum errors per file in a message."""
 
@@ -132,57 +134,60 @@ def parse_duration(text: str) -> timedelta:
 
 
 # The model below reads nodes only as its fields need them, never a whole document: aliases can nest without end.
-def _fault(node: yaml.Node, problem: str) -> PydanticCustomError:
-    return PydanticCustomError("policy", "line {line}: {problem}", {"line": _line(node), "problem": problem})
+def fault_at(node: yaml.Node, problem: str) -> PydanticCustomError:
+    """An error in a policy, with its line."""
+    return PydanticCustomError("policy", "line {line}: {problem}", {"line": line_of(node), "problem": problem})
 
 
-def _line(node: yaml.Node) -> int:
+def line_of(node: yaml.Node) -> int:
+    """The first line of a node."""
     return int(node.start_mark.line) + 1
 
 
-def _text(node: yaml.Node, kind: str) -> str:
+def text_of(node: yaml.Node, kind: str) -> str:
+    """The text of a word. Raises PydanticCustomError for a list or mapping; `kind` is the expected value."""
     if not isinstance(node, yaml.ScalarNode):
-        raise _fault(node, f"expected {kind}")
+        raise fault_at(node, f"expected {kind}")
     return str(node.value)
 
 
 def _items(node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
     if not isinstance(node, yaml.MappingNode):
-        raise _fault(node, f"{what} must be written as `key: value`")
+        raise fault_at(node, f"{what} must be written as `key: value`")
     seen: set[str] = set()
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise _fault(key, "a key must be a plain word; write a pattern in quotes")
+            raise fault_at(key, "a key must be a plain word; write a pattern in quotes")
         if key.value in seen:
-            raise _fault(key, f"{key.value} appears twice")
+            raise fault_at(key, f"{key.value} appears twice")
         seen.add(key.value)
         yield key, value
 
 
-def _values(node: yaml.Node, what: str, keys: Collection[str]) -> dict[str, yaml.Node]:
+def values_of(node: yaml.Node, what: str, keys: Collection[str]) -> dict[str, yaml.Node]:
     """Values by key. Other keys are rejected, and so is a key without a value: it may be meant as a limit."""
     values: dict[str, yaml.Node] = {}
     for key, value in _items(node, what):
         if key.value in _SERVER_FIELDS:
             advice = "write `default: 21d`, `branches: {main: 28d}` in a policy"
-            raise _fault(key, f"{key.value} belongs to the server's rules; {advice}")
+            raise fault_at(key, f"{key.value} belongs to the server's rules; {advice}")
         if key.value not in keys:
-            raise _fault(key, f"{key.value!r} is not one of {', '.join(keys)}")
+            raise fault_at(key, f"{key.value!r} is not one of {', '.join(keys)}")
         if isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null":
-            raise _fault(key, f"{key.value} has no value: write one, or remove the key")
+            raise fault_at(key, f"{key.value} has no value: write one, or remove the key")
         values[key.value] = value
     return values
 
 
-def _word(kind: str, read: Callable[[str], Value]) -> Callable[[yaml.Node], Value]:
-    """Reads one word; `read` raises ConfigurationError for an unknown one."""
+def read_word(kind: str, read: Callable[[str], Value]) -> Callable[[yaml.Node], Value]:
+    """A reader of one word; `read` raises ConfigurationError for an unknown one."""
 
     def validate(node: yaml.Node) -> Value:
-        text = _text(node, kind)
+        text = text_of(node, kind)
         try:
             return read(text)
         except ConfigurationError as fault:
-            raise _fault(node, str(fault)) from None
+            raise fault_at(node, str(fault)) from None
 
     return validate
 
@@ -205,13 +210,13 @@ def _parse_commit(text: str) -> str:
     return text
 
 
-_read_flag = _word("true or false", partial(_choice, {"true": True, "false": False}))
+_read_flag = read_word("true or false", partial(_choice, {"true": True, "false": False}))
 _PARENTS = {"first-parents": False, "all-parents": True}
-_Duration = Annotated[timedelta, PlainValidator(_word("a duration such as 36h, 21d or 6w", parse_duration))]
+_Duration = Annotated[timedelta, PlainValidator(read_word("a duration such as 36h, 21d or 6w", parse_duration))]
 _Flag = Annotated[bool, PlainValidator(_read_flag)]
-_AllParents = Annotated[bool, PlainValidator(_word("first-parents or all-parents", partial(_choice, _PARENTS)))]
-_Count = Annotated[int, PlainValidator(_word("a number", _parse_count))]
-_Commit = Annotated[str, PlainValidator(_word("the id of a commit with all 64 digits", _parse_commit))]
+_AllParents = Annotated[bool, PlainValidator(read_word("first-parents or all-parents", partial(_choice, _PARENTS)))]
+Count = Annotated[int, PlainValidator(read_word("a number", _parse_count))]
+_Commit = Annotated[str, PlainValidator(read_word("the id of a commit with all 64 digits", _parse_commit))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,7 @@ class BranchRule:
     pattern: str
     retention: _Duration
     line: int
-    keeps: tuple[tuple[str, _Count], ...] = ()
+    keeps: tuple[tuple[str, Count], ...] = ()
     all_parents: Annotated[_AllParents, Field(validation_alias="follow")] = False
 
     @property
@@ -267,40 +272,54 @@ class _Spent:
     characters: int = 0
 
 
+def pattern_text(node: yaml.Node, what: str) -> str:
+    """The text of a name or pattern. Raises PydanticCustomError if it is no word, or too long."""
+    text = text_of(node, f"a name or pattern of {what}")
+    if len(text) > _LONGEST_PATTERN:
+        raise fault_at(node, f"a name or pattern of {what} may have at most {_LONGEST_PATTERN:,} characters")
+    return text
+
+
+def count_pattern(node: yaml.Node, info: ValidationInfo, pattern: str) -> None:
+    """Counts a name or pattern of a policy. Raises PydanticCustomError beyond the bounds."""
+    spent = info.context
+    assert isinstance(spent, _Spent)
+    spent.names += 1
+    spent.characters += len(pattern)
+    if spent.names > _MOST_RULES or spent.characters > _MOST_CHARACTERS:
+        bounds = f"{_MOST_RULES:,} names and patterns with {_MOST_CHARACTERS:,} characters"
+        policies = f"a policy, or all policies of a launch together, may have at most {bounds}"
+        raise fault_at(node, f"{policies}, counting each alternative in braces")
+
+
 def _expand(node: yaml.Node, info: ValidationInfo, what: str) -> Iterator[tuple[str, int]]:
     """Yields the alternatives of a name or pattern, without braces, with its line.
 
     Raises PydanticCustomError for invalid names or patterns, and beyond the bounds.
     """
-    text, spent = _text(node, f"a name or pattern of {what}"), info.context
-    assert isinstance(spent, _Spent)
-    if len(text) > _LONGEST_PATTERN:
-        raise _fault(node, f"a name or pattern of {what} may have at most {_LONGEST_PATTERN:,} characters")
+    text = pattern_text(node, what)
     for number, pattern in enumerate(expand_braces(text), 1):
-        spent.names += 1
-        spent.characters += len(pattern)
         if number > _MOST_ALTERNATIVES:
-            raise _fault(node, f"a pattern of {what} may have at most {_MOST_ALTERNATIVES:,} alternatives")
-        if spent.names > _MOST_RULES or spent.characters > _MOST_CHARACTERS:
-            bounds = f"{_MOST_RULES:,} names and patterns with {_MOST_CHARACTERS:,} characters"
-            policies = f"a policy, or all policies of a launch together, may have at most {bounds}"
-            raise _fault(node, f"{policies}, counting each alternative in braces")
+            raise fault_at(node, f"a pattern of {what} may have at most {_MOST_ALTERNATIVES:,} alternatives")
+        count_pattern(node, info, pattern)
         if not _is_pattern(pattern):
             characters = "letters, digits, - _ . / and, for patterns, * ? [abc] [a-z] [!abc] {a,b}"
-            raise _fault(node, f"{text!r} is not a name or pattern of {what}: use {characters}")
-        yield pattern, _line(node)
+            raise fault_at(node, f"{text!r} is not a name or pattern of {what}: use {characters}")
+        yield pattern, line_of(node)
 
 
-def _list_of(what: str, items: str) -> Callable[[yaml.Node], list[yaml.Node]]:
+def list_of(what: str, items: str) -> Callable[[yaml.Node], list[yaml.Node]]:
+    """A reader of a list's items."""
+
     def read(node: yaml.Node) -> list[yaml.Node]:
         if not isinstance(node, yaml.SequenceNode):
-            raise _fault(node, f"{what} must be a list of {items}")
+            raise fault_at(node, f"{what} must be a list of {items}")
         return list(node.value)
 
     return read
 
 
-def _names(node: yaml.Node, info: ValidationInfo, what: str) -> list[tuple[str, int]]:
+def names_of(node: yaml.Node, info: ValidationInfo, what: str) -> list[tuple[str, int]]:
     """Names and patterns of a list, or a single one, without braces, with their lines."""
     items = node.value if isinstance(node, yaml.SequenceNode) else [node]
     return [name for item in items for name in _expand(item, info, what)]
@@ -312,7 +331,7 @@ def _read_rules(node: yaml.Node, info: ValidationInfo) -> list[tuple[str, int, y
     for key, value in _items(node, "branches"):
         for pattern, line in _expand(key, info, "branches"):
             if pattern in rules:
-                raise _fault(key, f"{pattern} appears twice")
+                raise fault_at(key, f"{pattern} appears twice")
             rules[pattern] = pattern, line, value
     return [*rules.values()]
 
@@ -321,31 +340,33 @@ def _read_rule(written: tuple[str, int, yaml.Node]) -> dict[str, object]:
     pattern, line, node = written
     parts = {"retention": node}
     if isinstance(node, yaml.MappingNode):
-        parts = _values(node, "a rule", ("retention", LAST, "keep", "follow"))
+        parts = values_of(node, "a rule", ("retention", LAST, "keep", "follow"))
         if "retention" not in parts:
-            raise _fault(node, "a rule that keeps commits by number also needs a `retention`; 0d keeps nothing by age")
-    counts = _values(parts.pop("keep"), "keep", PERIODS) if "keep" in parts else {}
+            raise fault_at(
+                node, "a rule that keeps commits by number also needs a `retention`; 0d keeps nothing by age"
+            )
+    counts = values_of(parts.pop("keep"), "keep", PERIODS) if "keep" in parts else {}
     counts |= {LAST: parts.pop(LAST)} if LAST in parts else {}
     keeps = sorted(counts.items(), key=lambda each: count_number(each[0]))
     return {"pattern": pattern, "line": line, "keeps": keeps, **parts}
 
 
 def _read_stale_rule(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
-    parts = _values(node, "a rule of stale branches", ("branches", "max_age", "max_inactivity", "uncommitted"))
+    parts = values_of(node, "a rule of stale branches", ("branches", "max_age", "max_inactivity", "uncommitted"))
     if "branches" not in parts:
-        raise _fault(node, "a rule of stale branches needs `branches`: names and patterns")
-    patterns = [pattern for pattern, _ in _names(parts.pop("branches"), info, "branches")]
-    return {"patterns": patterns, "line": _line(node), **parts}
+        raise fault_at(node, "a rule of stale branches needs `branches`: names and patterns")
+    patterns = [pattern for pattern, _ in names_of(parts.pop("branches"), info, "branches")]
+    return {"patterns": patterns, "line": line_of(node), **parts}
 
 
 def _read_policy(node: yaml.Node, info: ValidationInfo) -> dict[str, object]:
-    values = _values(node, "a policy", _KEYS)
+    values = values_of(node, "a policy", _KEYS)
     replaces = values.get("replace")
     if replaces and replaces.value == "true" and "default" not in values:
-        raise _fault(replaces, "a policy that replaces the server's rules needs a `default`")
+        raise fault_at(replaces, "a policy that replaces the server's rules needs a `default`")
     tags: dict[str, object] = {}
     if isinstance(values.get("keep_tags"), yaml.SequenceNode):
-        names = _names(values["keep_tags"], info, "tags")
+        names = names_of(values["keep_tags"], info, "tags")
         tags = {"keep_tags": tuple(tag for tag, _ in names), "tag_lines": [line for _, line in names]}
     return {**values, **tags}
 
@@ -361,6 +382,7 @@ class Policy:
         tag_lines: their lines in the file.
         stale_after: branches with an older head are reported, and nothing else.
         stale: rules of branches to delete, in order; they have no effect on the objects that a run keeps.
+        lifecycle: rules of objects on branches, which the extension of that name reads; no effect on runs, either.
         replace: True if the server's rules are ignored.
     """
 
@@ -370,7 +392,7 @@ class Policy:
         BeforeValidator(_read_rules),
         Field(validation_alias="branches"),
     ] = ()
-    pinned: Annotated[tuple[_Commit, ...], BeforeValidator(_list_of("pinned", "commit ids"))] = ()
+    pinned: Annotated[tuple[_Commit, ...], BeforeValidator(list_of("pinned", "commit ids"))] = ()
     # Names are a tuple already: `_read_policy` expands and counts them, for the tags and for their lines.
     keep_tags: Annotated[
         bool | tuple[str, ...], PlainValidator(lambda tags: tags if isinstance(tags, tuple) else _read_flag(tags))
@@ -379,17 +401,18 @@ class Policy:
     replace: _Flag = False
     stale: Annotated[
         tuple[Annotated[StaleRule, BeforeValidator(_read_stale_rule)], ...],
-        BeforeValidator(_list_of("stale_branches", "rules")),
+        BeforeValidator(list_of("stale_branches", "rules")),
         Field(validation_alias="stale_branches"),
     ] = ()
     tag_lines: tuple[int, ...] = field(default=(), compare=False)
+    lifecycle: Annotated[yaml.Node | None, PlainValidator(lambda node: node)] = field(default=None, compare=False)
 
     def rules_of(self, branch: str) -> tuple[BranchRule, ...]:
         """The rules of a branch, by line: an exact name wins over patterns, then the longest pattern.
 
         Equally long patterns all apply together, so that a commit stays if one rule keeps it.
         """
-        fitting = [rule for rule in self.rules if _fits(rule.pattern, branch)]
+        fitting = [rule for rule in self.rules if fits(rule.pattern, branch)]
         best = max((_precedence(rule.pattern) for rule in fitting), default=None)
         winning = [rule for rule in fitting if _precedence(rule.pattern) == best]
         return tuple(sorted(winning, key=lambda rule: rule.line))
@@ -398,11 +421,11 @@ class Policy:
         """True if the commit of a tag stays."""
         if isinstance(self.keep_tags, bool):
             return self.keep_tags
-        return any(_fits(pattern, tag) for pattern in self.keep_tags)
+        return any(fits(pattern, tag) for pattern in self.keep_tags)
 
     def stale_rule_of(self, branch: str) -> StaleRule | None:
         """The first rule of stale branches that matches."""
-        return next((rule for rule in self.stale if any(_fits(pattern, branch) for pattern in rule.patterns)), None)
+        return next((rule for rule in self.stale if any(fits(pattern, branch) for pattern in rule.patterns)), None)
 
     def tag_names(self) -> Iterator[tuple[str, int]]:
         """Names and patterns of the tags whose commits stay, with their lines."""
@@ -438,7 +461,8 @@ def _is_exact(pattern: str) -> bool:
     return not {"*", "?", "["}.intersection(pattern)
 
 
-def _fits(pattern: str, name: str) -> bool:
+def fits(pattern: str, name: str) -> bool:
+    """True if a name or pattern without braces matches a name."""
     return pattern == name if _is_exact(pattern) else _expression(pattern).fullmatch(name) is not None
 
 
@@ -455,7 +479,7 @@ def may_fit(pattern: str, name: str) -> bool:
     too_many = len(pattern) > _LONGEST_PATTERN or len(patterns) > _MOST_ALTERNATIVES
     if too_many or not all(map(_is_pattern, patterns)):
         return True
-    return any(_fits(each, name) for each in patterns)
+    return any(fits(each, name) for each in patterns)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -525,8 +549,13 @@ def parse_policy(text: str, file: str, spent: _Spent | None = None) -> Policy:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "the file is not YAML"
         raise ConfigurationError(f"{file}{line}: {problem}") from None
+    return Policy() if root is None else validate(_POLICY, root, file, spent)
+
+
+def validate(kind: TypeAdapter[Value], node: yaml.Node, file: str, spent: _Spent | None = None) -> Value:
+    """A node of a policy as this kind. Raises ConfigurationError, which names file and lines."""
     try:
-        return Policy() if root is None else _POLICY.validate_python(root, context=spent or _Spent())
+        return kind.validate_python(node, context=spent or _Spent())
     except ValidationError as invalid:
         faults = sorted(invalid.errors(include_url=False, include_input=False), key=lambda fault: fault["ctx"]["line"])
         shown = list(dict.fromkeys(fault["msg"] for fault in faults))[:_MOST_FAULTS]
@@ -553,9 +582,14 @@ def edit_policy(text: str, file: str, branch: str | None, retention: str | None)
         rule = expected.pop(name, BranchRule(name or "", timedelta(), 0))
         if duration is not None:
             expected[name] = replace(rule, retention=duration)
-    if _rules(after) != expected or after != replace(before, default=after.default, rules=after.rules):
+    others = replace(before, default=after.default, rules=after.rules)
+    if _rules(after) != expected or after != others or _written(after.lifecycle) != _written(before.lifecycle):
         raise ConfigurationError(f"{file}: this rule cannot be changed in this file's layout. Edit the file")
     return edited
+
+
+def _written(node: yaml.Node | None) -> str:
+    return "" if node is None else yaml.serialize(node, Dumper=yaml.SafeDumper)
 
 
 def _rules(policy: Policy) -> dict[str | None, BranchRule]:
@@ -706,7 +740,7 @@ def fitting_nothing(policy: Policy, branches: Collection[str], tags: Collection[
     for stale in policy.stale:
         stated += [(f"{name} in the policy's stale_branches, {stale}", "branch", name) for name in stale.patterns]
     for source, kind, pattern in stated:
-        if not any(_fits(pattern, name) for name in (branches if kind == "branch" else tags)):
+        if not any(fits(pattern, name) for name in (branches if kind == "branch" else tags)):
             yield f"{source}, matches no {kind}"
 
 

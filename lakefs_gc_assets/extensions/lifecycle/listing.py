@@ -33,8 +33,9 @@ class Group:
         commit_id: head of the branch that was read.
         rule: name of the rule.
         expired: number and bytes of the entries.
-        freed: objects that no other head, tag or staged change holds, which collection frees once the rules of
-            retention let the older commits expire; None if unknown.
+        freed: objects that collection frees once all groups are deleted and the older commits have expired: those at
+            no path that stays in a head or tag. An object of several groups counts in the first one. Uncommitted
+            changes, and other paths of the same object, are not looked at. None if unknown.
         digest: digest of paths and addresses.
         folders: the largest folders with what expires in each, for display.
     """
@@ -49,8 +50,8 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A branch that a rule matches and that no entry leaves, with the reason."""
+class KeptEntries:
+    """A reason for which entries of a branch stay that a rule matches: all of them, or as many as it says."""
 
     branch: str
     rule: str
@@ -58,13 +59,13 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class LifecycleListing:
     """What expires in a repository. `made_at`: UTC."""
 
     repository: str
     made_at: datetime
     groups: tuple[Group, ...]
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptEntries, ...] = ()
     format_version: int = field(default=FORMAT_VERSION)
 
     @property
