@@ -82,6 +82,7 @@ from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.own_commits import MARK
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.records.tables import IdSet
@@ -89,7 +90,7 @@ from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks
-from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy, Rule
 from lakefs_gc_assets.collector.run import find_other_repositories, sweep_candidates, track
 from lakefs_gc_assets.collector.sweep import recheck, sweeping
@@ -709,6 +710,7 @@ def _taken_for_gone(*outcomes: str) -> Replacement:
 _after, _walk, _spread = active_commits._after, active_commits._walk, active_commits.spread_longest
 _periods, _dated = active_commits._periods, Graph.dated
 _main_parents, _graph_of, _retention = active_commits._main_parents, Graph.from_commits, retention.retention
+_read = retention.read
 
 
 def _last_parents(commits: CommitColumns) -> Integers:
@@ -722,7 +724,9 @@ def _not_after(commits: CommitColumns, now: datetime, longest: Integers) -> acti
     return found
 
 
-def _oldest_of_periods(main_parents: Any, first: Any, last: Any, rule: tuple[int, int, int, int], marks: Any) -> None:
+def _oldest_of_periods(
+    main_parents: Any, uncounted: Any, first: Any, last: Any, rule: tuple[int, int, int, int], marks: Any
+) -> None:
     """Keeps the first commit of each period, as other tools may."""
     commit, limit, walk, count = rule
     oldest: dict[int, int] = {}
@@ -740,8 +744,8 @@ def _never_in_doubt(self: Graph, commits: CommitColumns, earliest: Integers) -> 
     return _dated(self, commits, commits.seconds)
 
 
-def _without_leaves(cls: type[Graph], commits: CommitColumns, branches: Mapping[str, str]) -> Graph:
-    return replace(_graph_of(commits, branches), leaves=np.empty(0, np.int64))
+def _without_leaves(cls: type[Graph], *arguments: Any) -> Graph:
+    return replace(_graph_of(*arguments), leaves=np.empty(0, np.int64))
 
 
 def _leaves_as_heads(graph: Graph, *more: Any) -> Walks:
@@ -785,6 +789,14 @@ def _nothing_if_refused(*arguments: Any) -> ServerCommits:
         return _NONE_LISTED
 
 
+def _read_with_marks(repository: OpenRepository, *more: Any, **named: Any) -> Readings:
+    """Believes the mark in a commit's metadata, which any client can set."""
+    readings = _read(repository, *more, **named)
+    every = readings.dump.commits.ids.to_pylist()
+    marked = {commit_id for commit_id in every if MARK in dict(repository.api.commit(commit_id).metadata)}
+    return replace(readings, lifecycle=readings.lifecycle | marked)
+
+
 RETENTION_BUGS: dict[str, Bug] = {
     "rules that cannot be read taken for none": replaced(*_by_rules(_none_where_unread)),
     "rules that cannot be read taken for zero days": replaced(*_by_rules(_zero_where_unread)),
@@ -809,6 +821,8 @@ RETENTION_BUGS: dict[str, Bug] = {
     ),
     "what active commits hold not subtracted": replaced((run, "subtract_committed", _nothing_active)),
     "age taken from the commit's date": Bug(_aged_by_commit),
+    "commits of object lifecycle counted": replaced((retention, "list_own_commits", lambda *about: frozenset())),
+    "marks of object lifecycle believed without receipts": replaced((retention, "read", _read_with_marks)),
     "claimed dates of commits believed": replaced((retention, "dated_by_files", lambda graph, *more: graph)),
     "times of files believed in place of dates": replaced((retention, "dated_by_files", _by_files_alone)),
     "failed deletions taken for done": replaced(_taken_for_gone(Outcome.FAILED.value)),

@@ -82,6 +82,7 @@ class Repository:
     """One repository; every method is one transaction.
 
     Attributes:
+        by_lifecycle: ids of commits that object lifecycle made and recorded.
         ever_compacted: addresses of all entries that a compaction wrote, as they are stored: its files stay forever.
     """
 
@@ -94,6 +95,7 @@ class Repository:
     tokens_made: int = 0
     ever_compacted: set[str] = field(default_factory=set)
     rules: RetentionRules | None = None
+    by_lifecycle: set[str] = field(default_factory=set)
 
     @property
     def compacted_keys(self) -> set[str]:
@@ -201,7 +203,13 @@ class Repository:
         return branch.sealed_tokens()
 
     def add_commit(
-        self, entries: Mapping[str, Entry], parents: tuple[str, ...], date: float, now: float, lag: float
+        self,
+        entries: Mapping[str, Entry],
+        parents: tuple[str, ...],
+        date: float,
+        now: float,
+        lag: float,
+        metadata: tuple[tuple[str, str], ...] = (),
     ) -> str:
         """Adds a commit, on no branch yet; returns its id.
 
@@ -214,7 +222,7 @@ class Repository:
         if entries or parents:
             metarange_id = lakefs_files.put_commit_objects(self.bucket, entries, anew=not taken_over)
         generation = 1 + max((self.commits[parent].facts.generation for parent in parents), default=0)
-        facts = Commit(id_, metarange_id, parents, int(date), 1, generation)
+        facts = Commit(id_, metarange_id, parents, int(date), 1, generation, metadata=metadata)
         self.commits[id_] = CommitRecord(facts, dict(entries), now, now + lag)
         return id_
 

@@ -97,17 +97,36 @@ def _counts(policy: str, branch: str) -> Iterator[tuple[str, int]]:
     yield from rule_of(policy, branch).get("keep", {}).items()
 
 
+def _last(policy: str, branch: str, line: Sequence[str], lifecycle: Collection[str]) -> set[str]:
+    """The newest commits of a line that `keep_last` counts, and those of object lifecycle before the last of them."""
+    kept, left = set(), rule_of(policy, branch).get("keep_last", 0)
+    for commit in line:
+        if left:
+            kept.add(commit)
+            left -= commit not in lifecycle
+    return kept
+
+
 def kept_by_true_times(
-    policy: str, branch: str, line: Sequence[str], made: Callable[[str], float], reported: Callable[[str], Span]
+    policy: str,
+    branch: str,
+    line: Sequence[str],
+    lifecycle: Collection[str],
+    made: Callable[[str], float],
+    reported: Callable[[str], Span],
 ) -> set[str]:
     """Commits of a line that a policy keeps; the line begins with its newest commit.
 
-    If a commit's claim and file (`reported`) agree on a wrong period, nothing is promised from that commit on.
+    A commit of object lifecycle fills no period, and stays while older commits are still counted. If a commit's claim
+    and file (`reported`) agree on a wrong period, nothing is promised from that commit on.
     """
-    kept = {*line[: rule_of(policy, branch).get("keep_last", 0)]}
+    kept = _last(policy, branch, line, lifecycle)
     for kind, count in _counts(policy, branch):
         newest: dict[tuple[int, ...], str] = {}
         for commit in line:
+            if commit in lifecycle:
+                kept.update([commit] if len(newest) < count else [])
+                continue
             made_in, said = period(kind, made(commit)), {period(kind, moment) for moment in reported(commit)}
             if (len(newest) == count and made_in not in newest) or (len(said) == 1 and made_in not in said):
                 break
@@ -116,10 +135,12 @@ def kept_by_true_times(
     return kept
 
 
-def kept_as_told(policy: str, branch: str, line: Sequence[str], span: Callable[[str], Span]) -> set[str]:
+def kept_as_told(
+    policy: str, branch: str, line: Sequence[str], lifecycle: Collection[str], span: Callable[[str], Span]
+) -> set[str]:
     """Commits of a line that a run keeps, knowing no more of dates than their spans; the line begins with its newest
     commit."""
-    kept = {*line[: rule_of(policy, branch).get("keep_last", 0)]}
+    kept = _last(policy, branch, line, lifecycle)
     for kind, count in _counts(policy, branch):
         filled: set[tuple[int, ...]] = set()
         said: list[tuple[int, ...]] = []
@@ -127,7 +148,7 @@ def kept_as_told(policy: str, branch: str, line: Sequence[str], span: Callable[[
             if len(filled) == count:
                 break
             first, last = (period(kind, moment) for moment in span(commit))
-            if first != last or any(later < last for later in said):
+            if commit in lifecycle or first != last or any(later < last for later in said):
                 kept.add(commit)
             elif last not in filled:
                 filled.add(last)
@@ -265,7 +286,8 @@ class RetentionOracle(Oracle):
         made = {id_: record.made_at for id_, record in commits.items()}
 
         def firmly(branch: str, line: Sequence[str]) -> set[str]:
-            return kept_by_true_times(self.policy, branch, line, made.__getitem__, said.__getitem__)
+            lifecycle = self.repository.by_lifecycle
+            return kept_by_true_times(self.policy, branch, line, lifecycle, made.__getitem__, said.__getitem__)
 
         for commit_id, until in self._stays_until(made.__getitem__, firmly).items():
             if until + _SETTLED <= now:
@@ -379,7 +401,8 @@ class RetentionOracle(Oracle):
         reported = self._said()
 
         def counted(branch: str, line: Sequence[str]) -> set[str]:
-            return kept_as_told(self.policy, branch, line, lambda id_: (min(reported[id_]), dates[id_]))
+            lifecycle = self.repository.by_lifecycle
+            return kept_as_told(self.policy, branch, line, lifecycle, lambda id_: (min(reported[id_]), dates[id_]))
 
         return self._stays_until(dates.__getitem__, counted)
 

@@ -341,7 +341,7 @@ class RetentionExactness:
         else:
 
             def counted(branch: str, line: Sequence[str]) -> set[str]:
-                return kept_as_told(oracle.policy, branch, line, span)
+                return kept_as_told(oracle.policy, branch, line, oracle.repository.by_lifecycle, span)
 
             def span(commit: str) -> Span:
                 written = reported.written.get(reported.commits[commit].metarange_id, -math.inf)

@@ -485,6 +485,8 @@ class Surroundings:
 
 _COUNTING = {"retention": (3, 6), "unified": (1, 2, 7)}
 """Remainders modulo 9 of the seeds, by kind, whose histories have a policy that counts."""
+_EXPIRING = {"retention": 3, "unified": 7}
+"""The remainder whose histories also have commits of object lifecycle, real and forged ones."""
 COMPACTING = 16
 """The last of this many consecutive histories has a server that compacts staging."""
 
@@ -506,7 +508,12 @@ def counting(history: History) -> History:
         return history
     chance = random.Random(f"counting {history.kind} {history.setup.seed}")
     around = replace(history.setup.around, policy=chance.choice([name for name in POLICIES if name]))
-    return replace(history, setup=replace(history.setup, around=around))
+    steps = [*history.steps]
+    if history.setup.seed % 9 == _EXPIRING[history.kind]:
+        for _ in range(chance.randint(8, 16)):
+            numbers = chance.randrange(5), chance.randrange(_MANY), chance.randrange(3)
+            steps.insert(chance.randrange(len(steps)), Step("o4", "expire", numbers))
+    return replace(history, setup=replace(history.setup, around=around), steps=tuple(steps))
 
 
 def told_falsely(history: History) -> History:

@@ -99,6 +99,8 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "uncommitted data ignored": 7,
         "what active commits hold not subtracted": 1,
         "age taken from the commit's date": 206,
+        "commits of object lifecycle counted": 21,
+        "marks of object lifecycle believed without receipts": 21,
         "claimed dates of commits believed": 2,
         "times of files believed in place of dates": 0,
         "failed deletions taken for done": 58,

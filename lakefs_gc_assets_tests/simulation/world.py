@@ -161,10 +161,17 @@ class World:
                 self.repository.stage(self.repository.branches["main"], f"old/{number}", entry)
         self.oracle.look()
 
-    def commit(self, entries: dict[str, Entry], parents: tuple[str, ...], lag: float, date: float = 0.0) -> str:
+    def commit(
+        self,
+        entries: dict[str, Entry],
+        parents: tuple[str, ...],
+        lag: float,
+        date: float = 0.0,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> str:
         """Adds a commit; its date is off by `date` seconds."""
         now = self.time.now
-        id_ = self.repository.add_commit(entries, parents, now + date, now, lag)
+        id_ = self.repository.add_commit(entries, parents, now + date, now, lag, metadata)
         self.oracle.note_commit(entries.values())
         return id_
 

@@ -8,11 +8,15 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import cast
 from urllib.parse import quote
 
 from lakefs_gc_assets.collector.live.commits_under_way import TRIES
+from lakefs_gc_assets.collector.records.own_commits import MARK, OwnCommit, record_own_commit
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import in_quarantine, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
@@ -358,6 +362,28 @@ def commit_now(world: World, branch: int, date: int, lag: int) -> Job:
     """Commits at once, as `commit`."""
     for _ in commit(world, branch, date, lag):
         pass
+    yield from ()
+
+
+@operation
+def expire(world: World, branch: int, path: int, receipt: int) -> Job:
+    """Object lifecycle removes a committed path in a commit of its own.
+
+    Args:
+        receipt: 0 for a client that forges such a commit: it has the mark, and no receipt.
+    """
+    found = branch_at(world, branch)
+    _require_clean(world, found)
+    head = world.repository.head(found)
+    if not head:
+        raise Refused("nothing committed")
+    gone, run_id = sorted(head)[path % len(head)], f"lifecycle-{len(world.repository.commits)}"
+    entries = {name: entry for name, entry in head.items() if name != gone}
+    found.commit_id = made = world.commit(entries, (found.commit_id,), 0.0, metadata=((MARK, run_id),))
+    if receipt:
+        at = datetime.fromtimestamp(world.time.now, UTC)
+        record_own_commit(cast("ObjectStore", world.bucket), OwnCommit("repo", made, found.name, run_id, at))
+        world.repository.by_lifecycle.add(made)
     yield from ()
 
 
