@@ -45,7 +45,9 @@ def sampled(pid: int) -> Iterator[Memory]:
     def sample() -> None:
         while not ended.wait(_PAUSE_SECONDS):
             found = tree(pid)
-            memory.processor_seconds |= {process: _processor_seconds(process) for process in found}
+            # A process that has just ended has no seconds any more.
+            seconds = {process: _processor_seconds(process) for process in found}
+            memory.processor_seconds |= {process: used for process, used in seconds.items() if used}
             memory.used.append((time.time(), sum(memory.processor_seconds.values())))
             memory.samples.append((time.time(), sum(_pss(process) for process in found)))
 
