@@ -21,6 +21,7 @@ from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, records_of
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.own_commits import MARK, read_own_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.extensions.holdings.head_commits import NewCommits, find_new_commits
 from lakefs_gc_assets.extensions.holdings.head_parts import (
@@ -51,12 +52,15 @@ from lakefs_gc_assets.extensions.holdings.known_heads import (
     BringingCommit,
     KnownHeads,
 )
+from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 
 _METARANGES_AT_ONCE = 8
 _GROWTH = 4
 """Paths are cut anew if heads have this many times the entries of the last cut."""
 _EPOCH = 1970
+LIFECYCLE = "(object lifecycle)"
+"""Committer of commits that object lifecycle made, in place of the user that the collector has."""
 
 _ENTRIES_OF_A_ROW = 10
 """Entries whose reading takes as long as a new address, which becomes a row of its own."""
@@ -156,6 +160,7 @@ class _Reading:
         of_before = {record.id: record for batch in known["ranges"].to_batches() for record in records_of(batch)}
         records, ranges_of = dict(of_before), _known_metaranges(known)
         new = find_new_commits(step.repository.api, heads, known.branches if stored else None, step.log)
+        new = replace(new, commits=_with_lifecycle(step, new.commits))
         wanted_metaranges = dict.fromkeys([*heads.values(), *filter(None, (each.metarange_id for each in new.commits))])
         _read_metaranges(step, [each for each in wanted_metaranges if each not in ranges_of], records, ranges_of)
         of_heads = {range_id: records[range_id] for each in set(heads.values()) for range_id in ranges_of[each]}
@@ -282,6 +287,13 @@ class _Reading:
         used = np.unique(brought.column("commit").to_numpy())
         renumbered = pa.array(np.searchsorted(used, brought.column("commit").to_numpy()).astype(np.int32))
         return tuple(commits[place] for place in used), brought.set_column(3, BROUGHT.field("commit"), renumbered)
+
+
+def _with_lifecycle(step: Step[Any], commits: Sequence[Commit]) -> tuple[Commit, ...]:
+    """The commits, with LIFECYCLE as committer of those that have its mark and an intact receipt."""
+    marked = [commit.id for commit in commits if MARK in dict(commit.metadata)]
+    own = read_own_commits(step.repository.store, step.plan.repository, step.warn, marked)
+    return tuple(replace(commit, committer=LIFECYCLE) if commit.id in own else commit for commit in commits)
 
 
 def _bringing(commit: Any, branch_of: Mapping[str, str]) -> BringingCommit:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.own_commits import MARK, OwnCommit, record_own_commit
 from lakefs_gc_assets.extensions.holdings import head_commits
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -85,6 +87,23 @@ def test_a_day_reads_only_parts_that_changed(tmp_path: Path) -> None:
     assert len(every) > 20 and len(heads.store.ranges_read) <= 3
     heads.count()
     assert as_rows(found.rows)["commit", heads.heads["main"], None] == (1, 2**50)
+
+
+def test_object_lifecycle_is_the_committer_of_its_commits(tmp_path: Path) -> None:
+    """A revert brings objects back. One commit has a mark without a receipt, and one a receipt without a mark."""
+    heads = PlainHeads(CountingStore(tmp_path))
+    heads.branches["main"] = {"a": entry(1)}
+    heads.commit("main")
+    heads.attribute()
+    for number, marked in ((2, True), (3, True), (4, False)):
+        heads.branches["main"][f"b/{number}"] = entry(number)
+        heads.commit("main", "bob", **({MARK: "run"} if marked else {}))
+        if number != 3:
+            own = OwnCommit("repo", heads.heads["main"], "main", "run", datetime.now(UTC))
+            record_own_commit(heads.store, own)
+    rows = as_rows(heads.attribute().rows)
+    brought = {key: amount for (dimension, key, _), amount in rows.items() if dimension == "committer"}
+    assert brought == {"(object lifecycle)": (1, 4), "bob": (2, 24)}
 
 
 def test_damaged_facts_are_not_used(tmp_path: Path) -> None:
