@@ -5,7 +5,8 @@ by the run itself or by a run that builds on it, are removed. Only folders with 
 
 Files that a server prepared are beside these folders. They are removed if an expired run requested them and no other
 run names them, or if `explain` requested them. Forecasts, whose folders have no plan, are deleted whole, by the same
-count. The newest finished forecast always stays. Holdings are deleted by the age of their runs.
+count. The newest finished forecast always stays. Holdings are deleted by the age of their runs, listings of object
+lifecycle by their own.
 """
 
 import json
@@ -37,6 +38,8 @@ FOLDERS = (
 
 _HEADS_KEPT = 3
 """Facts about branch heads that stay: the newest may be incomplete if their process was killed."""
+LISTING_AGE = timedelta(days=30)
+"""Age at which listings of object lifecycle expire."""
 _UNDER_WAY = timedelta(days=1)
 """Upper bound of the duration of a forecast or of `explain`."""
 
@@ -76,6 +79,7 @@ class Expiry:
         kept_forecasts: for each other forecast, the reason it stays.
         explained: ids under which the server prepared data for `explain`, at least a day before the newest folder.
         holdings: keys of holdings to delete.
+        listings: keys of listings of object lifecycle to delete.
     """
 
     expired: tuple[PastFolder, ...]
@@ -84,6 +88,7 @@ class Expiry:
     kept_forecasts: dict[str, str] = field(default_factory=dict)
     explained: tuple[str, ...] = ()
     holdings: tuple[str, ...] = ()
+    listings: tuple[str, ...] = ()
 
 
 def _find_bases(store: ObjectStore) -> dict[str, str]:
@@ -119,12 +124,15 @@ def _why_kept(store: ObjectStore, run: PastFolder, built_on: Mapping[str, str]) 
     return None
 
 
-def decide(store: ObjectStore, keep: int, holdings_since: datetime | None = None) -> Expiry:
+def decide(
+    store: ObjectStore, keep: int, holdings_since: datetime | None = None, listings_since: datetime | None = None
+) -> Expiry:
     """Decides about all runs and forecasts.
 
     Args:
         keep: number of newest runs that keep their frames in any case, and of newest forecasts that stay.
         holdings_since: holdings after runs that were opened before this moment, UTC, expire; None for none.
+        listings_since: listings of object lifecycle that were stored before this moment, UTC, expire; None for none.
     Raises:
         StorageError: the store failed at a run or forecast. Nothing expires then, since it may need others' data.
     """
@@ -161,7 +169,16 @@ def decide(store: ObjectStore, keep: int, holdings_since: datetime | None = None
         kept_forecasts,
         tuple(name for name in uncommitted.noted_preparations(store, None) if _is_over(name, all_folders)),
         () if holdings_since is None else tuple(_old_holdings(store, holdings_since)),
+        () if listings_since is None else tuple(_old_listings(store, listings_since)),
     )
+
+
+def _old_listings(store: ObjectStore, since: datetime) -> Iterator[str]:
+    """Keys of listings of object lifecycle in whose folder nothing is newer. An act keeps its own copy of entries."""
+    for folder in sorted(store.list_level(run_folder.LIFECYCLE).prefixes):
+        objects = store.list_level(folder).objects
+        if all(listed.last_modified < since for listed in objects):
+            yield from (listed.key for listed in objects)
 
 
 def _old_holdings(store: ObjectStore, since: datetime) -> Iterator[str]:
@@ -261,8 +278,9 @@ def remove(store: ObjectStore, decided: Expiry, check_lock: Callable[[], None]) 
     for server_run_id in decided.explained:
         forget = partial(uncommitted.remove_preparation_without_run, store, server_run_id)
         works.append((None, f"files that the server prepared as {server_run_id}", forget))
-    if decided.holdings:
-        works.append((None, "old holdings", partial(delete_all, store, decided.holdings)))
+    for what, keys in (("old holdings", decided.holdings), ("old listings of object lifecycle", decided.listings)):
+        if keys:
+            works.append((None, what, partial(delete_all, store, keys)))
     for run_id, what, work in works:
         check_lock()
         try:

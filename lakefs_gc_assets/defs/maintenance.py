@@ -275,9 +275,10 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
     def remove_frames(context: dg.OpExecutionContext, collector: Collector, config: ExpireRunsConfig) -> None:
         """Decides which runs are old, says why others stay, and removes frames and partitions."""
         repository = collector.open()
-        since = repository.clock.now() - timedelta(days=collector.configuration.holdings.lens_days)
+        now = repository.clock.now()
+        since = now - timedelta(days=collector.configuration.holdings.lens_days), now - expiring.LISTING_AGE
         if config.dry:
-            decided = expiring.decide(repository.store, settings.keep_runs, since)
+            decided = expiring.decide(repository.store, settings.keep_runs, *since)
             context.add_output_metadata({"dry": True, **_describe_expiry(decided)})
             context.log.info(
                 f"a dry run: it would remove the frames of {counted(_count(decided), 'runs')} and "
@@ -285,7 +286,7 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             )
             return
         with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
-            decided = expiring.decide(repository.store, settings.keep_runs, since)
+            decided = expiring.decide(repository.store, settings.keep_runs, *since)
             removals = list(expiring.remove(repository.store, decided, lock.check))
             # Frames go first: a run without a partition could not be found again.
             expired = {each.run_id for each in removals if each.run_id and not each.failure}
@@ -335,4 +336,5 @@ def _describe_expiry(decided: Expiry) -> dict[str, Any]:
         "forecasts_kept": len(decided.kept_forecasts),
         "explanations_expired": len(decided.explained),
         "holdings_expired": len(decided.holdings),
+        "listings_expired": len(decided.listings),
     }

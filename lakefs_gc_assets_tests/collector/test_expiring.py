@@ -429,3 +429,16 @@ def test_holdings_expire_by_days_and_facts_about_heads_when_newer_ones_are_there
     assert sum(each.objects for each in expiring.remove(opened.store, decided, lambda: None)) == 3
     there = {key for batch in opened.store.list(run_folder.HOLDINGS) for key in batch["key"].to_pylist()}
     assert there == {*rows[:-1], *heads[:3], newest, *strange}
+
+
+def test_listings_of_object_lifecycle_expire_when_nothing_in_their_folder_is_newer(opened: OpenRepository) -> None:
+    old, new = f"{run_folder.LIFECYCLE}old/", f"{run_folder.LIFECYCLE}new/"
+    for key in (f"{old}listing.json", f"{old}entries.parquet", f"{new}entries.parquet"):
+        opened.store.put(key, b"listing")
+    between = opened.store.head(f"{new}entries.parquet").last_modified + timedelta(microseconds=1)
+    opened.store.put(f"{new}listing.json", b"listing")
+    assert expiring.decide(opened.store, 1).listings == ()
+    decided = expiring.decide(opened.store, 1, listings_since=between)
+    assert sorted(decided.listings) == [f"{old}entries.parquet", f"{old}listing.json"]
+    assert sum(each.objects for each in expiring.remove(opened.store, decided, lambda: None)) == 2
+    assert [*opened.store.list_level(run_folder.LIFECYCLE).prefixes] == [new]

@@ -20,8 +20,6 @@ HOLDINGS_HEADS = f"{HOLDINGS}heads/"
 """Folder of facts about branch heads, with a folder for each run; only the newest ones are used."""
 LIFECYCLE = f"{layout.RUNS_PREFIX}lifecycle/listings/"
 """Folder of listings of object lifecycle, which an extension stores: a folder for each, named by its digest."""
-LIFECYCLE_APPROVED = "approved.json"
-"""Name of a file in the folder of an approved listing, which then stays."""
 _ONE_NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 
 
