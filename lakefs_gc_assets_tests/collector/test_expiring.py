@@ -435,7 +435,8 @@ def test_listings_of_object_lifecycle_expire_when_nothing_in_their_folder_is_new
     old, new = f"{run_folder.LIFECYCLE}old/", f"{run_folder.LIFECYCLE}new/"
     for key in (f"{old}listing.json", f"{old}entries.parquet", f"{new}entries.parquet"):
         opened.store.put(key, b"listing")
-    between = opened.store.head(f"{new}entries.parquet").last_modified + timedelta(microseconds=1)
+    (first,) = opened.store.list_level(new).objects
+    between = first.last_modified + timedelta(microseconds=1)
     opened.store.put(f"{new}listing.json", b"listing")
     assert expiring.decide(opened.store, 1).listings == ()
     decided = expiring.decide(opened.store, 1, listings_since=between)
