@@ -146,7 +146,9 @@ def order_by_partition(paths: pa.BinaryArray, key: str, now: int) -> Ordered:
     values = parts.field("value").dictionary_encode()
     parsed = [PartitionValue.parse(value) for value in values.dictionary.to_pylist()]
     forms = np.array([0 if value is None else value.form for value in parsed], np.int64)
-    orders = np.array([UNKNOWN if value is None or False else value.order for value in parsed], np.int64)
+    orders = np.array(
+        [UNKNOWN if value is None or (value.form and value.order > now) else value.order for value in parsed], np.int64
+    )
     has_value = _flags(parts.is_valid())
     codes = pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False)
     nothing = np.zeros(len(paths), np.int64)
