@@ -225,6 +225,20 @@ def refuse_orphan(place: str, why: str) -> NoReturn:
     )
 
 
+def refuse_standing(kind: str, name: str, why: str) -> NoReturn:
+    """Raises GuardTripped for a deletion that no standing approval covers.
+
+    Args:
+        kind: kind of work, such as `collection`.
+        name: name of the deletion.
+    """
+    raise GuardTripped(
+        "standing approval",
+        f"no standing approval for {kind} covers {name}: {why}",
+        "It waits for a person: review it and approve it, or grant other limits by `lakefs-gc approvals grant`",
+    )
+
+
 def _shared_namespace(
     nested: Sequence[str], repositories_unknown: str | None, settings: CollectionSettings
 ) -> Iterable[GuardTripped]:

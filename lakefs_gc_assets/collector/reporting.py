@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import guards, standing_approvals
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import sum_all
 from lakefs_gc_assets.collector.frame.files import Manifest, Span, StoredFrame, read_spans
@@ -164,10 +164,16 @@ def make_report(
         warnings=(
             *([f"no lock was held: {step.lock.why_unfenced}"] if step.lock and step.lock.why_unfenced else []),
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
+            *([] if swept or not candidates.count else _list_limits_met(step, mark)),
             *([failures.warning] if failures and failures.warning else []),
             *filter(None, [describe_archived(amounts[Outcome.KEPT_ARCHIVED])]),
         ),
     )
+
+
+def _list_limits_met(step: Step[R], mark: Mark) -> list[str]:
+    planned = standing_approvals.planned_sweep(step.plan.run_id, mark, mark.known)
+    return standing_approvals.list_limits_met(step.repository, standing_approvals.ApprovedWork.COLLECTION, planned)
 
 
 def seconds_by_step(spans: Iterable[Span]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Permit:
     Attributes:
         opened_by: the job, schedule or sensor that opened it.
         automatic: True if a schedule or sensor opened it; then only the file decides.
-        sweep: the launch's request to delete or not; None without such a request.
+        sweep: the launch's request to delete or not, or False for scheduled dry runs; None without such a request.
         relaxed: settings of `collection` that a launch changed.
         flow: the only permitted flow of a run that was opened automatically. None in permits of earlier versions, which
             opened only clean and optimized runs automatically.
@@ -263,11 +263,7 @@ def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, polic
             "two people must approve (launch.approvers), and the proxy did not name the user of this launch: launch it "
             "through the proxy"
         )
-    shown = " ".join((user or name).split())
-    if ";" in shown or plans.KNOWN_BY in shown.casefold():
-        raise ConfigurationError(
-            f"{shown!r} is no name of an approver: a name contains neither a semicolon nor {plans.KNOWN_BY!r}"
-        )
+    shown = plans.single_name(user or name)
     if not plans.person(shown):
         two = "two people must approve (launch.approvers): " if policy.approvers == 2 else ""
         raise ConfigurationError(f"{two}enter your name in approved_by for the report, since no proxy names you")
@@ -296,7 +292,7 @@ def settle(
                 f"{permit.opened_by} opened a run of flow {' or '.join(opened)}, and a launch cannot change "
                 f"it to {flow.value}: launch the job open_run with flow {flow.value}"
             )
-        return settings, {}
+        return settings if permit.sweep is not False else settings.model_copy(update={"sweep": False}), {}
     permit = permit or BY_MATERIALIZING
     for name in permit.relaxed:
         if name not in policy.may_relax:

@@ -65,6 +65,8 @@ GUARDS = {
     ("require_few_stale", "stale branches"): NO_RUN,
     # Objects to be moved are listed before a user confirms, and this is checked before that list.
     ("require_sole_writer", "other servers"): NO_RUN,
+    # The report of a dry run names the limit that it exceeds.
+    ("refuse_standing", "standing approval"): NO_RUN,
     # The look at a place reports it before any approval.
     ("refuse_orphan", "deleted repository"): NO_RUN,
 }

@@ -43,11 +43,12 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import run_folder
+from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, Limits, StandingApproval
 from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.collector.sweep import recheck, sweeping
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
@@ -145,6 +146,37 @@ def approved(
     scene.completed[scene.opened.run_id] = [*STEPS[:4]]
     changed = options.model_copy(update={"approve_run": scene.opened.run_id})
     return scene.go_on(changed, faults or Faults(), asked)
+
+
+def approve_standing(scene: Scene) -> StandingApproval:
+    """Approves the candidates of the last run, a dry run, by a standing approval."""
+    repository, store = step_of(scene).repository, scene.store
+    assert scene.opened is not None
+    now = repository.clock.now()
+    approval = StandingApproval(
+        approval_id="a",
+        repository=repository.facts.id,
+        storage_namespace=repository.namespace.uri,
+        kind=ApprovedWork.COLLECTION,
+        limits=Limits(objects=1_000),
+        until=now + timedelta(days=100),
+        granted_by="Ada, as the command line says",
+        granted_at=now,
+    )
+    put_standing(scene, approval)
+    candidates = sweeping.require_dry_run(store, scene.opened.run_id)
+    with mock.patch.object(store, "put", scene.world.bucket.put):
+        sweeping.give(store, candidates, now, approval)
+    return approval
+
+
+def put_standing(scene: Scene, approval: StandingApproval) -> None:
+    scene.world.bucket.put(approval.key, records_json.encode(approval))
+
+
+def by_standing(scene: Scene, reported: Faults) -> Ended:
+    """Repeats the last step of the last run, which is approved."""
+    return only(scene, DRY, SWEPT, faults=reported)
 
 
 def step_of(scene: Scene, **changes: Any) -> Step[ArrowRows]:
@@ -507,6 +539,39 @@ class TestGuards:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             scene.opened, reported = opened, Faults()
             refused(scene, approved(scene, faults=reported), "is newer than run", reported)
+
+    def test_a_standing_approval_that_ended_or_was_withdrawn_since_it_was_used(self) -> None:
+        changes: tuple[dict[str, Any], ...] = (
+            {"withdrawn_at": moment(START)},
+            {"until": moment(START)},
+            {"limits": Limits(objects=1)},
+            {"approval_id": "b"},
+        )
+        for change in changes:
+            with world_of("clean") as scene:
+                dry(scene)
+                approval = approve_standing(scene)
+                put_standing(scene, replace(approval, **change))
+                reported = Faults()
+                refused(scene, by_standing(scene, reported), "guard standing approval", reported)
+                put_standing(scene, approval)
+                assert by_standing(scene, Faults()) is Ended.WELL
+                assert scene.reported.approved_by == str(approval)
+
+    def test_a_standing_approval_withdrawn_during_the_sweep(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            approval = approve_standing(scene)
+            find = sweeping.standing_approval
+
+            def withdraw(step: Step[ArrowRows]) -> StandingApproval | None:
+                found = find(step)
+                put_standing(scene, replace(approval, withdrawn_at=moment(START)))
+                return found
+
+            reported = Faults()
+            with mock.patch.object(sweeping, "standing_approval", withdraw):
+                refused(scene, by_standing(scene, reported), "was withdrawn or replaced", reported)
 
     def test_what_an_older_run_deleted_since_the_listing_is_left_out(self) -> None:
         with world_of("clean") as scene:

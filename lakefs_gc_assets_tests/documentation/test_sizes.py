@@ -19,7 +19,8 @@ EXTENSIONS = PACKAGE / "extensions"
 CORE_CODE = 25_650
 CORE_MODULES = 147
 EXTENSION_CODE = {
-    "branches": 860,
+    "approvals": 250,
+    "branches": 920,
     "check": 1_240,
     "emr": 140,
     "erasure": 1_210,

@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, expiring, guards, make_step, reporting, run
+from lakefs_gc_assets.collector import commits, expiring, guards, make_step, reporting, run, standing_approvals
 from lakefs_gc_assets.collector.commits import LiveCommits
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import files, frames
@@ -463,9 +463,9 @@ def _dump_at_once(repository: OpenRepository, *more: Any, **named: Any) -> commi
     return _dump(replace(repository, settings=settings), *more, **named)
 
 
-def _valid_from_now(step: ArrowStep, valid: Validity, tasks: int | None) -> Any:
+def _valid_from_now(step: ArrowStep, valid: Validity, *more: Any) -> Any:
     """Trusts a recheck from its end on, however long it took."""
-    return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span), tasks)
+    return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span), *more)
 
 
 def _reasons_read_late(asking: object) -> tuple[Replacement, ...]:
@@ -779,6 +779,18 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     "overtaken run sweeps": _guarding(
         run, "require_not_overtaken", sweep_candidates, _GUARDS.test_a_newer_run_that_swept
+    ),
+    "standing approval not read again": _guarding(
+        standing_approvals,
+        "require_covered",
+        sweeping.standing_approval,
+        _GUARDS.test_a_standing_approval_that_ended_or_was_withdrawn_since_it_was_used,
+    ),
+    "standing approval not read before a batch": _guarding(
+        sweeping,
+        "require_standing",
+        Sweep.verify_permitted,
+        _GUARDS.test_a_standing_approval_withdrawn_during_the_sweep,
     ),
     "what other runs deleted since the listing not asked": TestedBug(
         replaced((sweeping, "deleted_since", _nothing_deleted_since)),

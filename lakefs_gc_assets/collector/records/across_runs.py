@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation, counted
@@ -265,6 +266,7 @@ class DeletedBranch:
     Attributes:
         listing: the listing that was approved.
         at: time of the last change of state, UTC.
+        approved_by: who approved the deletion, if known; records of earlier versions lack it.
     """
 
     repository: str
@@ -274,7 +276,9 @@ class DeletedBranch:
     listing: str
     state: BranchState
     at: datetime
+    approved_by: str = ""
     format_version: int = FORMAT_VERSION
+    ADDED: ClassVar = ("approved_by",)
 
     @property
     def key(self) -> str:

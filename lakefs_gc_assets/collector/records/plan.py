@@ -14,7 +14,14 @@ from typing import ClassVar
 
 from lakefs_gc_assets.collector.records import records_json, run_folder
 from lakefs_gc_assets.collector.records.outcomes import Why
-from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
+from lakefs_gc_assets.errors import (
+    AlreadyExists,
+    CollectionError,
+    ConfigurationError,
+    CorruptFile,
+    NotOffered,
+    OrderViolation,
+)
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, keys_below
 
@@ -277,6 +284,16 @@ KNOWN_BY = ", as the "
 """Separates the name of an approver from its source, such as `Ada, as the launch says`."""
 
 
+def single_name(name: str) -> str:
+    """A name of an approver, without needless blanks. Raises ConfigurationError if it could be read as more."""
+    shown = " ".join(name.split())
+    if ";" in shown or KNOWN_BY in shown.casefold():
+        raise ConfigurationError(
+            f"{shown!r} is no name of an approver: a name contains neither a semicolon nor {KNOWN_BY!r}"
+        )
+    return shown
+
+
 def person(approver: str) -> str:
     """The name of an approver for comparison: names that look alike are equal.
 
@@ -301,6 +318,7 @@ class Approval:
             approval.
         approved_at: UTC.
         approved_by: name of the approver and its source; empty in approvals of earlier versions.
+        standing: id of the standing approval by which the candidates are approved; empty if a person approved them.
     """
 
     run_id: str
@@ -308,8 +326,9 @@ class Approval:
     candidates_digest: str
     approved_at: datetime
     approved_by: str = ""
+    standing: str = ""
     format_version: int = 1
-    ADDED: ClassVar = ("approved_by",)
+    ADDED: ClassVar = ("approved_by", "standing")
 
 
 def write_approval(store: ObjectStore, approval: Approval) -> None:

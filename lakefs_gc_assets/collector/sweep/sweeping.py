@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import compress
@@ -20,7 +20,7 @@ from itertools import compress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import guards, reporting, standing_approvals
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, R
 from lakefs_gc_assets.collector.engine.work import first_of_each
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -46,6 +46,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.repository.lock import LockToken, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Pace
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, StandingApproval, require_standing
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.recheck import RESOLUTION, Countdown, Validity, find_live_again, store_time
 from lakefs_gc_assets.errors import (
@@ -71,6 +72,7 @@ class Sweep:
         attempt: the attempt of the run, for its receipts.
         countdown: once it is over, no further batch begins; None for no limit. It counts in the process that began it.
         pace: keeps to a rate of objects, in the process that began it; None for no limit.
+        standing: the standing approval by which the candidates are deleted; None if a person approved them.
     """
 
     store: ObjectStore
@@ -80,6 +82,7 @@ class Sweep:
     attempt: str | None = None
     countdown: Countdown | None = None
     pace: Pace | None = None
+    standing: StandingApproval | None = None
 
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
@@ -88,6 +91,7 @@ class Sweep:
 
         Raises:
             LockLost: before a batch, when the lock is no longer this run's.
+            GuardTripped: before a batch, when the standing approval was withdrawn or replaced.
             StorageError: the store failed for a whole batch, or does not give the result for each object.
             CollectionError: a candidate has a name that must never be deleted.
         """
@@ -96,12 +100,18 @@ class Sweep:
             batch = candidates.slice(start, size)
             if self.pace is not None:
                 self.pace.wait(batch.num_rows)
-            verify(self.store, self.lock)
-            # After the call to the store, which may take its time.
+            self.verify_permitted()
+            # After the calls to the store, which may take their time.
             if self.is_over():
                 return
             self.check_names(batch.column("address").to_pylist())
             yield self.decide(batch)
+
+    def verify_permitted(self) -> None:
+        """Raises LockLost if the lock is no longer this run's, or GuardTripped if its standing approval has changed."""
+        verify(self.store, self.lock)
+        if self.standing is not None:
+            require_standing(self.store, self.standing)
 
     def check_names(self, addresses: Sequence[str]) -> None:
         """Raises CollectionError for a name that must never be deleted."""
@@ -206,7 +216,7 @@ class Quarantine(Sweep):
         )
         kept = receipts.of_outcome(copied, Outcome.COPIED, now, self.attempt)
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, pa.concat_tables([refused, kept]))
-        verify(self.store, self.lock)
+        self.verify_permitted()
         if not copied.num_rows or self.is_over():
             return refused
         deleted = self.delete_batch(copied, Outcome.QUARANTINED)
@@ -272,9 +282,14 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
         raise CollectionError(f"run {run_id} has no candidates stored: they were removed because it is old") from None
 
 
-def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> None:
+def give(
+    store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str | StandingApproval
+) -> None:
     """Stores an approval of exactly these candidates: their run's last step, repeated, deletes them. `now`: UTC."""
-    plans.write_approval(store, _approval(candidates, now, approver))
+    approval = _approval(candidates, now, str(approver))
+    if isinstance(approver, StandingApproval):
+        approval = replace(approval, standing=approver.approval_id)
+    plans.write_approval(store, approval)
 
 
 def give_first(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> str | None:
@@ -325,6 +340,19 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
         step.log(f"the candidates of run {plan.run_id} are approved: deleting them after a recheck")
     stored_approval = plans.read_approval(store, plan.run_id)
     return stored_approval is not None and stored_approval.candidates_digest == candidates.manifest.digest
+
+
+def standing_approval(step: Step[R]) -> StandingApproval | None:
+    """The standing approval by which the candidates are deleted, read and checked anew; None if a person approved them.
+
+    Raises GuardTripped if it does not cover them any more.
+    """
+    approval = None if step.plan.sweep else plans.read_approval(step.repository.store, step.plan.run_id)
+    if approval is None or not approval.standing:
+        return None
+    mark = reporting.stored_mark(step)
+    planned, work = standing_approvals.planned_sweep(step.plan.run_id, mark, mark.known), ApprovedWork.COLLECTION
+    return standing_approvals.require_covered(step.repository, work, planned, approval_id=approval.standing)
 
 
 def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[FrameFile, ...]:
@@ -462,6 +490,7 @@ def sweep_once(
     Raises:
         CollectionError: nothing could be deleted in the time for which a recheck is valid.
         OrderViolation: an input of the candidates was stored again.
+        GuardTripped: the standing approval does not cover the candidates any more.
     """
     engine, repository = step.engine, step.repository
     samples = sample_staged(step)
@@ -477,8 +506,8 @@ def sweep_once(
     ):
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
         garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)
-        tasks = _tasks_of_rate(step)
-        deleted = engine.map_batches(engine.spread(garbage, tasks), _deleter(step, valid, tasks), RECEIPTS)
+        tasks, standing = _tasks_of_rate(step), standing_approval(step)
+        deleted = engine.map_batches(engine.spread(garbage, tasks), _deleter(step, valid, tasks, standing), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     if not outcomes.count:
@@ -552,7 +581,7 @@ def _tasks_of_rate(step: Step[R]) -> int | None:
     return max(1, min(step.engine.tasks_at_once, int(2 * settings.max_delete_rate / batch)))
 
 
-def _deleter(step: Step[R], valid: Validity, tasks: int | None) -> ChangeBatches:
+def _deleter(step: Step[R], valid: Validity, tasks: int | None, standing: StandingApproval | None) -> ChangeBatches:
     """A function that deletes the rows of a task, and yields their receipts."""
     plan, settings, opener, clock = step.plan, step.repository.settings, step.repository.opener, step.repository.clock
     kind = Quarantine if settings.quarantines else Sweep
@@ -565,7 +594,7 @@ def _deleter(step: Step[R], valid: Validity, tasks: int | None) -> ChangeBatches
             # The countdown begins right before the first batch, however late this task begins.
             if sweep is None:
                 countdown = valid.countdown(store, plan.run_id, clock)
-                sweep = kind(store, plan.run_id, token, clock, plan.attempt, countdown, Pace(rate, clock))
+                sweep = kind(store, plan.run_id, token, clock, plan.attempt, countdown, Pace(rate, clock), standing)
             for rows in sweep.delete(pa.Table.from_batches([batch])):
                 yield from rows.to_batches()
 

@@ -42,7 +42,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity
 from lakefs_gc_assets.collector.sweep.sweeping import Quarantine, Sweep, give, require_dry_run
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost, StorageError
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.local import LocalStore
@@ -53,6 +53,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, 
 from lakefs_gc_assets_tests.collector.past_runs import NOW as RUN_NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
+from lakefs_gc_assets_tests.collector.test_standing_approvals import granted
 from lakefs_gc_assets_tests.runs.arrow_runs import Opened
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import ReplayedRuns, truth_classes
@@ -535,7 +536,7 @@ class TestSweepOnce:
             return counted(valid, store, run_id, clock)
 
         with mock.patch.object(Validity, "countdown", countdown):
-            task = sweeping._deleter(run.step, valid, None)(batches)
+            task = sweeping._deleter(run.step, valid, None, None)(batches)
             assert began == []
             reported = pa.Table.from_batches(task)
         assert began == [(run.store, PLAN.run_id, clock)]
@@ -822,6 +823,30 @@ class TestTheLock:
             next(batches)
         assert held.store.deletes == [BATCH_KEYS[:3]]
         assert receipts.read(held.store, RUN).num_rows == 3
+
+
+@pytest.mark.parametrize("kind", [Sweep, Quarantine])
+def test_a_standing_approval_is_read_before_each_batch(
+    opened: OpenRepository, tmp_path: Path, kind: type[Sweep]
+) -> None:
+    """In quarantine also after the copies of a batch, which may take minutes."""
+    approval = granted(opened)
+    store = SmallBatches(tmp_path)
+    for key in BATCH_KEYS:
+        store.put(key, b"12345")
+    reads: list[str] = []
+
+    def verify(store: ObjectStore, token: object) -> None:
+        reads.append("lock")
+        if len(reads) == (2 if kind is Sweep else 4):
+            granted(opened, withdrawn_at=RUN_NOW)
+
+    with mock.patch.object(sweeping, "verify", verify):
+        batches = kind(store, RUN, cast("Any", None), HandClock(), standing=approval).delete(candidates(*BATCH_KEYS))
+        next(batches)
+        with pytest.raises(GuardTripped, match="was withdrawn or replaced"):
+            next(batches)
+    assert [sorted(keys) for keys in store.deletes] == [BATCH_KEYS[:3]]
 
 
 class TestFailures:
