@@ -19,7 +19,6 @@ from lakefs_gc_assets.extensions.holdings.holdings_files import (
     Dimension,
     Holdings,
     HoldingsRow,
-    Sharing,
 )
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -86,19 +85,23 @@ def describe(found: Holdings, dimensions: Iterable[str], changes: Growth | None)
 
 
 def _describe_holders(dimension: str, rows: list[HoldingsRow]) -> Iterator[str]:
-    holders: dict[str, dict[Sharing | None, HoldingsRow]] = {}
+    holders: dict[str, list[HoldingsRow]] = {}
     for row in rows:
-        holders.setdefault(row.key, {})[row.held] = row
-    ordered = sorted(holders.items(), key=lambda item: (-sum(each.bytes or 0 for each in item[1].values()), item[0]))
+        holders.setdefault(row.key, []).append(row)
+    ordered = sorted(holders.items(), key=lambda item: (-sum(each.bytes or 0 for each in item[1]), item[0]))
     yield f"by {dimension}:" if ordered else f"by {dimension}: nothing is known"
     for key, parts in ordered[:_SHOWN]:
-        shown = [
-            f"{_size(row.bytes)}{f' {row.held.value}' if row.held else ''}, {counted(row.objects, 'objects')}"
-            for row in parts.values()
-        ]
+        shown = [f"{_size(row.bytes)}{_part(row)}, {counted(row.objects, 'objects')}" for row in parts]
         yield f"  {key or '(top level)'}: {'; '.join(shown)}"
     if len(ordered) > _SHOWN:
         yield f"  and {counted(len(ordered) - _SHOWN, 'more')}; --json has all"
+
+
+def _part(row: HoldingsRow) -> str:
+    """The objects of a holder that a row is about, if it has several rows."""
+    if row.dimension == Dimension.STORAGE_CLASS:
+        return f" {row.state or 'in commits'}"
+    return f" {row.held}" if row.held else ""
 
 
 def _size(amount: int | None) -> str:

@@ -74,7 +74,7 @@ class HoldingsRow:
         key: the holder: a branch, a folder with its slash (empty at the top), a class, a committer, a commit, a value,
             or the month of the upload such as `2026-11`. The name of the state in dimension `state`.
         held: alone or shared; None if it does not apply.
-        state: None for objects of all states together.
+        state: None in dimension `storage_class` for `head` and `history` together.
         bytes: total size; None if unknown.
     """
 

@@ -4,7 +4,7 @@ Counts and sizes mostly come from manifests. Rows are read only of objects that 
 learn the size of sealed objects, which later runs do not list.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,11 @@ from lakefs_gc_assets.collector.step import Step, Universe, universe_of
 from lakefs_gc_assets.extensions.holdings.attribution import HeadHoldings
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, HoldingsRow, HoldingState
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, QUARANTINE_PREFIX
+from lakefs_gc_assets.settings import UNKNOWN_CLASS
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _GONE = (Outcome.ACCEPTED, Outcome.QUARANTINED, Outcome.DELETED_BY_ANOTHER_RUN)
-_AMOUNTS = pa.schema([("key", pa.int64()), ("objects", pa.int64()), ("bytes", pa.int64())])
+_AMOUNTS = pa.schema([("key", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def add_up_states(step: Step[R], report: Report, heads: HeadHoldings, sealed_bef
     examined = Amount.total(map(_amount_of, universe.frames))
     no_commit, garbage = _amount_of(not_committed), _amount_of(candidates)
     outcomes = reporting.count_amounts(step, step.stored(frames.DELETED_REPORT))
-    staged = _add_up(step, _staged(step, not_committed, committed))
+    staged_classes = _add_up(step, _staged(step, not_committed, committed), by_class=True)
+    staged = Amount.total(staged_classes.values())
     live_again = outcomes[Outcome.KEPT_LIVE]
     stays = garbage - Amount.total(outcomes[each] for each in _GONE) - live_again
     kept = (no_commit - staged - garbage).plus(*live_again)
@@ -81,10 +83,11 @@ def add_up_states(step: Step[R], report: Report, heads: HeadHoldings, sealed_bef
         is_known = not (heads.uncertain or candidates.figures.missing or candidates.figures.lost)
         if is_known and history.objects >= 0 and (size or 0) >= 0:
             amounts[HoldingState.HISTORY] = history.objects, size
+    garbage_state = HoldingState.EXPIRED if by_flow(step.plan.flow) is Why.EXPIRED else HoldingState.GARBAGE
     amounts |= {
         HoldingState.STAGED: staged,
         HoldingState.YOUNG: kept,
-        HoldingState.EXPIRED if by_flow(step.plan.flow) is Why.EXPIRED else HoldingState.GARBAGE: stays,
+        garbage_state: stays,
         **_metadata(step.repository.store),
     }
     rows = [
@@ -92,9 +95,12 @@ def add_up_states(step: Step[R], report: Report, heads: HeadHoldings, sealed_bef
         for state, (objects, size) in amounts.items()
         if objects or state in (HoldingState.HEAD, HoldingState.HISTORY, HoldingState.GARBAGE)
     ]
-    if lists_all and step.plan.base_run is None:
-        for name, each in report.storage_classes.get("listed", {}).items():
-            rows.append(HoldingsRow(Dimension.STORAGE_CLASS, name, None, None, each["objects"], each["bytes"]))
+    # Receipts have no classes, so the candidates must have had one fate.
+    if lists_all and step.plan.base_run is None and stays in (garbage, Amount()) and not live_again.objects:
+        left = _classes(candidates) if stays.objects else {}
+        rows += _class_rows(
+            listed, not_committed, candidates, {HoldingState.STAGED: staged_classes, garbage_state: left}
+        )
     return RunStates(tuple(rows), _seal(step, report, universe, not_committed, base, committed.figures))
 
 
@@ -114,18 +120,49 @@ def _staged(step: Step[R], not_committed: StoredFrame[Any], committed: StoredFra
         live.append(step.stored(frames.PROVISIONAL_DF))
     engine = step.engine
     first, *more = (frame.rows(engine, "address") for frame in live)
+    columns = ("address", "size", "storage_class")
     count = not_committed.count + sum(frame.count for frame in live)
-    return engine.among_exactly(not_committed.rows(engine, "address", "size"), engine.union(first, *more), count)
+    return engine.among_exactly(not_committed.rows(engine, *columns), engine.union(first, *more), count)
 
 
-def _add_up(step: Step[R], rows: R) -> Amount:
-    """Number and bytes of objects in rows with a `size`."""
+def _add_up(step: Step[R], rows: R, *, by_class: bool = False) -> dict[str, Amount]:
+    """Objects in rows with a `size`, by `storage_class` or all under one key."""
 
     def amounts(batch: pa.RecordBatch) -> list[Any]:
-        return [np.zeros(batch.num_rows, np.int64), np.ones(batch.num_rows, np.int64), batch.column("size")]
+        keys = batch.column("storage_class").fill_null(UNKNOWN_CLASS) if by_class else pa.repeat("", batch.num_rows)
+        return [keys, np.ones(batch.num_rows, np.int64), batch.column("size")]
 
-    total = sum_all(step.engine, rows, amounts, "key", _AMOUNTS).to_pylist()
-    return Amount(total[0]["objects"], total[0]["bytes"]) if total else Amount()
+    totals = sum_all(step.engine, rows, amounts, "key", _AMOUNTS).to_pylist()
+    return {row["key"]: Amount(row["objects"], row["bytes"]) for row in totals}
+
+
+def _classes(frame: StoredFrame[Any]) -> dict[str, Amount]:
+    """Objects of a frame by storage class."""
+    classes = frame.manifest.classes
+    return {**classes, UNKNOWN_CLASS: _amount_of(frame) - Amount.total(classes.values())}
+
+
+def _class_rows(
+    listed: StoredFrame[Any],
+    not_committed: StoredFrame[Any],
+    candidates: StoredFrame[Any],
+    states: Mapping[HoldingState, Mapping[str, Amount]],
+) -> Iterator[HoldingsRow]:
+    """Rows by storage class, if the store states any. Heads and history share a row without a state.
+
+    Args:
+        states: objects by class that are staged, and candidates that are left.
+    """
+    if not listed.manifest.classes:
+        return
+    in_no_commit, marked, staged = _classes(not_committed), _classes(candidates), states[HoldingState.STAGED]
+    for name, amount in _classes(listed).items():
+        others = in_no_commit.get(name, Amount())
+        young = others - staged.get(name, Amount()) - marked.get(name, Amount())
+        parts = {None: amount - others, HoldingState.YOUNG: young}
+        for state, part in (*parts.items(), *((state, each.get(name, Amount())) for state, each in states.items())):
+            if part.objects:
+                yield HoldingsRow(Dimension.STORAGE_CLASS, name, None, state, *part)
 
 
 def _metadata(store: ObjectStore) -> dict[HoldingState, Amount]:
@@ -159,7 +196,7 @@ def _seal(
         return None
     sealed = checkpoint.read_sealed(step.repository.store, step.plan.run_id, report.checkpoint)
     of_all, of_none = (
-        _add_up(step, select_sealed(step.engine, rows, sealed))
+        Amount.total(_add_up(step, select_sealed(step.engine, rows, sealed)).values())
         for rows in (universe.rows("address", "size"), not_committed.rows(step.engine, "address", "size"))
     )
     after = base.plus(*of_all) - of_none - _expired(figures)

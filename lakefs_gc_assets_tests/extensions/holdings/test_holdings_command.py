@@ -19,6 +19,8 @@ from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.extensions.holdings.definitions import define
+from lakefs_gc_assets.extensions.holdings.holdings_command import describe
+from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings, HoldingsRow, HoldingState
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
@@ -88,6 +90,20 @@ def test_lines_for_people_and_growth_since_a_day(made: RetainedRepository, holdi
     }
     printed = holdings("--by", "committer", "--since", f"{datetime.now(UTC):%Y-%m-%d}").stdout.splitlines()
     assert any(line.startswith(f"  commit {made.commits['third'][:12]} by ") for line in printed)
+
+
+def test_storage_classes_are_shown_by_state() -> None:
+    rows = [
+        HoldingsRow("storage_class", "GLACIER", None, None, 2, 5),
+        HoldingsRow("storage_class", "GLACIER", None, HoldingState.GARBAGE, 1, 3),
+        HoldingsRow("storage_class", "STANDARD", None, HoldingState.STAGED, 1, 9),
+    ]
+    found = Holdings("repo", "s3://repo/", "run", datetime.now(UTC), "", tuple(rows))
+    assert [*describe(found, ["storage_class"], None)][1:] == [
+        "by storage_class:",
+        "  STANDARD: 9 B staged, 1 object",
+        "  GLACIER: 5 B in commits, 2 objects; 3 B garbage, 1 object",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_more_histories_reach_every_state(kind: str) -> None:
 
 
 def _all_not_committed(step: Any, not_committed: Any, committed: Any) -> Any:
-    return not_committed.rows(step.engine, "address", "size")
+    return not_committed.rows(step.engine, "address", "size", "storage_class")
 
 
 BUGS: Mapping[str, tuple[int, Bug]] = MappingProxyType(
