@@ -3,7 +3,8 @@ import pytest
 
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, everything_from
 from lakefs_gc_assets.definitions import define_all, defs
-from lakefs_gc_assets.extensions.holdings.overview_definitions import ASSET, JOB, define
+from lakefs_gc_assets.extensions.holdings.overview import AlertKind
+from lakefs_gc_assets.extensions.holdings.overview_definitions import ASSET, CHECKS, JOB, define
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.extensions.holdings.lake import GIB, Lake, lake
@@ -24,6 +25,17 @@ def test_job_reports_the_asset_and_keeps_overview_and_page(lake: Lake) -> None:
             assert job.execute_in_process(instance=instance).success
         events = instance.fetch_materializations(dg.AssetKey(ASSET), limit=5).records
         assert len(events) == 2
+        checks = [dg.AssetCheckKey(dg.AssetKey(ASSET), name) for name, _ in CHECKS.values()]
+        latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
+        failed = {key.name for key, record in latest.items() if record.status.value == "FAILED"}
+        assert (len(latest), failed) == (len(AlertKind), {"newest_runs_succeeded"})
+        # A check that is launched alone judges the newest overview.
+        only = dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(ASSET), "newest_runs_succeeded"))
+        alone = dg.define_asset_job("alone", only)
+        definitions = dg.Definitions.merge(define(lake.everything, clock), dg.Definitions(jobs=[alone]))
+        ended = definitions.resolve_job_def("alone").execute_in_process(instance=instance)
+        (evaluation,) = ended.get_asset_check_evaluations()
+        assert not evaluation.passed and str(evaluation.description).startswith("beta: ")
         shown = events[0].asset_materialization
         assert shown is not None
         values = {name: value.value for name, value in shown.metadata.items()}
