@@ -32,6 +32,7 @@ from lakefs_gc_assets.extensions.holdings.head_parts import (
     PartTask,
     ReadParts,
     cut_into_parts,
+    find_cuts,
     read_parts,
     slices_of,
     unlisted_slices,
@@ -173,7 +174,11 @@ class _Reading:
             of_before, cut_at = {}, entries
             new = replace(new, commits=())
             widest = max(set(heads.values()), key=lambda each: len(ranges_of[each]), default=None)
-            cuts = tuple(sorted(records[each].min_key for each in ranges_of[widest])) if widest else ()
+            fixed = {records[each].min_key for each in ranges_of[widest]} if widest else set()
+            cuts = (*(b"",) * bool(fixed), *find_cuts(of_heads.values(), fixed))
+        else:
+            # New paths at the end, such as partitions of new days, would make the last part larger each day.
+            cuts = (*cuts, *find_cuts(each for each in of_heads.values() if each.min_key >= cuts[-1]))
         parts = cut_into_parts(of_heads.values(), cuts)
         facts = {row["part"]: frozenset(row["slices"]) for row in known["parts"].to_pylist()}
         unchanged = [PartTask(part.id, part.ranges) for id_, part in parts.items() if id_ in facts]

@@ -11,7 +11,7 @@ with an object in the same slice.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -35,6 +35,10 @@ from lakefs_gc_assets.storage.interface import read_ahead
 
 _Numbers = npt.NDArray[np.int64]
 _WORD = 64
+ENTRIES_OF_PART = 200_000
+"""Entries from which on a part ends at the next gap between ranges: all entries of a part are in memory at once."""
+_WITHOUT_GAP = 8
+"""A part without a gap has at most so many times these entries, unless its ranges begin at one path."""
 NO_COMMIT = np.iinfo(np.int32).max
 """Place of a commit for addresses that no new commit brought."""
 _ELSEWHERE = "elsewhere/"
@@ -107,6 +111,26 @@ class HeadPart:
     def entries(self) -> int:
         """Number of entries in all ranges."""
         return sum(record.count for record in self.ranges)
+
+
+def find_cuts(ranges: Iterable[RangeRecord], fixed: Set[bytes] = frozenset()) -> Iterator[bytes]:
+    """First paths of intervals, in order, so that no part grows with the number of ranges.
+
+    Old branches may have many ranges that the widest head has no more, such as old partitions. A gap lies between all
+    ranges before a path and all behind it: a cut there divides the ranges of no part of the tree.
+
+    Args:
+        ranges: distinct ranges of all heads in the part of the tree that is cut.
+        fixed: paths at which a range begins, and an interval too.
+    """
+    entries, begin, end = 0, b"", b""
+    for record in sorted(ranges, key=lambda each: each.min_key):
+        is_full = entries >= ENTRIES_OF_PART * (1 if record.min_key > end else _WITHOUT_GAP)
+        if record.min_key > begin and (record.min_key in fixed or is_full):
+            yield record.min_key
+            entries = 0
+        entries += record.count
+        begin, end = record.min_key, max(end, record.max_key)
 
 
 def cut_into_parts(ranges: Iterable[RangeRecord], cuts: Sequence[bytes]) -> dict[str, HeadPart]:

@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.own_commits import MARK, OwnCommit, record_own_commit
-from lakefs_gc_assets.extensions.holdings import head_commits
+from lakefs_gc_assets.extensions.holdings import head_commits, head_parts
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.extensions.holdings.plain_heads import CountingStore, PlainHeads, as_rows, entry
@@ -47,8 +48,17 @@ def act(heads: PlainHeads, kind: str, branch: str, name: str, number: int) -> No
 
 
 @settings(max_examples=25)
-@given(DAYS)
-def test_each_day_equals_a_plain_count(tmp_path_factory: pytest.TempPathFactory, days: list[list[Any]]) -> None:
+@given(DAYS, st.sampled_from([2, head_parts.ENTRIES_OF_PART]))
+def test_each_day_equals_a_plain_count(
+    tmp_path_factory: pytest.TempPathFactory, days: list[list[Any]], entries_of_part: int
+) -> None:
+    """With few entries of a part, days add intervals at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(head_parts, "ENTRIES_OF_PART", entries_of_part)
+        play(tmp_path_factory, days)
+
+
+def play(tmp_path_factory: pytest.TempPathFactory, days: list[list[Any]]) -> None:
     heads = PlainHeads(CountingStore(tmp_path_factory.mktemp("heads")))
     for path, number in zip(PATHS, OBJECTS, strict=False):
         heads.branches["main"][path] = entry(number)
@@ -60,6 +70,25 @@ def test_each_day_equals_a_plain_count(tmp_path_factory: pytest.TempPathFactory,
         assert as_rows(found.rows) == heads.count(keys=KEYS)
         held = {each.address: each.size for commit in heads.heads.values() for each in heads.contents[commit].values()}
         assert (found.in_all, found.uncertain) == (Amount(len(held), sum(held.values())), 0)
+
+
+def test_a_part_does_not_grow_with_old_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each day brings a partition and drops one, and branches keep the older ones."""
+    monkeypatch.setattr(head_parts, "ENTRIES_OF_PART", 20)
+    heads = PlainHeads(CountingStore(tmp_path))
+    for day in range(40):
+        of_main = heads.branches["main"]
+        of_main |= {f"day={day:02}/{number}": entry((20 * day + number) % 50) for number in range(20)}
+        heads.branches["main"] = {path: each for path, each in of_main.items() if int(path[4:6]) > day - 4}
+        heads.commit("main")
+        heads.fork(f"copy-{day}", heads.heads["main"])
+        if day >= 30:
+            found = heads.attribute()
+            assert as_rows(found.rows) == heads.count()
+    of_part = Counter(found.known["ranges"].column("part").to_pylist())
+    assert max(of_part.values()) < 20 < len(of_part)
+    heads.attribute()
+    assert heads.store.ranges_read == []
 
 
 def test_unchanged_heads_read_nothing_again(tmp_path: Path) -> None:
