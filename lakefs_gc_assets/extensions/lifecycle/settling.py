@@ -1,0 +1,193 @@
+"""What deleting and bringing back have in common: branches of their own, merges, and what interrupted acts left.
+
+The server has no conditional merge. If another commit comes between the decision and the merge, the server merges by
+contents, which knows nothing of the rules, and drops new paths in rare cases. So the parent of each commit is compared
+with the head that the decision was about. A commit with another parent is reverted at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lakefs_gc_assets.collector.retention.rules import may_fit
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, NotSupported, ServerUnavailable, UnknownPath
+from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, REVERT, Act, ActState, Work, act_of_branch
+from lakefs_gc_assets.lakefs.api.models import Commit
+
+
+class GroupKept(CollectionError):
+    """A group stays as it is; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class BroughtBack:
+    """Paths that came back. Others were written again since, and stay so."""
+
+    paths: tuple[str, ...]
+
+
+def require_clean(work: Work, branch: str) -> None:
+    """Raises GroupKept if a branch has uncommitted changes, which a merge would meet."""
+    if (change := work.api.first_change(branch)) is not None:
+        raise GroupKept(f"the branch has uncommitted changes, such as {change.path}: commit or reset them")
+
+
+def protecting(work: Work, *names: str) -> str:
+    """The first branch protection rule that matches, or may match, one of these branches; empty for none."""
+    patterns = work.api.protection_patterns()
+    return next((pattern for pattern in patterns if any(may_fit(pattern, name) for name in names)), "")
+
+
+@contextmanager
+def own_branch(work: Work, name: str, commit_id: str, *, hidden: bool = True) -> Iterator[None]:
+    """A branch for the work of an act, which is made anew, and removed at the end if it is hidden.
+
+    It stays if the server could not be reached, or if the process ends: then it is unknown whether its merge was made,
+    and the next attempt finds out.
+    """
+    work.api.delete_branch(name)
+    work.api.create_branch(name, commit_id, hidden)
+    try:
+        yield
+    except ServerUnavailable:
+        raise
+    except CollectionError:
+        work.api.delete_branch(name)
+        raise
+    if hidden:
+        work.api.delete_branch(name)
+
+
+def request_review(work: Work, name: str, act: Act, title: str) -> str:
+    """Opens a pull request from a branch of an act to its target; returns its id. Raises GroupKept."""
+    description = f"lakefs-gc lifecycle, run {act.run_id}, rule {act.rule}"
+    try:
+        return work.api.open_pull_request(name, act.branch, title, description)
+    except (NotSupported, UnknownPath) as error:
+        raise GroupKept(f"the branch is protected, and the server has no pull requests: {error}") from None
+
+
+def bring_back(work: Work, act: Act, commit_id: str) -> BroughtBack:
+    """Reverts a commit of an act on its branch, except at paths that were written again.
+
+    Raises:
+        GroupKept: the branch has uncommitted changes, or the commit is not in its history any more.
+        HookFailed: a hook refused.
+        LakeFSError: the server failed.
+    """
+    name, title = act.own_branch + REVERT, f"Bring back {act.amount} that expired by rule {act.rule}"
+    with own_branch(work, name, commit_id):
+        paths = _revert_on(work, act, name, commit_id)
+        if paths:
+            require_clean(work, act.branch)
+            work.lock.check()
+            message, metadata = f"{title}\n\nlakefs-gc lifecycle run {act.run_id}", act.metadata(REVERT)
+            work.record_commit(act, work.api.squash_merge(name, act.branch, message, metadata, "dest-wins"))
+    return BroughtBack(paths)
+
+
+def request_bringing_back(work: Work, act: Act) -> Act:
+    """Opens a pull request that brings back the entries of a protected branch; returns the act, which waits."""
+    name = act.own_branch + REVERT
+    with own_branch(work, name, act.commit_id, hidden=False):
+        if not _revert_on(work, act, name, act.commit_id):
+            raise GroupKept("all of its paths were written again")
+        pull_id = request_review(work, name, act, f"Bring back entries that expired by rule {act.rule}")
+        return work.put(act, ActState.REVERT_WAITING, pull_id=pull_id)
+
+
+def _revert_on(work: Work, act: Act, name: str, commit_id: str) -> tuple[str, ...]:
+    """Reverts a commit on a branch that begins at it; returns the paths that a merge brings back."""
+    work.api.revert(name, commit_id)
+    # With another base, the merge would bring back what other commits have changed, too.
+    if work.api.merge_base(name, act.branch) != commit_id:
+        raise GroupKept(f"commit {commit_id} is not in the history of the branch any more")
+    return tuple(change.path for change in work.api.merge_changes(name, act.branch) if change.type != "conflict")
+
+
+def conclude(work: Work, act: Act, commit: Commit) -> Act:
+    """Records the commit that deleted the entries of an act. One that another commit preceded is reverted first.
+
+    Returns the act, which is deleted, or kept if its commit was reverted.
+    """
+    work.record_commit(act, commit.id)
+    if commit.parents[:1] != (act.head,):
+        work.note(f"branch {act.branch}: another commit came before {commit.id}, which is reverted")
+        try:
+            bring_back(work, act, commit.id)
+            return work.put(act, ActState.KEPT)
+        except ServerUnavailable:
+            raise
+        except CollectionError as error:
+            work.warn(
+                f"WARNING: commit {commit.id} on branch {act.branch} is based on another head than the decision, and "
+                f"cannot be reverted now: {error}; `lakefs-gc lifecycle revert {act.run_id}` reverts it"
+            )
+    return work.put(act, ActState.DELETED, commit_id=commit.id)
+
+
+def settle(work: Work, act: Act) -> Act:
+    """Finds out what an interrupted or waiting act has done, records that, and removes its branches.
+
+    Raises LakeFSError.
+    """
+    if act.state is ActState.DELETING:
+        found = work.find_commit(act, "", REVERT)
+        if found is None:
+            act = _find_review(work, act, act.own_branch, ActState.WAITING) or work.put(act, ActState.KEPT)
+        elif work.is_of(act, found, REVERT):
+            work.record_commit(act, found.id)
+            act = work.put(act, ActState.KEPT)
+        else:
+            act = conclude(work, act, found)
+    elif act.state is ActState.REVERTING:
+        if (found := work.find_commit(act, REVERT)) is not None:
+            work.record_commit(act, found.id)
+            act = work.put(act, ActState.REVERTED)
+        else:
+            name = act.own_branch + REVERT
+            act = _find_review(work, act, name, ActState.REVERT_WAITING) or work.put(act, ActState.DELETED)
+    elif act.state is ActState.WAITING:
+        act = _settle_review(work, act, ActState.DELETED, ActState.KEPT)
+    elif act.state is ActState.REVERT_WAITING:
+        act = _settle_review(work, act, ActState.REVERTED, ActState.DELETED)
+    for name, waiting in ((act.own_branch, ActState.WAITING), (act.own_branch + REVERT, ActState.REVERT_WAITING)):
+        if act.state is not waiting:
+            work.api.delete_branch(name)
+    return act
+
+
+def _find_review(work: Work, act: Act, name: str, state: ActState) -> Act | None:
+    """The act in a waiting state, if a pull request from its branch is open; None if there is none."""
+    pull_id = next((pull.id for pull in work.api.open_pull_requests() if pull.source == name), None)
+    return None if pull_id is None else work.put(act, state, pull_id=pull_id)
+
+
+def _settle_review(work: Work, act: Act, merged: ActState, closed: ActState) -> Act:
+    pull = work.api.pull_request(act.pull_id)
+    if pull.status == "open":
+        return act
+    if pull.status != "merged":
+        return work.put(act, closed)
+    return work.put(act, merged, commit_id=pull.merged_commit_id if merged is ActState.DELETED else act.commit_id)
+
+
+def settle_leftovers(work: Work) -> tuple[Act, ...]:
+    """Settles acts whose branches are left, of any run; returns the acts that wait for review.
+
+    A branch of such a name without a record is not lifecycle's, and stays.
+    """
+    waiting = dict[str, Act]()
+    for branch in work.api.branches():
+        if not branch.id.startswith(BRANCH_PREFIX):
+            continue
+        try:
+            act = act_of_branch(work.repository, branch.id)
+        except CorruptFile as corrupt:
+            work.warn(f"WARNING: branch {branch.id} is left, since its record is damaged: {corrupt}")
+            continue
+        if act is None:
+            work.warn(f"WARNING: branch {branch.id} is left, since no record of this repository names it")
+        elif (act := settle(work, act)).state in (ActState.WAITING, ActState.REVERT_WAITING):
+            waiting[act.act_id] = act
+    return tuple(waiting.values())
