@@ -15,7 +15,7 @@ _TRIES = 300
 def play(server: Server) -> None:
     """Makes every call; answers are in `server.answers`."""
     play_changes(server)
-    for part in (_collection, _imports, _read_only, _pulls, _protected):
+    for part in (_collection, _imports, _read_only, _squash_merges, _pulls, _protected):
         part(server)
 
 
@@ -317,6 +317,35 @@ def _read_only(server: Server) -> None:
         server.wait("status of dump of read-only repository", base + "/dump", "done", task_id=task)
 
 
+def _squash_merges(server: Server) -> None:
+    """The calls of object lifecycle."""
+    ask, hidden, target = server.ask, _R + "/branches/squashed", _R + "/branches/target"
+    for path in ("gone", "stays"):
+        server.send("POST", _B + "/objects", path.encode(), {"path": path})
+    server.send("POST", _B + "/commits", {"message": "before squash merges"})
+    ask("create target of squash merges", "POST", _R + "/branches", {"name": "target", "source": "main"})
+    ask("create hidden source", "POST", _R + "/branches", {"name": "squashed", "source": "target", "hidden": True})
+    ask("delete paths of hidden source", "POST", hidden + "/objects/delete", {"paths": ["gone", "none"]})
+    ask("commit hidden source", "POST", hidden + "/commits", {"message": "squashed", "metadata": {"m": "1"}})
+    ask("merge base", "GET", _R + "/refs/squashed/merge/target")
+    ask("merge base of missing branch", "GET", _R + "/refs/none/merge/target")
+    ask("changes of merge", "GET", _R + "/refs/target/diff/squashed", type="three_dot")
+    body = {"message": "one commit", "metadata": {"m": "2"}, "squash_merge": True, "strategy": ""}
+    ask("squash merge", "POST", _R + "/refs/squashed/merge/target", body)
+    ask("squash merge again", "POST", _R + "/refs/squashed/merge/target", body)
+    merged = ask("head after squash merge", "GET", _R + "/commits/target")["id"]
+    ask("create hidden branch at squash merge", "POST", _R + "/branches", {"name": "back", "source": merged})
+    ask("revert squash merge", "POST", _R + "/branches/back/revert", {"ref": merged, "parent_number": 1})
+    server.send("POST", target + "/objects", b"written again", {"path": "gone"})
+    ask("squash merge into dirty branch", "POST", _R + "/refs/back/merge/target", body)
+    server.send("POST", target + "/commits", {"message": "written again"})
+    ask("changes of conflicting merge", "GET", _R + "/refs/target/diff/back", type="three_dot")
+    ask("conflicting squash merge", "POST", _R + "/refs/back/merge/target", body)
+    ask("squash merge that target wins", "POST", _R + "/refs/back/merge/target", {**body, "strategy": "dest-wins"})
+    ask("path written again", "GET", _R + "/refs/target/objects/stat", path="gone")
+    ask("log after squash merges", "GET", _R + "/refs/target/commits", amount=3)
+
+
 def _pulls(server: Server) -> None:
     ask, pulls = server.ask, _R + "/pulls"
     ask("no pull requests", "GET", pulls, status="open")
@@ -326,11 +355,20 @@ def _pulls(server: Server) -> None:
     ask("make pull request of one branch", "POST", pulls, {**creation, "destination_branch": "dev"})
     ask("make pull request of missing branch", "POST", pulls, {**creation, "source_branch": "none"})
     ask("open pull requests", "GET", pulls, status="open")
+    ask("get pull request", "GET", f"{pulls}/{first}")
+    ask("get missing pull request", "GET", f"{pulls}/{'0' * 20}")
     ask("closed pull requests", "GET", pulls, status="closed")
     ask("close pull request", "PATCH", f"{pulls}/{first}", {"status": "closed"})
     ask("close missing pull request", "PATCH", f"{pulls}/{'0' * 20}", {"status": "closed"})
     ask("open pull requests after closing", "GET", pulls, status="open")
     ask("closed pull requests after closing", "GET", pulls, status="closed")
+    ask("get closed pull request", "GET", f"{pulls}/{first}")
+    ask("merge closed pull request", "PUT", f"{pulls}/{first}/merge", {})
+    server.send("POST", _R + "/branches/dev-2/objects", b"reviewed", {"path": "reviewed"})
+    server.send("POST", _R + "/branches/dev-2/commits", {"message": "reviewed"})
+    reviewed = ask("make another pull request", "POST", pulls, {**creation, "source_branch": "dev-2"})["id"]
+    ask("merge pull request", "PUT", f"{pulls}/{reviewed}/merge", {})
+    ask("get merged pull request", "GET", f"{pulls}/{reviewed}")
 
 
 def _protected(server: Server) -> None:

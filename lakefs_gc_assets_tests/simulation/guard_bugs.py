@@ -99,6 +99,7 @@ from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.records import test_plan
 from lakefs_gc_assets_tests.collector.retention import test_rules
 from lakefs_gc_assets_tests.extensions.branches.branch_bugs import BRANCH_BUGS
+from lakefs_gc_assets_tests.extensions.lifecycle.lifecycle_bugs import LIFECYCLE_BUGS
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation import test_compaction
 from lakefs_gc_assets_tests.simulation.bug import (
@@ -953,6 +954,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     **BRANCH_BUGS,
     **HIDDEN_BUGS,
     **INNER_BUGS,
+    **LIFECYCLE_BUGS,
     **TESTED_RETENTION_BUGS,
     **TESTED_CHAIN_BUGS,
 }

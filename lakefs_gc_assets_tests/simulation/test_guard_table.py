@@ -38,6 +38,10 @@ _ORPHANS = "no part of a run: each is taken out in "
 _FIRST_LOOK = f"{_ORPHANS}`TestFirstLook.test_it_refuses_and_records_nothing`"
 _SECOND_LOOK = f"{_ORPHANS}`TestSecondLook.test_a_change_keeps_everything`"
 _EACH_BATCH = f"{_ORPHANS}`TestMeanwhile.test_without_the_look_before_a_batch_the_change_is_missed`"
+_CLEAN = (
+    "no part of a run, and lakeFS refuses such merges itself: "
+    "`test_a_dirty_branch_before_anything_is_done`, `test_staged_changes_and_hooks_keep_it`"
+)
 _UPLOADED = "no part of a run: it reads what is uploaded"
 NOT_SEEDED = {
     Call(f"{_COLLECTOR}.repository.opening:open_repository.opened", "require_writable"): (
@@ -56,6 +60,9 @@ NOT_SEEDED = {
     Call(f"{_EXTENSIONS}.erasure.find:take_first_step", "_require_nothing_else_staged"): (
         "no part of a run: `test_a_commit_takes_nothing_along_that_others_staged`, `test_nor_what_they_stage_meanwhile`"
     ),
+    Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._decide", "require_clean"): _CLEAN,
+    Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._merge", "require_clean"): _CLEAN,
+    Call(f"{_EXTENSIONS}.lifecycle.settling:bring_back", "require_clean"): _CLEAN,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,

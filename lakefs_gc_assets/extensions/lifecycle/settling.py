@@ -99,10 +99,19 @@ def request_bringing_back(work: Work, act: Act) -> Act:
 def _revert_on(work: Work, act: Act, name: str, commit_id: str) -> tuple[str, ...]:
     """Reverts a commit on a branch that begins at it; returns the paths that a merge brings back."""
     work.api.revert(name, commit_id)
-    # With another base, the merge would bring back what other commits have changed, too.
-    if work.api.merge_base(name, act.branch) != commit_id:
-        raise GroupKept(f"commit {commit_id} is not in the history of the branch any more")
+    _require_in_history(work, act.branch, name, commit_id)
     return tuple(change.path for change in work.api.merge_changes(name, act.branch) if change.type != "conflict")
+
+
+def _require_in_history(work: Work, branch: str, name: str, commit_id: str) -> None:
+    """Raises GroupKept unless a merge is based on the reverted commit: it would bring back what others changed."""
+    if work.api.merge_base(name, branch) != commit_id:
+        raise GroupKept(f"commit {commit_id} is not in the history of the branch any more")
+
+
+def is_based_on(commit: Commit, head: str) -> bool:
+    """True if a commit on a branch came right after this head of it."""
+    return commit.parents[:1] == (head,)
 
 
 def conclude(work: Work, act: Act, commit: Commit) -> Act:
@@ -111,7 +120,7 @@ def conclude(work: Work, act: Act, commit: Commit) -> Act:
     Returns the act, which is deleted, or kept if its commit was reverted.
     """
     work.record_commit(act, commit.id)
-    if commit.parents[:1] != (act.head,):
+    if not is_based_on(commit, act.head):
         work.note(f"branch {act.branch}: another commit came before {commit.id}, which is reverted")
         try:
             bring_back(work, act, commit.id)

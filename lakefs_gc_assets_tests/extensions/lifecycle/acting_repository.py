@@ -67,6 +67,11 @@ class ActingRepository:
             reference = next(iter(commits[-1]["parents"]), "")
         return commits
 
+    def hard_reset(self, branch: str, reference: str) -> None:
+        path = f"/repositories/repo/branches/{branch}/hard_reset"
+        status, answer = clients.call(self.server, "PUT", path, ref=reference)
+        assert status == 204, answer
+
     def own_branches(self) -> list[str]:
         return [each.id for each in self.open().api.branches() if each.id.startswith(BRANCH_PREFIX)]
 

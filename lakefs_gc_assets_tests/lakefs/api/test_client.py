@@ -155,6 +155,75 @@ def test_what_changes_branches_is_asked_once() -> None:
             assert not sleeps.seconds
 
 
+def test_calls_of_lifecycle_send_what_lakefs_expects() -> None:
+    with talking(said({"errors": []}), said({"reference": "m"}), Scripted(204, b""), said({"id": "p"}, 201)) as (
+        client,
+        server,
+        _,
+    ):
+        assert client.delete_paths("hidden", ["a", "ü"]) == ()
+        assert client.squash_merge("hidden", "main", "text", {"k": "v"}, "dest-wins") == "m"
+        client.revert("hidden", "c")
+        assert client.open_pull_request("hidden", "main", "title", "text") == "p"
+    assert [(method, target, json.loads(body)) for method, target, body in server.requests] == [
+        ("POST", "/api/v1/repositories/repo/branches/hidden/objects/delete", {"paths": ["a", "ü"]}),
+        (
+            "POST",
+            "/api/v1/repositories/repo/refs/hidden/merge/main",
+            {
+                "message": "text",
+                "metadata": {"k": "v"},
+                "strategy": "dest-wins",
+                "squash_merge": True,
+                "force": False,
+                "allow_empty": False,
+            },
+        ),
+        (
+            "POST",
+            "/api/v1/repositories/repo/branches/hidden/revert",
+            {"ref": "c", "parent_number": 1, "force": False, "allow_empty": False},
+        ),
+        (
+            "POST",
+            "/api/v1/repositories/repo/pulls",
+            {"title": "title", "description": "text", "source_branch": "hidden", "destination_branch": "main"},
+        ),
+    ]
+
+
+def test_refused_paths_of_a_batch_are_returned() -> None:
+    errors = [{"path": "b", "status_code": 401, "message": "Unauthorized"}, {"status_code": 500, "message": ""}]
+    with talking(said({"errors": errors})) as (client, _, _):
+        assert client.delete_paths("hidden", ["a", "b"]) == (("b", "401 Unauthorized"), ("", "500 "))
+    for content in ({}, {"errors": None}, {"errors": ["b"]}, {"errors": [{"path": "b"}]}):
+        with talking(said(content)) as (client, _, _), pytest.raises(LakeFSError):
+            client.delete_paths("hidden", ["a", "b"])
+
+
+def test_merges_and_pull_requests_are_asked_once() -> None:
+    for answer in (refused(503, "later"), Scripted(breaks=True)):
+        with talking(answer) as (client, server, sleeps):
+            for call in (
+                lambda client: client.squash_merge("hidden", "main", "text", {}),
+                lambda client: client.revert("hidden", "c"),
+                lambda client: client.open_pull_request("hidden", "main", "title", "text"),
+                lambda client: client.close_pull_request("p"),
+            ):
+                with pytest.raises(ServerUnavailable):
+                    call(client)
+            assert (len(server.requests), sleeps.seconds) == (4, [])
+
+
+def test_a_pull_request_of_any_status_is_read() -> None:
+    merged = {**PULL, "status": "merged", "merged_commit_id": "m"}
+    with talking(said(PULL), said(merged), said({"id": "p"})) as (client, _, _):
+        assert client.pull_request("p") == PullRequest("p", "dev", "main")
+        assert client.pull_request("p") == PullRequest("p", "dev", "main", "merged", "m")
+        with pytest.raises(LakeFSError):
+            client.pull_request("p")
+
+
 def test_protection_rules_are_read_strictly() -> None:
     with talking(said([{"pattern": "main"}, {"pattern": "v*"}])) as (client, _, _):
         assert client.protection_patterns() == ("main", "v*")

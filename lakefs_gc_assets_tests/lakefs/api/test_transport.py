@@ -15,6 +15,8 @@ from lakefs_gc_assets import waits
 from lakefs_gc_assets.errors import (
     AccessDenied,
     ConfigurationError,
+    Conflict,
+    HookFailed,
     LakeFSError,
     NotFound,
     NotSupported,
@@ -55,6 +57,8 @@ class TestRefusals:
             (refused(501, "Not Implemented"), NotSupported, "does not offer"),
             (Scripted(301, b"", {"Location": "https://elsewhere/"}), LakeFSError, "redirects"),
             (refused(410, "gone"), LakeFSError, "410 Gone"),
+            (said({"reference": ""}, 409), Conflict, "changed the same paths"),
+            (refused(412, "pre-merge hook aborted"), HookFailed, "pre-merge hook aborted"),
             (Scripted(418, b""), LakeFSError, "418"),
             (Scripted(400, b"\xff\xfe"), LakeFSError, "Check lakefs.endpoint"),
         ],

@@ -1,9 +1,9 @@
 """Routes of an embedded server that only tests use, and other test-only actions on a server.
 
 `EmbeddedServer(folder, routes=ROUTES)` adds them to its own routes: deleting repositories and retention rules, branch
-protection, pull requests (create, list and close), staging of objects by their addresses, hard resets, recorded
-commits, locations of metadata, and the older spelling of the retention rules' paths. They replace dumps by dumps with
-compacted bases, which only Enterprise has (https://docs.lakefs.io/admin/compaction/).
+protection, pull requests (create, read, list, close and merge), staging of objects by their addresses, hard resets,
+recorded commits, locations of metadata, and the older spelling of the retention rules' paths. They replace dumps by
+dumps with compacted bases, which only Enterprise has (https://docs.lakefs.io/admin/compaction/).
 """
 
 import json
@@ -243,6 +243,7 @@ def _create_pull(core: Core, request: Request, repository: ServedRepository) -> 
     pull = {
         "author": request.user,
         "creation_date": now,
+        "description": body.get("description") or "",
         "destination_branch": destination,
         "id": pull_id,
         "source_branch": source,
@@ -264,21 +265,49 @@ def _list_pulls(core: Core, request: Request, repository: ServedRepository) -> R
         _pulls_table(database)
         rows = database.execute("SELECT content FROM pulls WHERE repository = ? ORDER BY id", (repository.id,))
         pulls = [json.loads(content) for (content,) in rows]
+    for pull in pulls:
+        del pull["description"]
     return json_response(200, page([pull for pull in pulls if pull["status"] in shown], request, "id"))
+
+
+def _find_pull(database: sqlite3.Connection, repository: ServedRepository, pull: str) -> dict[str, Any]:
+    _pulls_table(database)
+    which = (repository.id, pull)
+    row = database.execute("SELECT content FROM pulls WHERE repository = ? AND id = ?", which).fetchone()
+    if row is None:
+        raise not_found("pull request")
+    return dict(json.loads(row[0]))
+
+
+def _change_pull(core: Core, repository: ServedRepository, pull: str, **changes: Any) -> None:
+    with core.database.transaction() as database:
+        found = _find_pull(database, repository, pull)
+        changed = json.dumps({**found, **changes, "closed_date": timestamp(core.clock.now())})
+        database.execute("UPDATE pulls SET content = ? WHERE repository = ? AND id = ?", (changed, repository.id, pull))
 
 
 def _update_pull(core: Core, request: Request, repository: ServedRepository, pull: str) -> Response:
     """Closes a pull request, or marks it as merged."""
-    status = request.json_object("status")["status"]
-    with core.database.transaction() as database:
-        _pulls_table(database)
-        which = (repository.id, pull)
-        row = database.execute("SELECT content FROM pulls WHERE repository = ? AND id = ?", which).fetchone()
-        if row is None:
-            raise not_found("pull request")
-        changed = {**json.loads(row[0]), "status": status, "closed_date": timestamp(core.clock.now())}
-        database.execute("UPDATE pulls SET content = ? WHERE repository = ? AND id = ?", (json.dumps(changed), *which))
+    _change_pull(core, repository, pull, status=request.json_object("status")["status"])
     return NO_CONTENT
+
+
+def _get_pull(core: Core, request: Request, repository: ServedRepository, pull: str) -> Response:
+    with core.database.transaction() as database:
+        return json_response(200, _find_pull(database, repository, pull))
+
+
+def _merge_pull(core: Core, request: Request, repository: ServedRepository, pull: str) -> Response:
+    """Merges the branches of an open pull request."""
+    with core.database.transaction() as database:
+        found = _find_pull(database, repository, pull)
+    if found["status"] != "open":
+        raise bad_request("bad pull request status")
+    source, destination = found["source_branch"], found["destination_branch"]
+    described = commits.Description(request.user, "")
+    merged = branches.merge(core, repository, source, destination, described, branches.MergeOptions())
+    _change_pull(core, repository, pull, status="merged", merged_commit_id=merged.id)
+    return json_response(200, {"reference": merged.id})
 
 
 def _stage(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
@@ -353,7 +382,9 @@ ROUTES = (
     Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
     Route("POST", _REPOSITORY + "/pulls", "pr:WritePullRequest", _create_pull),
     Route("GET", _REPOSITORY + "/pulls", "pr:ListPullRequests", _list_pulls),
+    Route("GET", _REPOSITORY + "/pulls/{pull}", "pr:ReadPullRequest", _get_pull),
     Route("PATCH", _REPOSITORY + "/pulls/{pull}", "pr:WritePullRequest", _update_pull),
+    Route("PUT", _REPOSITORY + "/pulls/{pull}/merge", "fs:CreateCommit pr:WritePullRequest", _merge_pull),
     Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
     Route("GET", "/config/storage", "", _storage),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),

@@ -1,0 +1,59 @@
+"""Seeded bugs in deleting and bringing back, with the tests that notice them."""
+
+from typing import Any
+
+from lakefs_gc_assets.extensions.lifecycle import acting, settling
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets_tests.extensions.lifecycle.test_acting import (
+    test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted,
+    test_too_large_a_share_is_refused,
+    test_what_users_stage_is_neither_committed_nor_dropped,
+)
+from lakefs_gc_assets_tests.extensions.lifecycle.test_reverting import (
+    test_a_commit_that_left_the_history_is_not_reverted,
+    test_paths_written_again_stay_and_the_others_come_back,
+)
+from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced
+
+_squash_merge = LakeFSClient.squash_merge
+
+
+def _accept(*arguments: Any) -> None:
+    """In place of a guard."""
+
+
+def _delete_on_branch(
+    self: LakeFSClient, source: str, branch: str, message: str, metadata: dict[str, str], strategy: str = ""
+) -> str:
+    """Deletes on the branch itself, and commits there with everything that is staged."""
+    paths = [change.path for change in self.merge_changes(source, branch)]
+    self.delete_paths(branch, paths)
+    self.commit_changes(branch, message, metadata)
+    head = self.branch(branch)
+    assert head is not None
+    return head.commit_id
+
+
+def _overwrite(*arguments: Any) -> str:
+    return _squash_merge(*arguments[:5], "source-wins" if len(arguments) > 5 else "")
+
+
+LIFECYCLE_BUGS = {
+    "lifecycle: a merge on another head than that of the decision believed": TestedBug(
+        replaced((settling, "is_based_on", lambda commit, head: True)),
+        test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted,
+    ),
+    "lifecycle: deletes on the branch, and commits what users staged there": TestedBug(
+        replaced((LakeFSClient, "squash_merge", _delete_on_branch)),
+        test_what_users_stage_is_neither_committed_nor_dropped,
+    ),
+    "lifecycle: too large a share of a branch deleted": TestedBug(
+        replaced((acting, "_require_small_shares", _accept)), test_too_large_a_share_is_refused
+    ),
+    "lifecycle: a commit outside of the history reverted": TestedBug(
+        replaced((settling, "_require_in_history", _accept)), test_a_commit_that_left_the_history_is_not_reverted
+    ),
+    "lifecycle: a revert overwrites paths that were written again": TestedBug(
+        replaced((LakeFSClient, "squash_merge", _overwrite)), test_paths_written_again_stay_and_the_others_come_back
+    ),
+}

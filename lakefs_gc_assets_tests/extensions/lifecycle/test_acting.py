@@ -1,0 +1,366 @@
+"""Deleting expired entries on an embedded server over HTTP: one commit for each group, whatever others do meanwhile."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import pytest
+
+from lakefs_gc_assets.collector.records.own_commits import MARK, list_own_commits
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.errors import GuardTripped, HookFailed, LakeFSError, ServerUnavailable, UnknownPath
+from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
+from lakefs_gc_assets_tests.extensions.lifecycle.acting_repository import OLD, RULE, ActingRepository, acting_repository
+
+CHANGES = frozenset(
+    {"create_branch", "delete_branch", "delete_paths", "commit_changes", "squash_merge", "revert", "open_pull_request"}
+)
+PROTECTION = "/settings/branch_protection"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[ActingRepository]:
+    with acting_repository(tmp_path) as made:
+        yield made
+
+
+class Killed(BaseException):
+    """The process dies: nothing catches it."""
+
+
+@dataclass
+class Meddler:
+    """A server or a store that does something before some calls.
+
+    Attributes:
+        before: called with the name and the number of each of these calls, counted from 1.
+    """
+
+    real: object
+    names: frozenset[str]
+    before: Callable[[str, int], None]
+    calls: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self.real, name)
+        if name not in self.names:
+            return call
+
+        def meddled(*arguments: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            self.before(name, len(self.calls))
+            return call(*arguments, **options)
+
+        return meddled
+
+
+def meddled(made: ActingRepository, name: str, act: Callable[[], object], times: int = 1) -> OpenRepository:
+    """The repository; `act` is called before the first calls of this name."""
+    opened = made.open()
+
+    def before(name: str, number: int) -> None:
+        if number <= times:
+            act()
+
+    return replace(opened, api=cast("LakeFSApi", Meddler(opened.api, frozenset({name}), before)))
+
+
+def answering(made: ActingRepository, **answers: Callable[..., Any]) -> OpenRepository:
+    """The repository; some calls to the server get other answers."""
+    opened = made.open()
+    return replace(opened, api=cast("LakeFSApi", Asked(opened.api, **answers)))
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise error
+
+    return refuse
+
+
+def dying(made: ActingRepository, at: int) -> OpenRepository:
+    """The repository; the process dies before change number `at`, of the server or the store."""
+    opened, changes = made.open(), 0
+
+    def before(name: str, number: int) -> None:
+        nonlocal changes
+        changes += 1
+        if changes >= at:
+            raise Killed
+
+    api = cast("LakeFSApi", Meddler(opened.api, CHANGES, before))
+    return replace(opened, api=api, store=cast("ObjectStore", Meddler(opened.store, frozenset({"put"}), before)))
+
+
+def old(made: ActingRepository, reference: str = "main@") -> list[str]:
+    return [path for path in made.entries(reference) if path.startswith(OLD)]
+
+
+def messages(made: ActingRepository) -> list[str]:
+    return [commit["message"].partition(" ")[0] for commit in made.log()]
+
+
+class TestOneCommit:
+    def test_one_commit_for_each_branch_with_metadata_and_receipt(self, made: ActingRepository) -> None:
+        heads = {branch: made.log(branch)[0]["id"] for branch in ("main", "dev")}
+        made.list("main", "dev")
+        outcomes = made.approve()
+        for branch, outcome in outcomes.items():
+            assert (outcome.fate, outcome.objects, outcome.bytes) == (LifecycleFate.DELETED, 3, 15)
+            head = made.log(branch)[0]
+            assert (head["id"], head["parents"]) == (outcome.commit_id, [heads[branch]])
+            expected = {MARK: outcome.run_id, f"{MARK}-rule": RULE, f"{MARK}-objects": "3"}
+            assert expected.items() <= head["metadata"].items()
+            assert head["message"].startswith("Delete 3 entries, 15 B that expired by rule logs\n")
+            assert not old(made, f"{branch}@") and len(made.entries(f"{branch}@")) == 5
+        assert list_own_commits(made.open().store, "repo") == {each.commit_id for each in outcomes.values()}
+        assert made.own_branches() == made.warnings == []
+        again = made.approve()
+        assert [each.fate for each in again.values()] == [LifecycleFate.GONE] * 2
+        assert {branch: made.log(branch)[0]["id"] for branch in heads} == {
+            branch: outcome.commit_id for branch, outcome in outcomes.items()
+        }
+
+    def test_a_later_listing_of_the_same_entries_is_a_new_run(self, made: ActingRepository) -> None:
+        first = made.list()
+        run_id = made.approve()["main"].run_id
+        made.revert(run_id)
+        assert made.list().digest == first.digest
+        again = made.approve()["main"]
+        assert again.fate is LifecycleFate.DELETED and again.run_id != run_id
+
+
+class TestKept:
+    def test_a_dirty_branch_before_anything_is_done(self, made: ActingRepository) -> None:
+        made.list()
+        made.upload("staged")
+        outcome = made.approve()["main"]
+        assert outcome.fate is LifecycleFate.KEPT and "uncommitted changes, such as staged" in outcome.why
+        assert messages(made) == ["first", "Repository"] and made.decisions == 0
+
+    @pytest.mark.parametrize("call", ["create_branch", "commit_changes", "squash_merge"])
+    def test_a_failing_hook(self, made: ActingRepository, call: str) -> None:
+        made.list()
+        refusing = answering(made, **{call: raising(HookFailed("POST …: 412: pre-merge hook aborted"))})
+        outcome = made.approve(repository=refusing)["main"]
+        assert outcome.fate is LifecycleFate.KEPT and "pre-merge hook aborted" in outcome.why
+        assert len(old(made)) == 3 and not made.own_branches()
+        assert made.approve()["main"].fate is LifecycleFate.DELETED
+
+    def test_a_path_that_the_server_refuses_keeps_the_group(self, made: ActingRepository) -> None:
+        made.list()
+        refusing = answering(made, delete_paths=lambda branch, paths: ((paths[-1], "401 Unauthorized"),))
+        outcome = made.approve(repository=refusing)["main"]
+        assert outcome.fate is LifecycleFate.KEPT and outcome.why.endswith("delete old/2: 401 Unauthorized")
+        assert len(old(made)) == 3 and not made.own_branches()
+
+    def test_other_failures_and_groups_that_are_gone(self, made: ActingRepository) -> None:
+        made.list("main", "dev")
+        failing = answering(made, commit_changes=raising(LakeFSError("500")))
+        assert {each.fate for each in made.approve(repository=failing).values()} == {LifecycleFate.FAILED}
+        made.call("DELETE", "/branches/dev")
+        facts = replace(made.open().facts, read_only=True)
+        outcome = made.approve(repository=answering(made, repository=lambda: facts))["main"]
+        assert (outcome.fate, outcome.why) == (LifecycleFate.KEPT, "the repository is read-only")
+        outcomes = made.approve()
+        assert outcomes["main"].fate is LifecycleFate.DELETED
+        assert (outcomes["dev"].fate, outcomes["dev"].why) == (LifecycleFate.KEPT, "the branch was deleted")
+        assert not made.own_branches()
+
+    def test_a_branch_that_nothing_records_is_left(self, made: ActingRepository) -> None:
+        name = f"{BRANCH_PREFIX}{'0' * 20}-1"
+        made.call("POST", "/branches", {"name": name, "source": "main"})
+        made.list()
+        assert made.approve()["main"].fate is LifecycleFate.DELETED
+        assert made.own_branches() == [name] and "no record of this repository names it" in made.warnings[0]
+
+
+def test_too_large_a_share_is_refused() -> None:
+    with TemporaryDirectory() as folder, acting_repository(Path(folder)) as made:
+        for number in range(20):
+            made.upload(f"{OLD}{number}")
+        made.commit()
+        made.list("main", "dev")
+        with pytest.raises(GuardTripped, match=r"20 of 25 entries of branch main .* 80.0%, more than 50.0%"):
+            made.approve()
+        assert messages(made) == ["commit", "first", "Repository"]
+
+
+def test_what_users_stage_is_neither_committed_nor_dropped() -> None:
+    with TemporaryDirectory() as folder, acting_repository(Path(folder)) as made:
+        for call in ("commit_changes", "squash_merge"):
+            made.list()
+            outcome = made.approve(repository=meddled(made, call, lambda: made.upload(OLD + "0", b"staged")))["main"]
+            diff = made.call("GET", "/branches/main/diff")["results"]
+            assert [(each["path"], each["type"]) for each in diff] == [(OLD + "0", "changed")]
+            assert outcome.fate in (LifecycleFate.KEPT, LifecycleFate.FAILED) and "uncommitted changes" in outcome.why
+            assert len(old(made)) == 3 and not made.own_branches()
+            made.call("PUT", "/branches/main", {"type": "reset"})
+
+
+class TestRaces:
+    def test_a_commit_before_the_last_look_makes_it_decide_anew(self, made: ActingRepository) -> None:
+        made.list()
+
+        def overwrite() -> None:
+            made.upload(OLD + "1", b"new content")
+            made.commit("overwritten")
+
+        outcome = made.approve(repository=meddled(made, "commit_changes", overwrite))["main"]
+        assert (outcome.fate, outcome.objects, made.decisions) == (LifecycleFate.DELETED, 2, 2)
+        assert old(made) == [OLD + "1"] and messages(made) == ["Delete", "overwritten", "first", "Repository"]
+
+    def test_a_conflict_makes_it_decide_anew(self, made: ActingRepository) -> None:
+        made.list()
+
+        def overwrite() -> None:
+            made.upload(OLD + "1", b"new content")
+            made.commit("overwritten")
+
+        outcome = made.approve(repository=meddled(made, "squash_merge", overwrite))["main"]
+        assert (outcome.fate, outcome.objects, made.decisions) == (LifecycleFate.DELETED, 2, 2)
+        assert old(made) == [OLD + "1"] and not made.own_branches()
+
+    def test_other_clients_that_commit_all_the_time_keep_it(self, made: ActingRepository) -> None:
+        made.list()
+
+        def commit() -> None:
+            made.upload("busy", str(len(made.log())).encode())
+            made.commit("busy")
+
+        outcome = made.approve(repository=meddled(made, "commit_changes", commit, times=9))["main"]
+        assert outcome.fate is LifecycleFate.KEPT and "during each of 3 attempts" in outcome.why
+        assert messages(made) == [*["busy"] * 3, "first", "Repository"] and len(old(made)) == 3
+
+    def test_a_staged_change_that_keeps_a_merge_from_being_reverted_is_said(self, made: ActingRepository) -> None:
+        made.list()
+
+        def commit_then_stage(name: str, number: int) -> None:
+            if name == "squash_merge":
+                made.upload("raced")
+                made.commit("raced")
+            elif messages(made)[0] == "Delete":
+                made.upload("staged")
+
+        opened = made.open()
+        api = Meddler(opened.api, frozenset({"squash_merge", "commit"}), commit_then_stage)
+        outcome = made.approve(repository=replace(opened, api=cast("LakeFSApi", api)))["main"]
+        assert outcome.fate is LifecycleFate.DELETED
+        assert [line for line in made.warnings if f"lifecycle revert {outcome.run_id}" in line]
+        assert made.call("GET", "/branches/main/diff")["results"][0]["path"] == "staged"
+
+
+def test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted() -> None:
+    """A path written again with the same content is no conflict for the server, which goes by contents."""
+    with TemporaryDirectory() as folder, acting_repository(Path(folder)) as made:
+        made.list()
+
+        def write_again() -> None:
+            made.open().branches_api.delete_path("main", OLD + "1")
+            made.commit("removed")
+            made.upload(OLD + "1", b"old 1")
+            made.commit("written")
+
+        outcome = made.approve(repository=meddled(made, "squash_merge", write_again))["main"]
+        assert (outcome.fate, outcome.objects) == (LifecycleFate.DELETED, 2)
+        assert old(made) == [OLD + "1"]
+        assert messages(made) == ["Delete", "Bring", "Delete", "written", "removed", "first", "Repository"]
+        own = {commit["id"] for commit in made.log() if MARK in commit["metadata"]}
+        assert list_own_commits(made.open().store, "repo") == own and len(own) == 3
+        assert not made.own_branches()
+
+
+class TestInterrupted:
+    def test_killed_before_any_change_it_goes_on_without_a_second_commit(self, made: ActingRepository) -> None:
+        made.call("DELETE", "/branches/dev")
+        done, at = False, 0
+        while not done:
+            at += 1
+            for number in range(2):
+                made.upload(f"{OLD}{number}", f"{at} {number}".encode())
+            head = made.commit(f"round {at}")
+            made.list()
+            try:
+                made.approve(repository=dying(made, at))
+                done = True
+            except Killed:
+                outcome = made.approve()["main"]
+                assert outcome.fate in (LifecycleFate.DELETED, LifecycleFate.GONE)
+            log = made.log()
+            assert log[0]["parents"] == [head], f"killed before change {at}: not exactly one commit"
+            assert log[0]["id"] in list_own_commits(made.open().store, "repo")
+            assert not old(made) and not made.own_branches()
+        assert at > 10
+
+    def test_a_later_listing_settles_what_was_left(self, made: ActingRepository) -> None:
+        made.list()
+        with pytest.raises(Killed):
+            made.approve(repository=meddled(made, "squash_merge", raising(Killed())))  # type: ignore[arg-type]
+        assert len(made.own_branches()) == 1
+        made.upload(OLD + "3")
+        made.commit()
+        made.list()
+        assert made.approve()["main"].objects == 4
+        assert not made.own_branches()
+
+    def test_a_lost_answer_of_the_merge_is_found_out(self, made: ActingRepository) -> None:
+        made.list()
+        opened = made.open()
+
+        def lose(*arguments: Any) -> str:
+            opened.branches_api.squash_merge(*arguments)
+            raise ServerUnavailable("timeout")
+
+        outcome = made.approve(repository=replace(opened, api=cast("LakeFSApi", Asked(opened.api, squash_merge=lose))))
+        assert outcome["main"].fate is LifecycleFate.FAILED and "approve again to find out" in outcome["main"].why
+        assert made.approve()["main"].fate is LifecycleFate.GONE
+        assert messages(made) == ["Delete", "first", "Repository"] and not made.own_branches()
+
+
+class TestProtected:
+    def test_a_protected_branch_gets_one_pull_request(self, made: ActingRepository) -> None:
+        made.call("PUT", PROTECTION, [{"pattern": "main"}])
+        made.list()
+        first = made.approve()["main"]
+        (pull,) = made.open().branches_api.open_pull_requests()
+        assert first.fate is LifecycleFate.WAITING and first.why == f"pull request {pull.id}"
+        assert (made.own_branches(), pull.destination) == ([pull.source], "main")
+        assert pull.source in made.open().branches_api.visible_branches()
+        assert len(old(made)) == 3 and not old(made, f"{pull.source}@")
+        assert made.approve()["main"].why == first.why
+        made.upload(OLD + "3")
+        made.commit()
+        made.list()
+        assert made.approve()["main"].why == first.why
+        made.call("PUT", f"/pulls/{pull.id}/merge", {})
+        assert made.approve()["main"].fate is LifecycleFate.WAITING
+        assert old(made) == [OLD + "3"] and pull.source not in made.own_branches()
+
+    def test_a_closed_pull_request_keeps_it_until_it_is_approved_again(self, made: ActingRepository) -> None:
+        made.call("PUT", PROTECTION, [{"pattern": "main"}])
+        made.list()
+        first = made.approve()["main"]
+        (pull,) = made.open().branches_api.open_pull_requests()
+        made.call("PATCH", f"/pulls/{pull.id}", {"status": "closed"})
+        second = made.approve()["main"]
+        assert second.fate is LifecycleFate.WAITING and second.why != first.why
+        assert len(made.own_branches()) == 1
+        closed = made.revert(first.run_id)["main"]
+        assert closed.fate is LifecycleFate.UNNEEDED and not made.open().branches_api.open_pull_requests()
+        assert not made.own_branches() and len(old(made)) == 3
+
+    def test_without_pull_requests_or_with_a_rule_for_every_branch_it_stays(self, made: ActingRepository) -> None:
+        made.call("PUT", PROTECTION, [{"pattern": "main"}])
+        made.list()
+        without = answering(made, open_pull_request=raising(UnknownPath("404")), open_pull_requests=lambda: ())
+        outcome = made.approve(repository=without)["main"]
+        assert outcome.fate is LifecycleFate.KEPT and "the server has no pull requests" in outcome.why
+        made.call("PUT", PROTECTION, [{"pattern": "*"}])
+        outcome = made.approve()["main"]
+        assert outcome.fate is LifecycleFate.KEPT and "rule * matches" in outcome.why
+        assert not made.own_branches() and len(old(made)) == 3
