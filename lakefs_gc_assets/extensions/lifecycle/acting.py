@@ -41,7 +41,7 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
     run_of,
 )
 from lakefs_gc_assets.extensions.lifecycle.expired import expired_now, read_listing
-from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, Listing
+from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, LifecycleListing
 from lakefs_gc_assets.extensions.lifecycle.settling import (
     GroupKept,
     conclude,
@@ -93,7 +93,7 @@ def approve(
         yield from one_by_one(enumerate(listing.groups), deletion.delete_group, failed)
 
 
-def _require_small_shares(repository: OpenRepository, listing: Listing) -> None:
+def _require_small_shares(repository: OpenRepository, listing: LifecycleListing) -> None:
     """Raises GuardTripped if too large a share of the entries of a branch would be deleted."""
     going = Counter[tuple[str, str]]()
     for group in listing.groups:
@@ -122,7 +122,7 @@ class _Deletion:
     """
 
     work: Work
-    listing: Listing
+    listing: LifecycleListing
     run_id: str
     waiting: tuple[Act, ...]
     decided: dict[str, tuple[str, Mapping[str, pa.Table]]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.records.own_commits import MARK, OwnCommit, reco
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import LogLine, counted
-from lakefs_gc_assets.extensions.lifecycle.listing import Listing
+from lakefs_gc_assets.extensions.lifecycle.listing import LifecycleListing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.storage.interface import keys_below
@@ -228,7 +228,7 @@ def act_of_branch(repository: OpenRepository, name: str) -> Act | None:
     return None if match is None else read_act(repository, match[1], int(match[2]))
 
 
-def run_of(repository: OpenRepository, listing: Listing) -> str:
+def run_of(repository: OpenRepository, listing: LifecycleListing) -> str:
     """The run of an approved listing: the one of an earlier approval of it, or a new one, which is recorded."""
     key = f"{_FOLDER}approved/{listing.digest}.json"
     approval = records_json.read(repository.store, _Approval, key)

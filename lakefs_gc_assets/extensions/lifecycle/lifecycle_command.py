@@ -1,4 +1,4 @@
-"""`lakefs-gc lifecycle`: lists objects of branches that expire by the rules of the policy."""
+"""`lakefs-gc lifecycle`: lists objects of branches that expire by the rules of the policy, and acts on the list."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.errors import counted
-from lakefs_gc_assets.extensions.lifecycle import expired
+from lakefs_gc_assets.extensions.lifecycle import acting_command, expired
 from lakefs_gc_assets.extensions.lifecycle.listing import Group, LifecycleListing
 
 _SHOWN = 50
@@ -28,7 +28,7 @@ _SHOWN = 50
 @click.group(cls=TargetGroup, invoke_without_command=True)
 @click.pass_context
 def lifecycle(context: click.Context, file: Path | None, repository: str | None) -> None:
-    """Lists objects of branches that expire by the rules of the policy.
+    """Lists objects of branches that expire by the rules of the policy, deletes them if approved, and brings them back.
 
     Without a subcommand, it does the same as `list`.
     """
@@ -49,6 +49,10 @@ def list_objects(target: Target, quiet: bool, as_json: bool) -> None:
     opened = target.open(to_read=True)
     listing = expired.list_expired(opened, progress_unless(quiet))
     print_answer(as_json, lambda: _encoded(listing), describe(listing))
+
+
+lifecycle.add_command(acting_command.approve)
+lifecycle.add_command(acting_command.revert)
 
 
 def _encoded(listing: LifecycleListing) -> dict[str, Any]:

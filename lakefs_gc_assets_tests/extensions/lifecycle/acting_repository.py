@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.extensions.lifecycle import acting, reverting
 from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleOutcome
-from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, Listing
+from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, LifecycleListing
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
@@ -82,7 +82,7 @@ class ActingRepository:
         ]
         return pa.Table.from_pylist(rows, ENTRIES)
 
-    def list(self, *branches: str) -> Listing:
+    def list(self, *branches: str) -> LifecycleListing:
         """Lists what expires on these branches."""
         repository, groups = self.open(), list[Group]()
         for branch in branches or ("main",):
@@ -94,16 +94,16 @@ class ActingRepository:
             amount = Amount(table.num_rows, sum(table["size"].to_pylist()))
             groups.append(Group(branch, head.commit_id, RULE, amount, digest))
             self.listed.setdefault(branch, {})[RULE] = table
-        listing = Listing("repo", datetime.now(UTC), tuple(groups))
+        listing = LifecycleListing("repo", datetime.now(UTC), tuple(groups))
         self.listing = listing
         return listing
 
-    def read_listing(self, repository: OpenRepository, digest: str) -> Listing:
+    def read_listing(self, repository: OpenRepository, digest: str) -> LifecycleListing:
         assert digest == self.listing.digest
         return self.listing
 
     def expired_now(
-        self, repository: OpenRepository, listing: Listing, branch: str, note: Callable[[str], None]
+        self, repository: OpenRepository, listing: LifecycleListing, branch: str, note: Callable[[str], None]
     ) -> Mapping[str, pa.Table]:
         self.decisions += 1
         known = {tuple(row.values()) for row in self.listed[branch][RULE].select(["path", "address"]).to_pylist()}
