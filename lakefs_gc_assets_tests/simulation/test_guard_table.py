@@ -60,9 +60,9 @@ NOT_SEEDED = {
     Call(f"{_EXTENSIONS}.erasure.find:take_first_step", "_require_nothing_else_staged"): (
         "no part of a run: `test_a_commit_takes_nothing_along_that_others_staged`, `test_nor_what_they_stage_meanwhile`"
     ),
-    Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._decide", "require_clean"): _CLEAN,
-    Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._merge", "require_clean"): _CLEAN,
-    Call(f"{_EXTENSIONS}.lifecycle.settling:bring_back", "require_clean"): _CLEAN,
+    Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._decide", "require_nothing_staged"): _CLEAN,
+    Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._merge", "require_nothing_staged"): _CLEAN,
+    Call(f"{_EXTENSIONS}.lifecycle.settling:bring_back", "require_nothing_staged"): _CLEAN,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,

@@ -36,7 +36,7 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
     ActState,
     LifecycleFate,
     LifecycleOutcome,
-    Work,
+    LifecycleWork,
     read_act,
     run_of,
 )
@@ -48,7 +48,7 @@ from lakefs_gc_assets.extensions.lifecycle.settling import (
     own_branch,
     protecting,
     request_review,
-    require_clean,
+    require_nothing_staged,
     settle,
     settle_leftovers,
 )
@@ -80,7 +80,7 @@ def approve(
         CollectionError: the server or the store fails, or a record is damaged.
     """
     with locked(repository, WORK, owner, warn) as lock:
-        work = Work(repository, lock, note, warn)
+        work = LifecycleWork(repository, lock, note, warn)
         listing = read_listing(repository, digest)
         _require_small_shares(repository, listing)
         run_id = run_of(repository, listing)
@@ -121,7 +121,7 @@ class _Deletion:
         decided: by branch, the head of the newest decision, and what expires there by each rule.
     """
 
-    work: Work
+    work: LifecycleWork
     listing: LifecycleListing
     run_id: str
     waiting: tuple[Act, ...]
@@ -196,7 +196,7 @@ class _Deletion:
         current = work.api.branch(branch)
         if current is None:
             raise GroupKept("the branch was deleted")
-        require_clean(work, branch)
+        require_nothing_staged(work, branch)
         if branch not in self.decided or self.decided[branch][0] != current.commit_id:
             tables_by_rule = expired_now(work.repository, self.listing, branch, work.note)
             self.decided[branch] = current.commit_id, tables_by_rule
@@ -227,6 +227,6 @@ class _Deletion:
             current = work.api.branch(act.branch)
             if current is None or current.commit_id != act.head:
                 return work.put(act, ActState.KEPT)
-            require_clean(work, act.branch)
+            require_nothing_staged(work, act.branch)
             commit_id = work.api.squash_merge(name, act.branch, message, metadata)
             return conclude(work, act, work.api.commit(commit_id))

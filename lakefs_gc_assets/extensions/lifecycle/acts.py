@@ -157,7 +157,7 @@ class LifecycleOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LifecycleWork:
     """What acts need: the repository, its lock, and where log lines go."""
 
     repository: OpenRepository

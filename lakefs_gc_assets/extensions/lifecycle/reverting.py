@@ -30,7 +30,7 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
     ActState,
     LifecycleFate,
     LifecycleOutcome,
-    Work,
+    LifecycleWork,
     acts_of,
 )
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES
@@ -62,7 +62,7 @@ def revert(
         acts = [*acts_of(repository, run_id)] if layout.is_xid(run_id) else []
         if not acts:
             raise ConfigurationError(f"{run_id!r} is no run of `lakefs-gc lifecycle approve` in {repository.facts.id}")
-        work = Work(repository, lock, note, warn)
+        work = LifecycleWork(repository, lock, note, warn)
         data = DeletedData(repository, lock, WORK, warn)
 
         def act_on(act: Act) -> LifecycleOutcome:
@@ -74,7 +74,7 @@ def revert(
         yield from one_by_one(acts, act_on, failed)
 
 
-def _revert_one(work: Work, data: DeletedData, act: Act) -> LifecycleOutcome:
+def _revert_one(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOutcome:
     was = act.state
     act = settle(work, act)
     if act.state is ActState.REVERTED:
@@ -93,7 +93,7 @@ def _revert_one(work: Work, data: DeletedData, act: Act) -> LifecycleOutcome:
     return _bring_back(work, data, act)
 
 
-def _bring_back(work: Work, data: DeletedData, act: Act) -> LifecycleOutcome:
+def _bring_back(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOutcome:
     """Brings back the entries of a deleted group, or asks for a review if the branch is protected."""
     try:
         if protecting(work, act.branch):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.retention.rules import may_fit
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, NotSupported, ServerUnavailable, UnknownPath
-from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, REVERT, Act, ActState, Work, act_of_branch
+from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, REVERT, Act, ActState, LifecycleWork, act_of_branch
 from lakefs_gc_assets.lakefs.api.models import Commit
 
 
@@ -26,20 +26,20 @@ class BroughtBack:
     paths: tuple[str, ...]
 
 
-def require_clean(work: Work, branch: str) -> None:
+def require_nothing_staged(work: LifecycleWork, branch: str) -> None:
     """Raises GroupKept if a branch has uncommitted changes, which a merge would meet."""
     if (change := work.api.first_change(branch)) is not None:
         raise GroupKept(f"the branch has uncommitted changes, such as {change.path}: commit or reset them")
 
 
-def protecting(work: Work, *names: str) -> str:
+def protecting(work: LifecycleWork, *names: str) -> str:
     """The first branch protection rule that matches, or may match, one of these branches; empty for none."""
     patterns = work.api.protection_patterns()
     return next((pattern for pattern in patterns if any(may_fit(pattern, name) for name in names)), "")
 
 
 @contextmanager
-def own_branch(work: Work, name: str, commit_id: str, *, hidden: bool = True) -> Iterator[None]:
+def own_branch(work: LifecycleWork, name: str, commit_id: str, *, hidden: bool = True) -> Iterator[None]:
     """A branch for the work of an act, which is made anew, and removed at the end if it is hidden.
 
     It stays if the server could not be reached, or if the process ends: then it is unknown whether its merge was made,
@@ -58,7 +58,7 @@ def own_branch(work: Work, name: str, commit_id: str, *, hidden: bool = True) ->
         work.api.delete_branch(name)
 
 
-def request_review(work: Work, name: str, act: Act, title: str) -> str:
+def request_review(work: LifecycleWork, name: str, act: Act, title: str) -> str:
     """Opens a pull request from a branch of an act to its target; returns its id. Raises GroupKept."""
     description = f"lakefs-gc lifecycle, run {act.run_id}, rule {act.rule}"
     try:
@@ -67,7 +67,7 @@ def request_review(work: Work, name: str, act: Act, title: str) -> str:
         raise GroupKept(f"the branch is protected, and the server has no pull requests: {error}") from None
 
 
-def bring_back(work: Work, act: Act, commit_id: str) -> BroughtBack:
+def bring_back(work: LifecycleWork, act: Act, commit_id: str) -> BroughtBack:
     """Reverts a commit of an act on its branch, except at paths that were written again.
 
     Raises:
@@ -79,14 +79,14 @@ def bring_back(work: Work, act: Act, commit_id: str) -> BroughtBack:
     with own_branch(work, name, commit_id):
         paths = _revert_on(work, act, name, commit_id)
         if paths:
-            require_clean(work, act.branch)
+            require_nothing_staged(work, act.branch)
             work.lock.check()
             message, metadata = f"{title}\n\nlakefs-gc lifecycle run {act.run_id}", act.metadata(REVERT)
             work.record_commit(act, work.api.squash_merge(name, act.branch, message, metadata, "dest-wins"))
     return BroughtBack(paths)
 
 
-def request_bringing_back(work: Work, act: Act) -> Act:
+def request_bringing_back(work: LifecycleWork, act: Act) -> Act:
     """Opens a pull request that brings back the entries of a protected branch; returns the act, which waits."""
     name = act.own_branch + REVERT
     with own_branch(work, name, act.commit_id, hidden=False):
@@ -96,14 +96,14 @@ def request_bringing_back(work: Work, act: Act) -> Act:
         return work.put(act, ActState.REVERT_WAITING, pull_id=pull_id)
 
 
-def _revert_on(work: Work, act: Act, name: str, commit_id: str) -> tuple[str, ...]:
+def _revert_on(work: LifecycleWork, act: Act, name: str, commit_id: str) -> tuple[str, ...]:
     """Reverts a commit on a branch that begins at it; returns the paths that a merge brings back."""
     work.api.revert(name, commit_id)
     _require_in_history(work, act.branch, name, commit_id)
     return tuple(change.path for change in work.api.merge_changes(name, act.branch) if change.type != "conflict")
 
 
-def _require_in_history(work: Work, branch: str, name: str, commit_id: str) -> None:
+def _require_in_history(work: LifecycleWork, branch: str, name: str, commit_id: str) -> None:
     """Raises GroupKept unless a merge is based on the reverted commit: it would bring back what others changed."""
     if work.api.merge_base(name, branch) != commit_id:
         raise GroupKept(f"commit {commit_id} is not in the history of the branch any more")
@@ -114,7 +114,7 @@ def is_based_on(commit: Commit, head: str) -> bool:
     return commit.parents[:1] == (head,)
 
 
-def conclude(work: Work, act: Act, commit: Commit) -> Act:
+def conclude(work: LifecycleWork, act: Act, commit: Commit) -> Act:
     """Records the commit that deleted the entries of an act. One that another commit preceded is reverted first.
 
     Returns the act, which is deleted, or kept if its commit was reverted.
@@ -135,7 +135,7 @@ def conclude(work: Work, act: Act, commit: Commit) -> Act:
     return work.put(act, ActState.DELETED, commit_id=commit.id)
 
 
-def settle(work: Work, act: Act) -> Act:
+def settle(work: LifecycleWork, act: Act) -> Act:
     """Finds out what an interrupted or waiting act has done, records that, and removes its branches.
 
     Raises LakeFSError.
@@ -166,13 +166,13 @@ def settle(work: Work, act: Act) -> Act:
     return act
 
 
-def _find_review(work: Work, act: Act, name: str, state: ActState) -> Act | None:
+def _find_review(work: LifecycleWork, act: Act, name: str, state: ActState) -> Act | None:
     """The act in a waiting state, if a pull request from its branch is open; None if there is none."""
     pull_id = next((pull.id for pull in work.api.open_pull_requests() if pull.source == name), None)
     return None if pull_id is None else work.put(act, state, pull_id=pull_id)
 
 
-def _settle_review(work: Work, act: Act, merged: ActState, closed: ActState) -> Act:
+def _settle_review(work: LifecycleWork, act: Act, merged: ActState, closed: ActState) -> Act:
     pull = work.api.pull_request(act.pull_id)
     if pull.status == "open":
         return act
@@ -181,7 +181,7 @@ def _settle_review(work: Work, act: Act, merged: ActState, closed: ActState) -> 
     return work.put(act, merged, commit_id=pull.merged_commit_id if merged is ActState.DELETED else act.commit_id)
 
 
-def settle_leftovers(work: Work) -> tuple[Act, ...]:
+def settle_leftovers(work: LifecycleWork) -> tuple[Act, ...]:
     """Settles acts whose branches are left, of any run; returns the acts that wait for review.
 
     A branch of such a name without a record is not lifecycle's, and stays.
