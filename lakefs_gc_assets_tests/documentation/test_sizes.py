@@ -27,11 +27,11 @@ EXTENSION_CODE = {
     "explain": 480,
     "forecast": 1_220,
     "holdings": 2_550,
-    "lifecycle": 1_500,
+    "lifecycle": 1_580,
     "metrics": 120,
     "notifications": 210,
     "orphans": 900,
-    "playground": 3_710,
+    "playground": 3_725,
     "setup": 690,
 }
 NOT_CODE = {

@@ -95,7 +95,10 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.retention.rules:require_settable", "require_sane"): _UPLOADED,
 }
 """Calls without a seeded bug, and the reason."""
-_FOLDERS = ("collector", *(f"extensions/{name}" for name in ("branches", "check", "erasure", "forecast", "orphans")))
+_FOLDERS = (
+    "collector",
+    *(f"extensions/{name}" for name in ("branches", "check", "erasure", "forecast", "lifecycle", "orphans")),
+)
 NO_PART_OF_A_RUN = ("diagnosis.py", "definitions.py", "*_command.py")
 """Modules whose refusals concern a command, a launch, or a report about a future run."""
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.retention.rules import may_fit
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, NotSupported, ServerUnavailable, UnknownPath
-from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, REVERT, Act, ActState, LifecycleWork, act_of_branch
+from lakefs_gc_assets.extensions.lifecycle.acts import (
+    BRANCH_PREFIX,
+    REVERT,
+    Act,
+    ActState,
+    LifecycleWork,
+    act_of_branch,
+)
 from lakefs_gc_assets.lakefs.api.models import Commit
 
 

@@ -162,7 +162,7 @@ def scripted(
             self.end_headers()
             self.wfile.write(answer.body)
 
-        do_DELETE = do_GET = do_POST = do_PUT = _answer
+        do_DELETE = do_GET = do_PATCH = do_POST = do_PUT = _answer
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Prints nothing: requests are kept instead."""
