@@ -177,7 +177,7 @@ class _Deletion:
         sha256 = tables.put(work.repository.store, act.entries_key, entries)
         act = work.put(act, ActState.DELETING, entries_sha256=sha256)
         try:
-            return self._merge(act, entries["path"].to_pylist())
+            return self._merge(act, entries["path"])
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}; the entries may be deleted: approve again to find out") from error
         except Conflict:
@@ -206,7 +206,7 @@ class _Deletion:
             raise GroupKept("its entries were changed since, or do not expire any more")
         return head, entries
 
-    def _merge(self, act: Act, paths: list[str]) -> Act:
+    def _merge(self, act: Act, paths: pa.ChunkedArray) -> Act:
         """Deletes paths on a branch of its own, and merges that, or asks for a review.
 
         Raises GroupKept, LakeFSError.
@@ -218,7 +218,7 @@ class _Deletion:
         message, metadata = f"{title}\n\nlakefs-gc lifecycle run {act.run_id}", act.metadata()
         with own_branch(work, name, act.head, hidden=not protection):
             for start in range(0, len(paths), OBJECTS_ON_PAGE):
-                for path, why in work.api.delete_paths(name, paths[start : start + OBJECTS_ON_PAGE]):
+                for path, why in work.api.delete_paths(name, paths[start : start + OBJECTS_ON_PAGE].to_pylist()):
                     raise GroupKept(f"the server refused to delete {path}: {why}")
             work.api.commit_changes(name, message, metadata)
             work.lock.check()
