@@ -195,6 +195,17 @@ def test_stale_branches(asked: Callable[..., str], repository: Repository) -> No
     assert (last, restored) == counts
 
 
+def test_object_lifecycle(asked: Callable[..., str], repository: Repository) -> None:
+    content = yaml.safe_load((repository.folder / "lakefs-gc.yaml").read_text())
+    collection = {**content["collection"], "retention_policy": "lifecycle.yaml"}
+    rule = "{name: newest, branches: '*', paths: '**', keep_newest: 1, of: objects}"
+    (repository.folder / "lifecycle.yaml").write_text(f"lifecycle: [{rule}]")
+    (repository.folder / "other.yaml").write_text(yaml.safe_dump({**content, "collection": collection}))
+    listing = json.loads(asked("lifecycle", "list", "--quiet", "--config", "other.yaml"))
+    require_documented("lifecycle list --json", listing)
+    assert all(group["expired"]["objects"] for group in listing["groups"])
+
+
 def test_what_is_brought_back(asked: Callable[..., str], repository: Repository) -> None:
     planned = json.loads(asked("restore", "--run-id", repository.swept.run_id, "--dry-run"))
     require_documented("restore --dry-run --json", planned)

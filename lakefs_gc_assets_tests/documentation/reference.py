@@ -315,6 +315,7 @@ def policy_schema() -> str:
                 },
             },
         },
+        "lifecycle": _lifecycle_schema(duration, {"anyOf": [{"type": "string", **pattern}, names]}, count),
         "replace": {**flag, "description": "Whether the server's rules do not count. Needs a default."},
     }
     content = {
@@ -326,6 +327,45 @@ def policy_schema() -> str:
         "then": {"required": ["default"]},
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def _lifecycle_schema(
+    duration: dict[str, object], branches: dict[str, object], count: dict[str, object]
+) -> dict[str, object]:
+    """The schema of rules of object lifecycle; names must be unique, which it cannot say."""
+    path = {"type": "string", "minLength": 1, "maxLength": 1000}
+    paths = {"anyOf": [path, {"type": "array", "items": path, "minItems": 1, "maxItems": 100}]}
+    kinds = ("older_than", "unchanged_for", "keep_newest")
+    return {
+        "type": "array",
+        "description": "Objects that `lakefs-gc lifecycle` deletes on branches if approved; the first fitting rule counts.",
+        "maxItems": 100,
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["name", "branches", "paths"],
+            "oneOf": [{"required": [kind]} for kind in kinds],
+            "dependentRequired": {"keep_newest": ["of"], "of": ["keep_newest"], "partition": ["of"]},
+            "properties": {
+                "name": {"type": "string", "pattern": "^[a-z0-9-]{1,60}$"},
+                "branches": branches,
+                "paths": {**paths, "description": "Paths, folders with a slash at the end, and patterns: * **."},
+                "except": {**paths, "description": "Paths that stay."},
+                "older_than": {**duration, "description": "By the time of the object."},
+                "unchanged_for": {
+                    **duration,
+                    "description": "Since the path got its object, by the commits of the branch.",
+                },
+                "keep_newest": {**count, "description": "How many partitions or objects of each folder stay."},
+                "of": {"enum": ["partitions", "objects"]},
+                "partition": {
+                    "type": "string",
+                    "pattern": "^[\\w.-]{1,100}$",
+                    "description": "Key of partitions, such as dt.",
+                },
+            },
+        },
+    }
 
 
 GENERATED: dict[Path, Callable[[], str]] = {

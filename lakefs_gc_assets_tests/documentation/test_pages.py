@@ -23,6 +23,7 @@ from jsonschema import Draft202012Validator
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collector.retention.rules import parse_policy
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.extensions.lifecycle.rules import parse_rules
 from lakefs_gc_assets_tests.documentation import __main__ as checks
 from lakefs_gc_assets_tests.documentation import licences
 from lakefs_gc_assets_tests.documentation.pages import (
@@ -125,6 +126,14 @@ def test_the_schema_refuses_wrong_configurations(content: object) -> None:
         ("branches: {main: {retention: 1d, keep: {daily: 1, yearly: ~}}}", False),
         ("branches: {main: {retention: 1d, keep_last: }}", False),
         ("stale_branches: [{branches: a, max_age: 1d, max_inactivity: }]", False),
+        ("lifecycle: [{name: a, branches: 'b*', paths: [x/], except: y, older_than: 3d}]", True),
+        ("lifecycle: [{name: a, branches: b, paths: x, keep_newest: 3, of: partitions, partition: dt}]", True),
+        ("lifecycle: [{name: a, branches: b, paths: x}]", False),
+        ("lifecycle: [{name: a, branches: b, paths: x, older_than: 3d, unchanged_for: 3d}]", False),
+        ("lifecycle: [{name: a, branches: b, paths: x, keep_newest: 3}]", False),
+        ("lifecycle: [{name: a, branches: b, paths: [], older_than: 3d}]", False),
+        ("lifecycle: [{name: a, branches: b, paths: x, older_than: }]", False),
+        ("lifecycle:\n", False),
         ("", True),
         ("default: 21", False),
         ("defualt: 21d", False),
@@ -142,7 +151,9 @@ def test_the_schema_refuses_wrong_configurations(content: object) -> None:
 def test_the_schema_of_policies_agrees_with_their_reader(text: str, right: bool) -> None:
     assert ([*schema_of("policy").iter_errors(yaml.safe_load(text))] == []) == right
     try:
-        parse_policy(text, "policy.yaml")
+        policy = parse_policy(text, "policy.yaml")
+        if policy.lifecycle is not None:
+            parse_rules(policy.lifecycle, "policy.yaml")
         accepted = True
     except ConfigurationError:
         accepted = False

@@ -255,22 +255,27 @@ _RULES = TypeAdapter(
 )
 
 
-def read_rules(settings: CollectionSettings) -> tuple[LifecycleRule, ...]:
+Rules = tuple[LifecycleRule, ...]
+"""Rules in order."""
+
+
+def parse_rules(node: yaml.Node, file: str) -> Rules:
+    """The rules of a node. Raises ConfigurationError, which names the file and lines."""
+    return validate(_RULES, node, file)
+
+
+def read_rules(settings: CollectionSettings) -> Rules:
     """The rules in the policy file of the settings.
 
     Raises ConfigurationError if there are none, or for an error in the file, which it names with its line.
     """
     node = policy_of(settings).lifecycle
-    rules = () if node is None else validate(_RULES, node, settings.retention_policy)
+    rules = () if node is None else parse_rules(node, settings.retention_policy)
     if not rules:
         raise ConfigurationError(
             "no rule lets objects expire: add rules under lifecycle in the file of collection.retention_policy"
         )
     return rules
-
-
-Rules = tuple[LifecycleRule, ...]
-"""Rules of one branch, in order."""
 
 
 def rules_of(rules: Rules, branch: str) -> Rules:
