@@ -338,7 +338,7 @@ def _lifecycle_schema(
     kinds = ("older_than", "unchanged_for", "keep_newest")
     return {
         "type": "array",
-        "description": "Objects that `lakefs-gc lifecycle` deletes on branches if approved; the first fitting rule counts.",
+        "description": "Objects that `lakefs-gc lifecycle` deletes if approved; the first rule that fits counts.",
         "maxItems": 100,
         "items": {
             "type": "object",

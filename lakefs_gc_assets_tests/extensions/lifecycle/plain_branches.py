@@ -1,6 +1,7 @@
 """Branches with histories in a store, and a plain decision about their entries with Python's dictionaries."""
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from lakefs_gc_assets.extensions.playground.embedded import formats
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, ServerClocks
+from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.scripted import opened
@@ -87,7 +89,7 @@ class PlainBranches:
 
     def put(self, branch: str, path: str, days: float, *, is_dated: bool = False) -> None:
         """Stages an object that was written some days ago; NaN for an unknown time."""
-        number = f"{len(self.commits)}-{branch}-{path.replace('/', '-')}"
+        number = f"{len(self.commits)}-{branch}-{path.encode(errors='replace').hex()}"
         written = 0 if days != days else moment(days)
         if is_dated and written:
             when = datetime.fromtimestamp(written, UTC)
@@ -158,8 +160,7 @@ def paths_of(rows: pa.Table) -> set[str]:
 
 def _record(path: str, entry: PlainEntry) -> lakefs_files.Record:
     stored = formats.Entry(entry.address, AddressType.RELATIVE, 2 ** (len(path) % 5), "e", entry.written)
-    # The identity of a real entry leaves the address out; ranges of other addresses have other names all the same.
-    return path.encode(), (entry.address + str(entry.written)).encode()[:32].ljust(32), stored.encode()
+    return path.encode(errors="surrogateescape"), hashlib.sha256(stored.encode()).digest(), stored.encode()
 
 
 @dataclass
@@ -167,11 +168,20 @@ class MemoryStore:
     """The calls of a store that listings need."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)
+
+    def ranges_read(self, work: Callable[[], object]) -> list[str]:
+        """Keys of ranges that some work reads, once for each time."""
+        self.read.clear()
+        work()
+        files = [key for key in self.read if "/" not in key.removeprefix(layout.METADATA_PREFIX)]
+        return [key for key in files if ranges.table_kind(self.objects[key], key).type == "ranges"]
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data
 
     def get(self, key: str) -> bytes:
+        self.read.append(key)
         if key not in self.objects:
             raise ObjectNotFound(key)
         return self.objects[key]
