@@ -5,6 +5,7 @@ import dagster as dg
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import AllRepositories, Loaded, default_file, everything_from, read
 from lakefs_gc_assets.defs.wiring import build_all
+from lakefs_gc_assets.extensions.approvals import definitions as approvals
 from lakefs_gc_assets.extensions.branches import definitions as branches
 from lakefs_gc_assets.extensions.check import definitions as check
 from lakefs_gc_assets.extensions.emr import definitions as emr
@@ -14,7 +15,10 @@ from lakefs_gc_assets.extensions.holdings import overview_definitions as holding
 from lakefs_gc_assets.extensions.notifications import definitions as notifications
 from lakefs_gc_assets.settings import Configuration
 
-EXTENSIONS = (forecast.define, check.define, branches.define, holdings.define, notifications.define, emr.define)
+EXTENSIONS = (
+    *(forecast.define, check.define, branches.define, approvals.define),
+    *(holdings.define, notifications.define, emr.define),
+)
 """Functions that add definitions of extensions for each repository."""
 OVER_ALL = [holdings_overview.define]
 """Functions that add definitions of extensions for all repositories together."""

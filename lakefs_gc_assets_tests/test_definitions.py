@@ -139,6 +139,7 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
         "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,
         "follow_runs": dg.DefaultSensorStatus.STOPPED,
+        "sweep_by_standing_approval": dg.DefaultSensorStatus.STOPPED,
         "note_failures": dg.DefaultSensorStatus.RUNNING,
     }
     assert {
@@ -149,6 +150,7 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "expire_old_runs": ("0 5 * * 0", dg.DefaultScheduleStatus.STOPPED),
         "empty_quarantine": ("0 6 * * *", dg.DefaultScheduleStatus.STOPPED),
         "find_stale_branches": ("0 7 * * 1", dg.DefaultScheduleStatus.STOPPED),
+        "retire_stale_branches": ("0 7 * * 1", dg.DefaultScheduleStatus.STOPPED),
     }
     collect = definitions.resolve_job_def("collect")
     assert {node.name for node in collect.nodes} >= set(STEPS)
@@ -221,7 +223,7 @@ def test_each_repository_starts_by_itself() -> None:
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
     targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
-    assert len(targets) == 2 * 9
+    assert len(targets) == 2 * 11
     for name, jobs in targets.items():
         if name.startswith("note_failures"):
             assert jobs == set(), "it starts nothing"

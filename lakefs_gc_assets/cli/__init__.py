@@ -23,6 +23,9 @@ _CORE = {
 }
 """Commands of this package, with the first sentence of their help; a command is a function in a module of its name."""
 _EXTENSIONS: dict[str, dict[str, str]] = {
+    "approvals": {
+        "approvals": "Lists, grants and withdraws standing approvals: deletions without asking a person.",
+    },
     "branches": {
         "branches": "Lists stale branches, deletes them if approved, and recreates deleted ones.",
     },

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.records import report, run_folder
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, describe_all
 from lakefs_gc_assets.errors import CorruptFile, StorageError, counted, one_line
 
 Part = TypeVar("Part")
@@ -31,7 +32,7 @@ def status(target: Target, runs: int, as_json: bool) -> None:
 
     If a part cannot be read, a line gives the reason, the other parts are shown, and the exit status is 6.
     """
-    standing = read(target.open(to_read=True), runs)
+    standing = read(target.open(to_read=True), runs, target.loaded.configuration.launch.approvers)
     print_answer(as_json, lambda: _described(standing), describe(standing))
     if standing.errors:
         sys.exit(Status.INCOMPLETE)
@@ -44,6 +45,7 @@ class RepositoryStatus:
     Attributes:
         holder: description of the lock's holder; None if the lock is free.
         quarantine: content of the quarantine; None if it cannot be read.
+        approvals: descriptions of standing approvals, by the kind of work.
         reports: reports by run, newest first; None if the run has not ended, or its report cannot be read.
         unreadable: reasons for unreadable parts, by `lock`, `quarantine`, or the id of a run.
     """
@@ -51,6 +53,7 @@ class RepositoryStatus:
     repository: OpenRepository
     holder: str | None
     quarantine: PurgePlan | None
+    approvals: Mapping[ApprovedWork, str]
     reports: Mapping[str, Report | None]
     unreadable: Mapping[str, str]
 
@@ -61,10 +64,10 @@ class RepositoryStatus:
         return [*(f"{part}: {why}" for part, why in self.unreadable.items()), *copies]
 
 
-def read(repository: OpenRepository, runs: int) -> RepositoryStatus:
-    """Reads the lock, the quarantine and the reports of the newest `runs` runs.
+def read(repository: OpenRepository, runs: int, approvers: int = 1) -> RepositoryStatus:
+    """Reads the lock, the quarantine, the standing approvals and the reports of the newest `runs` runs.
 
-    Raises StorageError if runs cannot be listed.
+    Raises StorageError if runs cannot be listed, or standing approvals cannot be fetched.
     """
     unreadable: dict[str, str] = {}
 
@@ -82,7 +85,8 @@ def read(repository: OpenRepository, runs: int) -> RepositoryStatus:
     reports = {run_id: read_part(run_id, "its report", partial(report.read, store, run_id)) for run_id in run_ids}
     holder = read_part("lock", "it", partial(lock.holder, store))
     quarantine = read_part("quarantine", "it", partial(plan_purge, repository, None))
-    return RepositoryStatus(repository, holder, quarantine, reports, unreadable)
+    approvals = dict(describe_all(repository, approvers))
+    return RepositoryStatus(repository, holder, quarantine, approvals, reports, unreadable)
 
 
 def describe(standing: RepositoryStatus) -> Iterator[str]:
@@ -97,6 +101,7 @@ def describe(standing: RepositoryStatus) -> Iterator[str]:
         yield from quarantine.describe_unreadable()
     else:
         yield f"quarantine: {unreadable['quarantine']}"
+    yield from (f"standing approval for {kind}: {text}" for kind, text in standing.approvals.items())
     for run_id, run_report in standing.reports.items():
         yield f"{run_id}  {_line(run_report) if run_report else unreadable.get(run_id, 'not ended')}"
     if not standing.reports:
@@ -111,6 +116,7 @@ def _described(standing: RepositoryStatus) -> dict[str, object]:
         "read_only": standing.repository.facts.read_only,
         "lock": standing.holder,
         "quarantine": standing.quarantine.described() if standing.quarantine else [],
+        "standing_approvals": standing.approvals,
         "runs": [
             {"run_id": run_id, "report": json.loads(run_report.to_json()) if run_report else None}
             | ({"error": standing.unreadable[run_id]} if run_id in standing.unreadable else {})

@@ -49,6 +49,8 @@ _SENSOR_SECONDS = 4
 
 With 5, every second round comes a few milliseconds too early, and ticks are 10 s apart.
 """
+DRY_RUNS = "dry_runs"
+"""Name of the schedule that opens dry runs."""
 _WATCH_SECONDS = 600
 """Seconds between two ticks of watch_sweeps."""
 
@@ -263,12 +265,13 @@ def define_schedules(
             Permit(names.qualified("clean_runs"), automatic=True, flow=Flow.CLEAN.value),
         ),
         schedule(
-            "dry_runs",
+            DRY_RUNS,
             settings.dry_run_cron,
             opening,
             {"flow": flow, "sweep": False},
             f"Opens a dry run of repository {names.repository}, flow {flow}: it reports candidates and deletes "
             "nothing, whatever the configuration says. Cron: automation.dry_run_cron; flow: automation.dry_run_flow.",
+            Permit(names.qualified(DRY_RUNS), automatic=True, sweep=False, flow=flow),
         ),
         schedule(
             "expire_old_runs",

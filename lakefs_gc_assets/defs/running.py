@@ -17,6 +17,8 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.collector.repository.repository import Clock
+from lakefs_gc_assets.collector.standing_approvals import StandingApproval
+from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.failures import kind_of, summary
@@ -127,17 +129,24 @@ def execute_approved(
     clock: Clock,
     home: dg.DagsterInstance,
     detail: Detail = _NORMAL,
+    standing: StandingApproval | None = None,
 ) -> CollectionError | None:
     """Approves a dry run and runs its last step, which sweeps after a recheck; returns its error.
 
     Args:
         progress: called with each line of the log.
+        standing: the standing approval that covers the candidates; None if the caller approves them.
     Raises:
         CollectionError: there is no such run.
     """
-    loaded, names = decided_here(loaded, approve_run=run_id), Names.from_loaded(loaded)
+    approving = {} if standing else {"approve_run": run_id}
+    loaded, names = decided_here(loaded, **approving), Names.from_loaded(loaded)
     job = _collect_job(loaded, clock, progress, detail)
-    plan = plans.read(Collector.from_loaded(loaded, clock).open().store, run_id)
+    store = Collector.from_loaded(loaded, clock).open().store
+    plan = plans.read(store, run_id)
+    if standing:
+        sweeping.give(store, sweeping.require_dry_run(store, run_id), clock.now(), standing)
+        progress(f"run {run_id}: {standing} covers its candidates: deleting them after a recheck")
     # The instance may differ from the dry run's instance.
     tags = names.partitions.add_again(home, plan)
     return failure_of(_collect(job, home, tags, assets=[names.asset(STEPS[-1])]), run_id)

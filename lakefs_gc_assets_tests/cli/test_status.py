@@ -62,8 +62,10 @@ def test_in_json(automated: Automated, status: Status) -> None:
 
     found = json.loads(status("--json").stdout)
 
-    assert found.keys() == {"repository", "storage_namespace", "read_only", "lock", "quarantine", "runs"}
+    sections = {"repository", "storage_namespace", "read_only", "lock", "quarantine", "standing_approvals", "runs"}
+    assert found.keys() == sections
     assert (found["repository"], found["read_only"], found["quarantine"]) == ("sample", False, [])
+    assert found["standing_approvals"] == {}
     assert re.match(rf"held by somebody \(.+\) for run {running.run_id} since ", found["lock"])
     first, second = found["runs"]
     assert first == {"run_id": running.run_id, "report": None}

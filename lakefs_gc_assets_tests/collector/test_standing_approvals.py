@@ -116,7 +116,7 @@ class TestCovered:
     @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
     def test_the_clock_that_ends_it_first_counts(self, opened: OpenRepository, ahead: timedelta) -> None:
         """With the server's clock an hour ahead or behind: the end comes soonest, and the longest time is shortest."""
-        opened.api.server_clocks = ServerClocks(ahead, ahead)  # type: ignore[misc]
+        opened.api.server_clocks = ServerClocks(ahead, ahead)
         soon, late = granted(opened, until=NOW + HOUR / 2), granted(opened, until=NOW + LONGEST)
         assert ("it ended" in why_void(opened, soon)) == (ahead > timedelta())
         assert ("days ahead" in why_void(opened, late)) == (ahead < timedelta())

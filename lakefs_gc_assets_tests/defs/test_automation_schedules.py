@@ -118,6 +118,8 @@ def test_dry_runs_never_delete_whatever_the_configuration_says(automated: Automa
     page = opened(automated, "dry_runs")
 
     assert (page["flow"], page["sweep"]) == ("unified", False)
+    permit = launching.find(automated.instance, REPOSITORY, str(page["run_id"]))
+    assert permit == Permit("dry_runs", automatic=True, sweep=False, flow="unified")
 
 
 def test_dry_runs_look_at_what_is_new(automated: Automated) -> None:

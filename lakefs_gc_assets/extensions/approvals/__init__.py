@@ -1,0 +1,1 @@
+"""Standing approvals: granted and withdrawn by command, and used by the schedule of dry runs."""
