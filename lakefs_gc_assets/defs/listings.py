@@ -6,24 +6,28 @@ partitions are plots over time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from lakefs_gc_assets.collector.records.outcomes import BaseFate, Result, Tally, describe_result
+from lakefs_gc_assets.collector import guards, standing_approvals
+from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate, Result, Tally, describe_result
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, PlannedDeletion, require_covered
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import history, launching
-from lakefs_gc_assets.defs.history import CheckVerdict
+from lakefs_gc_assets.defs.automation import off_schedule
+from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, CheckVerdict
 from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import launchpad, link
 from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, key_of, newest_metadata, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine, counted
+from lakefs_gc_assets.defs.wiring import Additions
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import LaunchSettings
+from lakefs_gc_assets.settings import CollectionSettings, LaunchSettings
 
 _COMPLETE, _WHY = "is_complete", "why"
 """Metadata with the verdict of the check, and its reason."""
@@ -38,6 +42,9 @@ class ListingConfig(dg.Config):
         "Empty: only list.",
     )
     approved_by: str = Field(default="", max_length=100, description="Name of the approver, as in the job approve.")
+    standing: bool = Field(
+        default=False, description="True: list, and delete the list if a standing approval covers all of it."
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,11 @@ class ListingShown:
     Attributes:
         digest: digest of everything that would be deleted; empty for nothing.
         planned: what would be deleted, in words.
+        figures: figures for a standing approval that limits a deletion to these prefixes of paths; empty for none.
         refused_by: the guard that would refuse the deletion, in words; empty for none.
+        lines: the list as lines.
+        freed: by branch, objects that collection frees later, as far as known; None if unknown.
+        freed_note: what these figures mean, and from when they are.
         undecided: number of items that stay because the server failed at them.
         unfinished: approved deletions that neither succeeded nor were refused, in words.
     """
@@ -55,9 +66,13 @@ class ListingShown:
     digest: str
     planned: str
     metadata: Mapping[str, Any]
+    figures: Callable[[tuple[str, ...]], PlannedDeletion]
     refused_by: str = ""
     undecided: int = 0
     unfinished: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    freed: Mapping[str, Amount | None] = field(default_factory=dict)
+    freed_note: str = ""
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -73,12 +88,16 @@ class ListedDeletion:
     Attributes:
         asset, job, op, check: names in a code location with one repository.
         things: what it deletes, in the plural.
+        work: kind of standing approval that covers its deletions.
+        reason: why it comes at its place in the routine.
         command: command that approves a digest.
         usual: the fate of an item that was deleted.
         name: the text that names an item in the log.
+        is_set_up: True if the settings have rules for it.
         show: lists; called with the repository and a function for lines of the log.
         delete: deletes what the list with this digest has, during iteration. Called with the repository, the digest,
-            the owner of the lock, and functions for lines and warnings of the log.
+            the owner of the lock, functions for lines and warnings of the log, and a function that returns the
+            approver. That function raises GuardTripped once the approval no longer counts.
     """
 
     asset: str
@@ -86,16 +105,43 @@ class ListedDeletion:
     op: str
     check: str
     things: str
+    work: ApprovedWork
+    reason: str
     command: str
     description: str
     usual: BaseFate
     name: Callable[[Any], str]
+    is_set_up: Callable[[CollectionSettings], bool]
     show: Callable[[OpenRepository, LogLine], ListingShown]
-    delete: Callable[[OpenRepository, str, str, LogLine, LogLine], Iterator[Result]]
+    delete: Callable[[OpenRepository, str, str, LogLine, LogLine, Callable[[], str]], Iterator[Result]]
 
     def partitions(self, names: Names) -> dg.DynamicPartitionsDefinition:
         """One key for each launch."""
         return dg.DynamicPartitionsDefinition(name=f"gc_{self.asset}_{names.repository}")
+
+    def define(self, names: Names, loaded: Loaded, finding: str, deleting: str, cron: str, setting: str) -> Additions:
+        """The asset, check and job of a repository, and two schedules, which are off by default.
+
+        Args:
+            finding, deleting: names of the schedule that lists, and of the one that deletes by a standing approval.
+            cron, setting: when they launch the job, and the setting that has it.
+        """
+        settings, job, of = loaded.configuration.automation, self.define_job(names, loaded), names.repository
+        lists = f"Lists {self.things} of {of} that the policy lets go; deletes nothing. Cron: {setting}."
+        deletes = (
+            f"Deletes {self.things} of {of} that the policy lets go if the standing approval for {self.work} covers "
+            "all of them. Otherwise it fails with the limit that was met, and deletes nothing. Turn on this schedule "
+            f"or {names.qualified(finding)}. Cron: {setting}."
+        )
+        return Additions(
+            assets=[self.define_asset(names)],
+            checks=[self.define_check(names)],
+            jobs=[job],
+            schedules=[
+                off_schedule(names, settings, finding, cron, job, {}, lists),
+                off_schedule(names, settings, deleting, cron, job, {"standing": True}, deletes),
+            ],
+        )
 
     def define_asset(self, names: Names) -> dg.AssetSpec:
         """The asset, which the job reports."""
@@ -131,13 +177,21 @@ class ListedDeletion:
         def listing(context: dg.OpExecutionContext, collector: Collector, config: ListingConfig) -> None:
             """Lists what may be deleted, or deletes what an approved list has."""
             repository, tally = collector.open(), Tally(self.usual)
+            if config.approve and config.standing:
+                raise ConfigurationError("set either approve or standing")
             if config.approve:
                 self.require_approvable(policy, config.approve)
                 approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
-                context.log.info(f"approved by {approver}")
-                self._delete(context, names, repository, config.approve, tally)
+                self._delete(context, names, repository, config.approve, lambda: approver, tally)
             shown = self.show(repository, context.log.info)
-            self._report(context, collector, shown, keep)
+            self.report(context, collector, shown, keep)
+            if config.standing and shown.digest:
+                require_sweeping(policy)
+                # If no approval covers it, a person decides about the list, which is recorded.
+                standing = self.cover(repository, shown, policy.approvers)
+                self._delete(context, names, repository, shown.digest, standing, tally)
+                shown = self.show(repository, context.log.info)
+                self.report(context, collector, shown, keep)
             if tally.failed or shown.undecided:
                 undecided = f"; undecided, since the server failed: {shown.undecided:,}" if shown.undecided else ""
                 raise dg.Failure(
@@ -148,11 +202,19 @@ class ListedDeletion:
         return listing
 
     def _delete(
-        self, context: dg.OpExecutionContext, names: Names, repository: OpenRepository, digest: str, tally: Tally
+        self,
+        context: dg.OpExecutionContext,
+        names: Names,
+        repository: OpenRepository,
+        digest: str,
+        approver: Callable[[], str],
+        tally: Tally,
     ) -> None:
-        log = context.log
+        log, name = context.log, approver()
+        log.info(f"approved by {name}")
+        context.instance.add_run_tags(context.run_id, {APPROVED_BY_TAG: name})
         try:
-            deleting = self.delete(repository, digest, context.run_id, log.info, log.warning)
+            deleting = self.delete_approved(repository, digest, context.run_id, log.info, log.warning, approver)
             for outcome in tally.counted(deleting):
                 log.warning(describe_result(self.name(outcome), outcome))
         except CollectionError as error:
@@ -161,7 +223,7 @@ class ListedDeletion:
                 history.report_check(context.instance, names, self.asset, self.check, CheckVerdict(False, why))
             raise
 
-    def _report(self, context: dg.OpExecutionContext, collector: Collector, shown: ListingShown, keep: int) -> None:
+    def report(self, context: dg.OpExecutionContext, collector: Collector, shown: ListingShown, keep: int) -> None:
         """Records a list as a partition of the asset, and its verdict; removes the keys of all but the newest launches.
 
         Users can add partitions of any name in the UI. Keys that no launch made are removed too.
@@ -216,12 +278,55 @@ class ListedDeletion:
         by_command = dg.MetadataValue.md(f"Approve by `{self.command} {shown.digest}`: {shown.planned}")
         return link(f"Approve: {shown.planned}", address) or {"next": by_command}
 
+    def cover(self, repository: OpenRepository, shown: ListingShown, approvers: int) -> Callable[[], str]:
+        """The standing approval that covers a list, as a function that reads it anew and returns it in words.
+
+        Args:
+            approvers: number of people who must grant it, as in launch.approvers.
+        Raises:
+            GuardTripped: no standing approval covers all of the list.
+        """
+        try:
+            approval = standing_approvals.read(repository, self.work)
+        except CorruptFile:
+            approval = None  # `require_covered` gives the reason.
+        planned = shown.figures(approval.limits.paths if approval else ())
+        covering = require_covered(repository, self.work, planned, approvers)
+        if covering != approval:
+            guards.refuse_standing(self.work, planned.name, "it was replaced while it was compared with the list")
+        return lambda: str(require_covered(repository, self.work, planned, approvers, covering.approval_id))
+
+    def delete_approved(
+        self,
+        repository: OpenRepository,
+        digest: str,
+        owner: str,
+        note: LogLine,
+        warn: LogLine,
+        approver: Callable[[], str],
+    ) -> Iterator[Result]:
+        """Deletes as `delete` does, and checks before each item that the approval still counts."""
+        deleting = self.delete(repository, digest, owner, note, warn, approver)
+        while True:
+            approver()
+            if (outcome := next(deleting, None)) is None:
+                return
+            yield outcome
+
     def require_approvable(self, policy: LaunchSettings, digest: str) -> None:
         """Raises ConfigurationError if the configuration does not let a single launch delete."""
         if setting := _forbids(policy):
             raise ConfigurationError(
                 f"a launch may not delete {self.things}, since {setting}: run `{self.command} {digest}`"
             )
+
+
+def require_sweeping(policy: LaunchSettings) -> None:
+    """Raises ConfigurationError if no launch may delete, not even by a standing approval."""
+    if policy.sweep == "never":
+        raise ConfigurationError(
+            "a launch may not delete, since launch.sweep is never: call the command with --standing"
+        )
 
 
 def _forbids(policy: LaunchSettings) -> str:

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
+from lakefs_gc_assets.collector.standing_approvals import PlannedDeletion
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.listings import ListingShown
@@ -22,7 +23,7 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 CHECK = dg.AssetCheckKey(dg.AssetKey("stale_branches"), "branch_deletions_are_complete")
-WHOLE = ListingShown("d1", "1 branch", {"stale": 1})
+WHOLE = ListingShown("d1", "1 branch", {"stale": 1}, lambda paths: PlannedDeletion(branches=1, whole=2))
 
 
 def test_verdicts_links_and_keys_of_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ _COLLECTOR, _EXTENSIONS = "lakefs_gc_assets.collector", "lakefs_gc_assets.extens
 _BELIEVABLE = "each of its three checks is taken out by itself"
 _SIGNED = "nothing is let through without it: other entries than expected are refused, in words that name no key"
 _BRANCHES = "no part of a run: `test_too_many_at_once` of stale branches"
+_STANDING = "no part of a run: `test_a_standing_approval_covers_a_listing_or_nothing_goes`"
 _METADATA = "no part of a run: `test_where_another_repository_is_on_the_namespace_or_clocks_disagree_it_refuses`"
 _SOLE_WRITER = "no part of a run: `test_where_another_server_may_write_nothing_is_moved_or_purged`"
 _ORPHANS = "no part of a run: each is taken out in "
@@ -55,6 +56,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.records.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_EXTENSIONS}.branches.stale_branches:delete", "require_few_stale"): _BRANCHES,
     Call(f"{_EXTENSIONS}.branches.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
+    Call(f"{_EXTENSIONS}.branches.stale_branches:standing_approver.cover", "require_covered"): _STANDING,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:_cutoff", "require_clocks_agree"): _METADATA,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:find_unneeded", "require_own_namespace"): _METADATA,
     Call(f"{_EXTENSIONS}.erasure.find:take_first_step", "_require_nothing_else_staged"): (
@@ -97,7 +99,10 @@ NOT_SEEDED = {
 """Calls without a seeded bug, and the reason."""
 _FOLDERS = (
     "collector",
-    *(f"extensions/{name}" for name in ("branches", "check", "erasure", "forecast", "lifecycle", "orphans")),
+    *(
+        f"extensions/{name}"
+        for name in ("approvals", "branches", "check", "erasure", "forecast", "lifecycle", "orphans")
+    ),
 )
 NO_PART_OF_A_RUN = ("diagnosis.py", "definitions.py", "*_command.py")
 """Modules whose refusals concern a command, a launch, or a report about a future run."""

@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -66,20 +66,34 @@ def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
 @YES
 @QUIET
 @JSON
-@click.argument("digest")
-def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
+@click.option(
+    "--standing", is_flag=True, help="List stale branches now, and delete them if the standing approval covers them."
+)
+@click.argument("digest", default="")
+def approve(target: Target, quiet: bool, as_json: bool, standing: bool, digest: str) -> None:
     """Deletes the branches that `list` showed with this digest, except branches that have changed since.
 
     Each branch is checked again right before its deletion. Its uncommitted changes are lost. The branch can be
-    recreated at its commit, whose objects stay for as long as `list` says. Asks for confirmation unless --yes is
-    given. Can be repeated.
+    recreated at its commit, whose objects stay for as long as `list` says. Asks for confirmation unless --yes or
+    --standing is given. Can be repeated.
 
-    Exit status 0 if all of these branches are deleted, 6 if some are not, 4 if a guard refuses.
+    Exit status 0 if all of these branches are deleted, 6 if some are not, 4 if a guard refuses or no standing approval
+    covers them.
     """
-    opened = target.open()
-    require_yes(f"Delete the unchanged branches of list {digest}?")
-    owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
-    deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
+    if standing == bool(digest):
+        raise click.UsageError("Give either DIGEST or --standing.")
+    opened, note = target.open(), progress_unless(quiet)
+    approver: Callable[[], str] = str
+    if standing:
+        listing = stale_branches.list_branches(opened, note)
+        if listing.stale:
+            approvers = target.loaded.configuration.launch.approvers
+            approver, digest = stale_branches.standing_approver(opened, listing, approvers), listing.digest
+            note(f"{approver()} covers {counted(len(listing.stale), 'stale branches')}")
+    else:
+        require_yes(f"Delete the unchanged branches of list {digest}?")
+    owner = f"branches-{uuid.uuid4().hex}"
+    deleting = stale_branches.delete(opened, digest, owner, note, show_progress, approver) if digest else ()
     print_outcomes(deleting, "branch", BranchFate.DELETED, as_json)
 
 

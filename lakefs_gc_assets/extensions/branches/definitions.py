@@ -7,14 +7,16 @@ default.
 from typing import Any
 
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, PlannedDeletion
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.automation import off_schedule
 from lakefs_gc_assets.defs.listings import ListedDeletion, ListingShown
 from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import LogLine, counted
 from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.branches.branches_command import describe
 from lakefs_gc_assets.extensions.branches.stale_branches import BranchFate, BranchListing
 
 _BRANCHES_SHOWN = 100
@@ -22,23 +24,9 @@ _BRANCHES_SHOWN = 100
 
 def define(names: Names, loaded: Loaded) -> Additions:
     """Definitions of stale branches for a repository."""
-    settings, deletion = loaded.configuration.automation, stale_branches_deletion(names)
-    job = deletion.define_job(names, loaded)
-    schedule = off_schedule(
-        names,
-        settings,
-        "find_stale_branches",
-        settings.stale_branches_cron,
-        job,
-        {},
-        f"Lists branches of {names.repository} that are stale by the policy; deletes nothing. Cron: "
-        "automation.stale_branches_cron.",
-    )
-    return Additions(
-        assets=[deletion.define_asset(names)],
-        checks=[deletion.define_check(names)],
-        jobs=[job],
-        schedules=[schedule],
+    cron = loaded.configuration.automation.stale_branches_cron
+    return stale_branches_deletion(names).define(
+        names, loaded, "find_stale_branches", "retire_stale_branches", cron, "automation.stale_branches_cron"
     )
 
 
@@ -50,11 +38,14 @@ def stale_branches_deletion(names: Names) -> ListedDeletion:
         op="retire_branches",
         check="branch_deletions_are_complete",
         things="branches",
+        work=ApprovedWork.BRANCHES,
+        reason="a branch keeps everything in its commits, and lifecycle has deleted from branches that stay before",
         command="lakefs-gc branches approve",
         description=f"Branches of {names.repository} that are stale by the policy, and the reasons why others stay. "
         "`lakefs-gc branches restore` recreates deleted ones.",
         usual=BranchFate.DELETED,
         name=lambda outcome: f"{outcome.branch} on commit {outcome.commit_id}",
+        is_set_up=lambda settings: bool(retention.policy_of(settings).stale),
         show=show,
         delete=stale_branches.delete,
     )
@@ -69,9 +60,23 @@ def show(repository: OpenRepository, note: LogLine) -> ListingShown:
         listing.digest,
         describe_planned(listing),
         describe_branches(listing),
+        lambda paths: PlannedDeletion(branches=len(listing.stale), whole=len(listing.standings)),
         listing.refused_by,
         listing.unknown,
-        tuple(listing.unfinished),
+        listing.unfinished,
+        tuple(describe(listing)),
+        {each.identity.branch: each.freed for each in listing.stale},
+        describe_freed(listing),
+    )
+
+
+def describe_freed(listing: BranchListing) -> str:
+    """What the branches' freed objects are, in words."""
+    if listing.forecast_made_at is None:
+        return "what stale branches free is unknown: run `lakefs-gc forecast`"
+    return (
+        f"garbage as soon as a branch is deleted, by the forecast of {listing.forecast_made_at:%F %T}Z; it is unknown "
+        "for a branch that has changed since, and runs since may have freed a part"
     )
 
 

@@ -48,6 +48,12 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
+from lakefs_gc_assets.collector.standing_approvals import (
+    ApprovedWork,
+    PlannedDeletion,
+    StandingApproval,
+    require_covered,
+)
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,
@@ -606,8 +612,30 @@ def _with_holdings(store: ObjectStore, listing: BranchListing) -> BranchListing:
     return replace(listing, standings=tuple(map(held, listing.standings)), forecast_made_at=made_at)
 
 
+def standing_approver(repository: OpenRepository, listing: BranchListing, approvers: int) -> Callable[[], str]:
+    """The argument `approver` of `delete` for the standing approval that covers a listing.
+
+    Args:
+        approvers: number of people who must approve, as in launch.approvers.
+    Raises:
+        GuardTripped: no standing approval covers the listing.
+    """
+    planned = PlannedDeletion(branches=len(listing.stale), whole=len(listing.standings))
+
+    def cover(approval_id: str = "") -> StandingApproval:
+        return require_covered(repository, ApprovedWork.BRANCHES, planned, approvers, approval_id)
+
+    in_use = cover().approval_id
+    return lambda: str(cover(in_use))
+
+
 def delete(
-    repository: OpenRepository, digest: str, owner: str, note: LogLine, warn: LogLine
+    repository: OpenRepository,
+    digest: str,
+    owner: str,
+    note: LogLine,
+    warn: LogLine,
+    approver: Callable[[], str] = str,
 ) -> Iterator[BranchOutcome]:
     """Deletes the branches of an approved listing, during iteration; yields the outcome of each.
 
@@ -617,9 +645,11 @@ def delete(
         digest: digest of the listing.
         owner: owner of the repository's lock.
         note, warn: receive log lines.
+        approver: returns the approver, for records; called again right before each deletion. Raises GuardTripped if
+            the approval no longer counts.
     Raises:
         OrderViolation: the digest is not that of the last listing.
-        GuardTripped: too many branches would be deleted.
+        GuardTripped: too many branches would be deleted, or the approval no longer counts.
         ServerUnavailable: the server fails at two branches in a row. These may be deleted; later ones are untouched.
         CollectionError: see `list_branches`.
     """
@@ -633,7 +663,7 @@ def delete(
 
         def act(identity: BranchIdentity) -> BranchOutcome:
             standing, record = standings.get(identity.branch), before.get(identity.branch)
-            return _delete_one(repository, lock, identity, standing, record, digest)
+            return _delete_one(repository, lock, identity, standing, record, digest, approver)
 
         yield from one_by_one(shown.stale, act, _failed)
 
@@ -649,6 +679,7 @@ def _delete_one(
     standing: BranchStatus | None,
     record: DeletedBranch | None,
     digest: str,
+    approver: Callable[[], str],
 ) -> BranchOutcome:
     branch, commit_id = identity.branch, identity.commit_id
     if record is not None and record.state in (BranchState.DELETED, BranchState.RESTORED):
@@ -670,6 +701,7 @@ def _delete_one(
         digest,
         BranchState.DELETING,
         repository.clock.now(),
+        approver(),
     )
     write_deleted_branch(repository.store, record)
     try:
@@ -677,8 +709,12 @@ def _delete_one(
         if why := _changed(repository, identity):
             outcome = BranchOutcome(branch, commit_id, BranchFate.KEPT, why)
         else:
+            approver()
             lock.check()
             repository.branches_api.delete_branch(branch)
+    except GuardTripped:
+        _put(repository, record, BranchState.KEPT)
+        raise
     except ServerUnavailable as error:
         # The record keeps its state, so that the next attempt can tell whether the branch is deleted.
         raise ServerUnavailable(f"{error}; the branch may be deleted: approve again to find out") from error

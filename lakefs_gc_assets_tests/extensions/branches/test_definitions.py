@@ -9,15 +9,19 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, Limits
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import pages, running
+from lakefs_gc_assets.defs.listings import require_sweeping
 from lakefs_gc_assets.defs.partitions import Names, key_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.extensions.branches.definitions import define, describe_branches, stale_branches_deletion
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import LaunchSettings
+from lakefs_gc_assets_tests.collector.test_standing_approvals import granted
 from lakefs_gc_assets_tests.defs.test_jobs import filled
 from lakefs_gc_assets_tests.extensions.branches.test_branches_command import LISTING, STALE
 from lakefs_gc_assets_tests.extensions.branches.test_stale_branches import branch
@@ -31,7 +35,7 @@ KEYS = "gc_stale_branches_repo"
 def test_the_job_shows_and_deletes_what_is_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     rules = tmp_path / "policy.yaml"
-    rules.write_text("stale_branches: [{branches: old, max_inactivity: 30d}]\n")
+    rules.write_text("stale_branches: [{branches: 'old*', max_inactivity: 30d}]\n")
     with EmbeddedServer(tmp_path / "server") as server, running.instance() as home:
         with server.clock.at(datetime.now(UTC) - timedelta(days=200)):
             clients.repository(server)
@@ -41,7 +45,8 @@ def test_the_job_shows_and_deletes_what_is_approved(tmp_path: Path, monkeypatch:
         content = content.model_copy(
             update={"collection": content.collection.model_copy(update={"retention_policy": str(rules)})}
         )
-        definitions = build(Loaded(content, {}), SystemClock(), [define])
+        loaded = Loaded(content, {})
+        definitions = build(loaded, SystemClock(), [define])
         job = definitions.resolve_job_def("stale_branches")
 
         def metadata(**config: object) -> dict[str, Any]:
@@ -75,6 +80,25 @@ def test_the_job_shows_and_deletes_what_is_approved(tmp_path: Path, monkeypatch:
         with pytest.raises(dg.Failure, match="is not the digest of the newest list"):
             metadata(approve="0" * 16, approved_by="somebody")
         assert len(home.get_dynamic_partitions(KEYS)) == 3, "an approval that is refused lists nothing"
+
+        branch(made, "old-2", 90)
+        with pytest.raises(dg.Failure, match="no standing approval for branches covers this deletion: there is none"):
+            metadata(standing=True)
+        with pytest.raises(dg.Failure, match="set either approve or standing"):
+            metadata(approve="0" * 16, standing=True)
+        granted(
+            Collector.from_loaded(loaded, SystemClock()).open(), kind=ApprovedWork.BRANCHES, limits=Limits(branches=1)
+        )
+        after = metadata(standing=True)
+        assert (after["stale"], after["branches"]) == (0, 1)
+        (swept,) = home.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.SUCCESS]), limit=1)
+        assert swept.tags["lakefs/approved_by"].startswith("standing approval a1 of ")
+
+
+def test_no_launch_uses_a_standing_approval_if_the_file_lets_none_delete() -> None:
+    with pytest.raises(ConfigurationError, match=r"launch\.sweep is never: call the command with --standing"):
+        require_sweeping(LaunchSettings(sweep="never"))
+    require_sweeping(LaunchSettings(approvers=2))
 
 
 @pytest.mark.parametrize("policy", [LaunchSettings(sweep="never"), LaunchSettings(approvers=2)])
