@@ -236,8 +236,15 @@ def leaves() -> dict[str, click.Command]:
 
 def arguments_of(command: click.Command) -> list[str]:
     """A value for each argument and option that a command requires."""
-    required = [each for each in command.params if each.required]
-    return [word for each in required for word in (*each.opts[:1], "x") if word.startswith("-") or word == "x"]
+    required = [each for each in command.params if each.required or each.name == "digest"]
+    return [word for each in required for word in (*each.opts[:1], value_of(each)) if word != each.name]
+
+
+def value_of(parameter: click.Parameter) -> str:
+    """A value that the type of a parameter accepts."""
+    if isinstance(parameter.type, click.Choice):
+        return str(parameter.type.choices[0])
+    return "2027-01-31" if isinstance(parameter.type, click.DateTime) else "x"
 
 
 @pytest.mark.parametrize("words", sorted(leaves()))

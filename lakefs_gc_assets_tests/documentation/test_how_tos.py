@@ -38,7 +38,16 @@ from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"routine": 4} | dict.fromkeys(
     (
-        *("first-run", "github-actions", "in-parts", "inventories", "many-repositories", "metadata", "own-project"),
+        *(
+            "approve",
+            "first-run",
+            "github-actions",
+            "in-parts",
+            "inventories",
+            "many-repositories",
+            "metadata",
+            "own-project",
+        ),
         *("schedule", "ui"),
     ),
     1,

@@ -14,7 +14,6 @@ from lakefs_gc_assets.cli.common import (
     TargetGroup,
     on_repository,
     print_answer,
-    print_result,
     require_yes,
     show_progress,
 )
@@ -64,6 +63,7 @@ def list_approvals(target: Target, as_json: bool) -> None:
 @approvals.command()
 @on_repository
 @YES
+@JSON
 @_KIND
 @click.option("--objects", type=click.IntRange(min=1), help="Maximum objects; required for collection and lifecycle.")
 @click.option("--bytes", "bytes_", type=_Size(), help="Maximum bytes, such as 500GB or 1.5TiB.")
@@ -79,6 +79,7 @@ def list_approvals(target: Target, as_json: bool) -> None:
 @click.option("--by", "name", required=True, help="Your name, for reports.")
 def grant(
     target: Target,
+    as_json: bool,
     kind: str,
     objects: int | None,
     bytes_: int | None,
@@ -105,13 +106,18 @@ def grant(
     approvers = target.loaded.configuration.launch.approvers
     approval = granting.grant(opened, work, limits, ends_at, name, approvers)
     void = why_void(opened, approval, approvers)
-    print_result(f"{kind}: {approval}: {approval.limits}, {void or f'until {approval.until:%F %T}Z'}")
+    _answer(as_json, kind, f"{approval}: {approval.limits}, {void or f'until {approval.until:%F %T}Z'}")
 
 
 @approvals.command()
 @on_repository
+@JSON
 @_KIND
-def withdraw(target: Target, kind: str) -> None:
+def withdraw(target: Target, as_json: bool, kind: str) -> None:
     """Withdraws a standing approval at once, without a question. Work in progress stops before its next batch."""
     approval = granting.withdraw(target.open(to_read=True), ApprovedWork(kind))
-    print_result(f"{kind}: there was no standing approval" if approval is None else f"{kind}: withdrawn: {approval}")
+    _answer(as_json, kind, "there was no standing approval" if approval is None else f"withdrawn: {approval}")
+
+
+def _answer(as_json: bool, kind: str, text: str) -> None:
+    print_answer(as_json, lambda: {kind: text}, [f"{kind}: {text}"])

@@ -21,6 +21,7 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import Clock
+from lakefs_gc_assets.collector.standing_approvals import NOT_COVERED
 from lakefs_gc_assets.configuration_file import Loaded, environment_value
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
@@ -260,11 +261,14 @@ def _in_words(report: Report) -> str:
 
 
 def _approval(collector: Collector, run: dg.DagsterRun, plan: Plan, report: Report, asks_name: bool) -> str:
-    """Launchpad that approves a dry run, if the address of the UI is known."""
-    if not report.dry_run or not collector.configuration.notifications.ui_url:
+    """Limit of a standing approval that a dry run met, and the launchpad that approves it, if the UI is known."""
+    if not report.dry_run:
         return ""
+    waits = "".join(f". It {warning}" for warning in report.warnings if warning.startswith(NOT_COVERED))
+    if not collector.configuration.notifications.ui_url:
+        return waits
     address = approval_address(collector, run, plan, ApprovableGarbage.from_report(report), asks_name=asks_name)
-    return f". To approve it: {address}" if address else ""
+    return f"{waits}. To approve it: {address}" if address else waits
 
 
 def _of(names: Names) -> str:

@@ -53,6 +53,7 @@ def test_an_approval_is_granted_listed_and_withdrawn(automated: Automated, call:
     assert call("withdraw", "collection").stdout.startswith("collection: withdrawn: standing approval")
     assert "approves nothing: it was withdrawn at" in call().stdout
     assert call("withdraw", "branches").stdout == "branches: there was no standing approval\n"
+    assert json.loads(call("withdraw", "lifecycle", "--json").stdout) == {"lifecycle": "there was no standing approval"}
 
 
 def test_nothing_is_granted_without_consent(automated: Automated, call: Call) -> None:

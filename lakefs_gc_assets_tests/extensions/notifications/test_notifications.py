@@ -11,6 +11,7 @@ import pytest
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.standing_approvals import NOT_COVERED
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
@@ -226,6 +227,22 @@ def test_the_message_about_a_dry_run_links_to_its_approval_where_the_ui_is_known
     assert said == without
     assert address.startswith("https://ui.example/locations/here/jobs/approve/playground/setup?config=%23%20Deletes")
     assert plan.run_id in address
+
+
+def test_the_message_about_a_dry_run_has_the_limit_of_the_standing_approval_that_it_exceeds(
+    instance: dg.DagsterInstance, receiver: Receiver, tick: Callable[..., str], collector: StoreAlone
+) -> None:
+    cursor = tick("tell_of_runs", None)
+    plan = began(collector.repository, HOUR, sweep=False)
+    warnings = ("another warning", f"{NOT_COVERED}9 objects would be deleted, more than the limit of 8 objects")
+    counts, later = {"candidates": 9, "deleted": 0}, datetime.now(UTC) + HOUR
+    marked = {"ending": Ending.MARKED, "dry_run": True, "counts": counts, "ended_at": later, "warnings": warnings}
+    ended(collector.repository, plan, **marked)
+    made(instance, "collect", False, cell=f"{plan.run_id}|2026-11")
+    tick("tell_of_runs", cursor)
+
+    (message,) = (message["text"] for message in receiver.posted)
+    assert message.endswith(f"0 deleted). It {warnings[1]}") and "another" not in message
 
 
 def test_bytes_that_a_sweep_freed_are_posted_and_a_damaged_report_is_named(
