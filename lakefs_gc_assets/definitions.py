@@ -12,12 +12,21 @@ from lakefs_gc_assets.extensions.emr import definitions as emr
 from lakefs_gc_assets.extensions.forecast import definitions as forecast
 from lakefs_gc_assets.extensions.holdings import definitions as holdings
 from lakefs_gc_assets.extensions.holdings import overview_definitions as holdings_overview
+from lakefs_gc_assets.extensions.lifecycle import definitions as lifecycle
 from lakefs_gc_assets.extensions.notifications import definitions as notifications
+from lakefs_gc_assets.extensions.routine import definitions as routine
 from lakefs_gc_assets.settings import Configuration
 
 EXTENSIONS = (
-    *(forecast.define, check.define, branches.define, approvals.define),
-    *(holdings.define, notifications.define, emr.define),
+    forecast.define,
+    check.define,
+    lifecycle.define,
+    branches.define,
+    approvals.define,
+    routine.define,
+    holdings.define,
+    notifications.define,
+    emr.define,
 )
 """Functions that add definitions of extensions for each repository."""
 OVER_ALL = [holdings_overview.define]

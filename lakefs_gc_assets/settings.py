@@ -547,7 +547,13 @@ class AutomationSettings(Settings):
         description="When the schedule purges objects that have been in quarantine for quarantine_days (cron).",
     )
     stale_branches_cron: str = Field(
-        default="0 7 * * 1", description="When the schedule lists stale branches (cron). It deletes none."
+        default="0 7 * * 1", description="When the schedules list or delete stale branches (cron)."
+    )
+    lifecycle_cron: str = Field(
+        default="0 4 * * 1", description="When the schedules list or delete expired objects of branches (cron)."
+    )
+    routine_cron: str = Field(
+        default="0 3 * * 6", description="When the schedule plays the routine of all parts (cron). It deletes nothing."
     )
     sweep_within_days: float = Field(
         default=0,

@@ -20,7 +20,7 @@ SECRET = "do-not-show-me"
 
 WHOLE_RUNS = (HISTORY, SWEEPS)
 """Assets without partitions: each event is about a whole run."""
-LISTED = ("stale_branches",)
+LISTED = ("lifecycle_report", "stale_branches")
 """Assets with a partition for each launch of the job that lists and deletes."""
 BESIDE = ("holdings", "repository_check", "retention_forecast", *LISTED)
 """Assets that jobs report, and that are no part of a run."""
@@ -64,6 +64,7 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "collection_history.newest_run_succeeded",
         "committed_df.shape",
         "deleted_report.shape",
+        "lifecycle_report.lifecycle_is_complete",
         "repository_check.repository_is_whole",
         "stale_branches.branch_deletions_are_complete",
         "store_df.shape",
@@ -98,9 +99,10 @@ def test_no_check_is_partitioned_and_all_block_but_one(definitions: dg.Definitio
     graph = definitions.resolve_asset_graph()
     specs = [graph.get_check_spec(key) for key in graph.asset_check_keys]
 
-    assert len(specs) == 13
+    assert len(specs) == 14
     assert {spec.name for spec in specs if not spec.blocking} == {
         "branch_deletions_are_complete",
+        "lifecycle_is_complete",
         "nothing_deleted_is_live",
         "newest_run_succeeded",
         "repository_is_whole",
@@ -133,6 +135,8 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "forecast",
         "fsck",
         "holdings",
+        "lifecycle",
+        "routine",
         "stale_branches",
     } <= {job.name for job in repository.get_all_jobs()}
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
@@ -151,6 +155,10 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "empty_quarantine": ("0 6 * * *", dg.DefaultScheduleStatus.STOPPED),
         "find_stale_branches": ("0 7 * * 1", dg.DefaultScheduleStatus.STOPPED),
         "retire_stale_branches": ("0 7 * * 1", dg.DefaultScheduleStatus.STOPPED),
+        "find_expired_entries": ("0 4 * * 1", dg.DefaultScheduleStatus.STOPPED),
+        "delete_expired_entries": ("0 4 * * 1", dg.DefaultScheduleStatus.STOPPED),
+        "routine_within_approvals": ("0 3 * * 6", dg.DefaultScheduleStatus.STOPPED),
+        "routine": ("0 3 * * 6", dg.DefaultScheduleStatus.STOPPED),
     }
     collect = definitions.resolve_job_def("collect")
     assert {node.name for node in collect.nodes} >= set(STEPS)
@@ -181,7 +189,7 @@ def test_several_repositories_share_nothing() -> None:
 
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
     assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS, *BESIDE))
-    assert len(graph.asset_check_keys) == 2 * 13
+    assert len(graph.asset_check_keys) == 2 * 14
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
         assert {node.group_name for node in own} == {f"garbage_collection_{identifier}"}
@@ -223,7 +231,7 @@ def test_each_repository_starts_by_itself() -> None:
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
     targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
-    assert len(targets) == 2 * 11
+    assert len(targets) == 2 * 15
     for name, jobs in targets.items():
         if name.startswith("note_failures"):
             assert jobs == set(), "it starts nothing"
@@ -306,7 +314,7 @@ def test_every_asset_says_whose_it_is() -> None:
 def test_an_asset_that_a_job_reports_names_that_job() -> None:
     both = build_all([configured("one"), configured("my-data")], SystemClock(), EXTENSIONS)
     graph = both.resolve_asset_graph()
-    for name, job in zip(BESIDE, ("holdings", "fsck", "forecast", "stale_branches"), strict=True):
+    for name, job in zip(BESIDE, ("holdings", "fsck", "forecast", "lifecycle", "stale_branches"), strict=True):
         for repository in ("one", "my_data"):
             assert both.resolve_job_def(f"{job}_{repository}")
             description = graph.get(dg.AssetKey([repository, name])).description or ""

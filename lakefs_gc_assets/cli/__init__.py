@@ -63,6 +63,9 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "ui": "Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to "
         "explore.",
     },
+    "routine": {
+        "routine": "Lists what lifecycle, stale branches and collection would delete, in order, on one page.",
+    },
     "setup": {
         "doctor": "Tests every permission and feature that runs need, and prints how to grant missing ones.",
         "init": "Writes a first configuration file.",
@@ -70,12 +73,17 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
 }
 """Commands by extension; a command is a function in the module NAME_command of its package."""
 _STARTS = {
-    **dict.fromkeys(("approve", "erase", "forecast", "fsck", "metadata", "run"), "start_as_configured"),
+    **dict.fromkeys(("approve", "erase", "forecast", "fsck", "metadata", "routine", "run"), "start_as_configured"),
     "demo": "start_as_usual",
     "holdings": "start_on_demand",
     "purge": "start_unless_dry",
 }
 """Functions of `common` that start Spark for a command."""
+ROUTINE = (
+    "lakefs_gc_assets.extensions.lifecycle.definitions:lifecycle_deletion",
+    "lakefs_gc_assets.extensions.branches.definitions:stale_branches_deletion",
+)
+"""Functions that give the parts of the routine before collection, in order, as `module:name`."""
 _SERVERS = ("demo", "each", "embedded", "ui")
 """Commands that run servers or other commands, and end them when they are interrupted."""
 _OTHERS = {"status": {"--all": "overview"}}

@@ -203,7 +203,12 @@ def read_rules(target: Target, policy: Path | None, progress: LogLine) -> RulesI
     Raises:
         CollectionError.
     """
-    repository = target.open_to_look(**({} if policy is None else {"retention_policy": str(policy)}))
+    changes = {} if policy is None else {"retention_policy": str(policy)}
+    return rules_in_force(target.open_to_look(**changes), progress)
+
+
+def rules_in_force(repository: OpenRepository, progress: LogLine) -> RulesInForce:
+    """Reads the rules in force of an open repository. Raises CollectionError."""
     now = repository.clock.now()
     readings = retention.read(repository, now, progress)
     return _describe(repository, retention.retention(repository, readings, now), now)

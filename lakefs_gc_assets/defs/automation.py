@@ -51,6 +51,8 @@ With 5, every second round comes a few milliseconds too early, and ticks are 10 
 """
 DRY_RUNS = "dry_runs"
 """Name of the schedule that opens dry runs."""
+ACTING_ROUTINE = "routine_within_approvals"
+"""Name of the schedule of routines whose dry runs may be swept by a standing approval, as those of `DRY_RUNS`."""
 _WATCH_SECONDS = 600
 """Seconds between two ticks of watch_sweeps."""
 
@@ -64,11 +66,11 @@ def launch_opened_runs(names: Names, collecting: Any, last: dg.AssetsDefinition)
         collecting: the job of the five assets.
         last: the last of them, which an approval makes again.
     """
-    opening, approving = names.qualified("open_run"), names.qualified("approve")
+    opening, approving, routine = (names.qualified(name) for name in ("open_run", "approve", "routine"))
 
     def react(_: dg.SensorEvaluationContext, run: dg.DagsterRun, __: str) -> dg.RunRequest | dg.SkipReason | None:
         begins_other = run.tags.get(MODE_TAG) == BEGINS_OTHER and run.tags.get(REPOSITORY_TAG) == names.repository
-        if run.job_name not in (opening, approving) and not begins_other:
+        if run.job_name not in (opening, approving, routine) and not begins_other:
             return None
         tags = {
             name.removeprefix(OPENED_TAG_PREFIX): value
@@ -100,9 +102,9 @@ def launch_opened_runs(names: Names, collecting: Any, last: dg.AssetsDefinition)
         job=collecting,
         minimum_interval_seconds=_SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches each run that the job {opening} or a schedule has opened, and the deletion of each dry "
-        f"run that the job {approving} has approved. It opens no runs itself. While it is turned off, opened runs are "
-        "not launched.",
+        description=f"Launches each run that the jobs {opening} and {routine} or a schedule opened, and the deletion "
+        f"of each dry run that the job {approving} has approved. It opens no runs itself. While it is turned off, "
+        "opened runs are not launched.",
     )
 
 

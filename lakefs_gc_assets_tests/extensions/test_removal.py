@@ -50,10 +50,10 @@ def remove(extensions: Collection[str], folder: Path) -> None:
         commands = folder / "lakefs_gc_assets/cli/__init__.py"
         text, count = re.subn(rf'    "{name}": {{\n.*?\n    }},\n', "", commands.read_text(), flags=re.DOTALL)
         assert count == has_commands
-        commands.write_text(text)
+        commands.write_text(re.sub(rf'    "lakefs_gc_assets\.extensions\.{name}\..*\n', "", text))
         definitions = folder / "lakefs_gc_assets/definitions.py"
         text = re.sub(rf"from lakefs_gc_assets\.extensions\.{name} import .*\n", "", definitions.read_text())
-        definitions.write_text(re.sub(rf"\b{name}(_\w+)?\.define(, )?", "", text))
+        definitions.write_text(re.sub(rf"\b{name}(_\w+)?\.define(,\s*)?", "", text))
 
 
 def run_there(folder: Path, *arguments: str) -> str:

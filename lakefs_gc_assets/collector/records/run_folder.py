@@ -20,6 +20,8 @@ HOLDINGS_HEADS = f"{HOLDINGS}heads/"
 """Folder of facts about branch heads, with a folder for each run; only the newest ones are used."""
 LIFECYCLE = f"{layout.RUNS_PREFIX}lifecycle/listings/"
 """Folder of listings of object lifecycle, which an extension stores: a folder for each, named by its digest."""
+ROUTINE_PAGE = f"{layout.RUNS_PREFIX}routine.html"
+"""Key of the page of the newest routine, which an extension stores; each routine replaces it."""
 _ONE_NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 
 

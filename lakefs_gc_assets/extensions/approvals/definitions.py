@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.automation import DRY_RUNS
+from lakefs_gc_assets.defs.automation import ACTING_ROUTINE, DRY_RUNS
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, for_each_ended_run
@@ -42,7 +42,8 @@ def sweep_by_standing_approval(names: Names, policy: LaunchSettings) -> dg.Senso
             if run_id is None or run.job_name != names.qualified("collect"):
                 return None
             permit = launching.find(context.instance, names.repository, run_id, run)
-            if permit is None or not permit.automatic or permit.opened_by != names.qualified(DRY_RUNS):
+            schedules = names.qualified(DRY_RUNS), names.qualified(ACTING_ROUTINE)
+            if permit is None or not permit.automatic or permit.opened_by not in schedules:
                 return None
             try:
                 return _sweep(context.instance, collector, names, policy, run_id)
@@ -58,7 +59,8 @@ def sweep_by_standing_approval(names: Names, policy: LaunchSettings) -> dg.Senso
         evaluation_fn=evaluate,
         job_name=names.qualified("collect"),
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description=f"Sweeps each dry run of the schedule {names.qualified(DRY_RUNS)} that the standing approval for "
+        description=f"Sweeps each dry run of the schedules {names.qualified(DRY_RUNS)} and "
+        f"{names.qualified(ACTING_ROUTINE)} that the standing approval for "
         "collection covers; other dry runs wait for a person. `lakefs-gc approvals grant` grants it.",
     )
 

@@ -99,8 +99,7 @@ def _require_small_shares(repository: OpenRepository, listing: LifecycleListing)
     for group in listing.groups:
         going[group.branch, group.commit_id] += group.expired.objects
     for (branch, commit_id), count in going.items():
-        file = METADATA_PREFIX + repository.api.commit(commit_id).metarange_id
-        entries = pc.sum(read_metarange_columns(fetch(repository.store, file), file).counts).as_py() or 0
+        entries = count_entries(repository, commit_id)
         guard, setting = "expired entries", "max_candidate_share"
         gauge = Gauge.of_share(guard, setting, count, entries, repository.settings, floor=_FEW_ENTRIES)
         if gauge.is_exceeded:
@@ -110,6 +109,12 @@ def _require_small_shares(repository: OpenRepository, listing: LifecycleListing)
                 f"{gauge.limit:.1%}",
                 "Review them; if they are right, raise collection.max_candidate_share, or match fewer",
             )
+
+
+def count_entries(repository: OpenRepository, commit_id: str) -> int:
+    """Number of entries of a commit. Raises CorruptFile, StorageError or LakeFSError."""
+    file = METADATA_PREFIX + repository.api.commit(commit_id).metarange_id
+    return pc.sum(read_metarange_columns(fetch(repository.store, file), file).counts).as_py() or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,17 @@ def acts_of(repository: OpenRepository, run_id: str) -> Iterator[Act]:
             yield act
 
 
+def describe_unfinished(repository: OpenRepository) -> Iterator[str]:
+    """Yields a line about each act that was interrupted, with the command that finishes it. Raises CorruptFile."""
+    runs = repository.store.list_level(_ACTS).prefixes
+    for run_id in (prefix.removeprefix(_ACTS).rstrip("/") for prefix in runs):
+        for act in acts_of(repository, run_id):
+            commands = {ActState.DELETING: f"approve {act.listing}", ActState.REVERTING: f"revert {run_id}"}
+            if act.state in commands:
+                again = f"`lakefs-gc lifecycle {commands[act.state]}` finishes it"
+                yield f"{act.state} {act.amount} of branch {act.branch}, rule {act.rule}, was interrupted: {again}"
+
+
 def act_of_branch(repository: OpenRepository, name: str) -> Act | None:
     """The act that made a branch, by its name and a record; None for any other branch. Raises CorruptFile."""
     match = _OWN_BRANCH.fullmatch(name)

@@ -4,7 +4,7 @@ A browser does not follow links from the UI to files, and does not sign requests
 stored pages.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +19,13 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError, ObjectNotFound
 
 HOST = "127.0.0.1"
-_KEYS = MappingProxyType({"report.html": run_folder.page, "forecast.html": stored_forecasts.page_key})
+_KEYS: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {
+        "report.html": run_folder.page,
+        "forecast.html": stored_forecasts.page_key,
+        "routine.html": lambda owner: run_folder.ROUTINE_PAGE,
+    }
+)
 _HEADERS = {
     # Any writer to the bucket controls a stored page's content, so the page may run and load nothing.
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
@@ -31,7 +37,7 @@ _HEADERS = {
 
 @contextmanager
 def serve_pages(repositories: Sequence[Loaded], port: int) -> Iterator[str]:
-    """Serves pages as /REPOSITORY/ID/report.html or forecast.html to this machine; yields the URL.
+    """Serves pages as /REPOSITORY/ID/NAME, such as report.html, to this machine; yields the URL.
 
     Args:
         port: preferred port; if it is taken, any free port is used.

@@ -1,0 +1,140 @@
+"""The asset `lifecycle_report`, the job `lifecycle`, and its schedules, which are off by default.
+
+The job lists expired objects, and deletes the objects of an approved listing from their branches.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, PlannedDeletion
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs.listings import ListedDeletion, ListingShown
+from lakefs_gc_assets.defs.pages import bullets
+from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.wiring import Additions
+from lakefs_gc_assets.errors import LogLine, counted
+from lakefs_gc_assets.extensions.lifecycle import acting, expired
+from lakefs_gc_assets.extensions.lifecycle.acts import LifecycleFate, describe_unfinished
+from lakefs_gc_assets.extensions.lifecycle.lifecycle_command import describe
+from lakefs_gc_assets.extensions.lifecycle.listing import LifecycleListing
+
+_SHOWN = 100
+_FREED_NOTE = (
+    "objects at no path that stays in a head or tag, once older commits expire; objects that are also staged, or at "
+    "another path, are not left out"
+)
+
+
+def define(names: Names, loaded: Loaded) -> Additions:
+    """Definitions of object lifecycle for a repository."""
+    cron = loaded.configuration.automation.lifecycle_cron
+    return lifecycle_deletion(names).define(
+        names, loaded, "find_expired_entries", "delete_expired_entries", cron, "automation.lifecycle_cron"
+    )
+
+
+def lifecycle_deletion(names: Names) -> ListedDeletion:
+    """The list of expired objects, and their deletion from branches."""
+    return ListedDeletion(
+        asset="lifecycle_report",
+        job="lifecycle",
+        op="expire_entries",
+        check="lifecycle_is_complete",
+        things="expired objects",
+        work=ApprovedWork.LIFECYCLE,
+        reason="it takes objects out of heads, which no rule of retention lets expire",
+        command="lakefs-gc lifecycle approve",
+        description=f"Objects on branches of {names.repository} that expire by the policy's rules of lifecycle. "
+        "Approved ones go in a commit for each branch and rule, which `lakefs-gc lifecycle revert` brings back.",
+        usual=LifecycleFate.DELETED,
+        name=lambda outcome: outcome.group,
+        is_set_up=lambda settings: retention.policy_of(settings).lifecycle is not None,
+        show=show,
+        delete=lambda repository, digest, owner, note, warn, approver: acting.approve(
+            repository, digest, owner, note, warn
+        ),
+    )
+
+
+def show(repository: OpenRepository, note: LogLine) -> ListingShown:
+    """Lists expired objects for the UI. Raises as `expired.list_expired`."""
+    listing = expired.list_expired(repository, note)
+    return ListingShown(
+        listing.digest,
+        describe_planned(listing),
+        describe_metadata(listing),
+        lambda paths: count_planned(repository, listing, paths),
+        unfinished=(*describe_unfinished(repository),),
+        lines=(*describe(listing),),
+        freed=freed_by_branch(listing),
+        freed_note=_FREED_NOTE,
+    )
+
+
+def count_planned(repository: OpenRepository, listing: LifecycleListing, paths: tuple[str, ...]) -> PlannedDeletion:
+    """Figures of a listing for a standing approval. Raises CorruptFile if stored entries cannot be read.
+
+    Args:
+        paths: prefixes of the only paths that may be deleted; empty for no such limit.
+    """
+    total, branches = _total(listing), {group.branch for group in listing.groups}
+    heads = {(group.branch, group.commit_id) for group in listing.groups}
+    outside = 0
+    for group in listing.groups if paths else ():
+        column = expired.read_entries(repository, listing, group).column("path")
+        inside = pa.chunked_array([pa.array([False] * len(column))])
+        for prefix in paths:
+            inside = pc.or_(inside.combine_chunks(), pc.starts_with(column.combine_chunks(), prefix))
+        outside += len(column) - (pc.sum(inside).as_py() or 0)
+    return PlannedDeletion(
+        objects=total.objects,
+        bytes=total.bytes,
+        branches=len(branches),
+        whole=sum(acting.count_entries(repository, commit_id) for _, commit_id in heads),
+        outside=outside,
+    )
+
+
+def freed_by_branch(listing: LifecycleListing) -> dict[str, Amount | None]:
+    """Objects that collection frees later, by branch; None if a group of the branch does not know its own."""
+    freed: dict[str, Amount | None] = {}
+    for group in listing.groups:
+        before = freed.get(group.branch, Amount())
+        known = before is not None and group.freed is not None
+        freed[group.branch] = Amount.total([before, group.freed]) if known else None  # type: ignore[list-item]
+    return freed
+
+
+def describe_planned(listing: LifecycleListing) -> str:
+    """What would be deleted, in words."""
+    total, branches = _total(listing), {group.branch for group in listing.groups}
+    return f"{counted(total.objects, 'entries')} of {counted(len(branches), 'branches')}, {size(total.bytes)}"
+
+
+def describe_metadata(listing: LifecycleListing) -> dict[str, Any]:
+    """Metadata of a listing for the UI: numbers, which are plotted, the groups, and reasons why others stay."""
+    total, freed = _total(listing), freed_by_branch(listing)
+    known = [each for each in freed.values() if each is not None]
+    return {
+        "expired_objects": total.objects,
+        "expired_bytes": total.bytes,
+        **({"freed_later_bytes": Amount.total(known).bytes} if len(known) == len(freed) else {}),
+        "groups": bullets(_groups(listing)),
+        "kept": bullets(f"{each.branch}, rule {each.rule}: {each.why}" for each in listing.kept[:_SHOWN]),
+    }
+
+
+def _groups(listing: LifecycleListing) -> Iterator[str]:
+    for group in listing.groups[:_SHOWN]:
+        amount = f"{counted(group.expired.objects, 'objects')}, {size(group.expired.bytes)}"
+        yield f"{group.branch}, rule {group.rule}: {amount}"
+
+
+def _total(listing: LifecycleListing) -> Amount:
+    return Amount.total(group.expired for group in listing.groups)
