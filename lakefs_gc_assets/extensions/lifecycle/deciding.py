@@ -262,7 +262,7 @@ class Deciding:
                     tables = [part.rows[place] for _, part in parts if place in part.rows]
                 else:
                     tables = [*self._expired_by_count(head, place, parts, kept)]
-                rows = pa.concat_tables([PLACED.empty_table(), *tables]).combine_chunks()
+                rows = pa.concat_tables([PLACED.empty_table(), *tables])
                 if rule.unchanged_for and rows.num_rows:
                     rows = rows.filter(pa.array(self._history.are_older(head.commit_id, rows, rule.unchanged_for)))
                 if rows.num_rows > MOST_ENTRIES or self._stored[head.rules, place] > MOST_ENTRIES:

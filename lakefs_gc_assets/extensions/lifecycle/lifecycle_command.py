@@ -84,12 +84,12 @@ def describe(listing: LifecycleListing) -> Iterator[str]:
     freed = [group.freed for group in listing.groups if group.freed is not None]
     if len(freed) == len(listing.groups):
         total = _amount(Amount.total(freed))
-        yield f"collection frees {total} of these, once older commits and tags no longer keep them"
+        yield f"collection can free {total} of these, once the commits before have expired"
     yield f"`lakefs-gc lifecycle approve {listing.digest}` deletes them, in a commit for each branch and rule"
 
 
 def _describe_group(group: Group) -> Iterator[str]:
-    freed = "" if group.freed is None else f"; {_amount(group.freed)} are at no other branch or tag"
+    freed = "" if group.freed is None else f"; collection can free {_amount(group.freed)}"
     yield f"{group.branch}, rule {group.rule}: {_amount(group.expired)}{freed}"
     yield from (f"    {folder or '/'}: {_amount(amount)}" for folder, amount in group.folders)
 

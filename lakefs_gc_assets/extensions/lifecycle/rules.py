@@ -63,6 +63,8 @@ _PARTITION = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _KINDS = ("older_than", "unchanged_for", "keep_newest")
 _KEYS = ("name", "branches", "paths", "except", *_KINDS, "of", "partition")
 Flags = npt.NDArray[np.bool_]
+_OF_LAKEFS = b"_lakefs"
+"""Begin of paths that configure lakeFS, such as its actions. Only a rule that names them deletes them."""
 NO_RULE, EXCEPTED = -1, -2
 """Numbers in place of a rule's: no rule matches the path, or the first rule that does excepts it."""
 
@@ -291,16 +293,18 @@ def may_match(rules: Rules, first: bytes, last: bytes) -> bool:
 def assign(rules: Rules, paths: pa.BinaryArray) -> npt.NDArray[np.int16]:
     """The number of the rule that decides about each path; NO_RULE or EXCEPTED for a path that stays."""
     chosen = np.full(len(paths), NO_RULE, np.int16)
+    is_of_lakefs = _flags(pc.starts_with(paths, _OF_LAKEFS))
     for number, rule in enumerate(rules):
-        fitting = _match_any(rule.paths, paths) & (chosen == NO_RULE)
+        fitting = _match_any(rule.paths, paths, is_of_lakefs) & (chosen == NO_RULE)
         if fitting.any():
             chosen[fitting] = number
-            chosen[fitting & _match_any(rule.exceptions, paths)] = EXCEPTED
+            chosen[fitting & _match_any(rule.exceptions, paths, np.False_)] = EXCEPTED
     return chosen
 
 
-def _match_any(patterns: Sequence[PathPattern], paths: pa.BinaryArray) -> Flags:
+def _match_any(patterns: Sequence[PathPattern], paths: pa.BinaryArray, is_reserved: Flags | np.bool_) -> Flags:
+    """True for each path that a pattern matches, and that is not reserved or that the pattern begins to spell out."""
     matching = np.zeros(len(paths), np.bool_)
     for pattern in patterns:
-        matching |= pattern.matches(paths)
+        matching |= pattern.matches(paths) & (pattern.prefix.startswith(_OF_LAKEFS) | ~is_reserved)
     return matching

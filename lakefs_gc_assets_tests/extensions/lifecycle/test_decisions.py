@@ -23,8 +23,8 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeEntries, RangeRecord
 from lakefs_gc_assets_tests.extensions.lifecycle.plain_branches import NOW, PlainBranches, decide, moment, paths_of
 
 BRANCHES = ("main", "dev", "hid")
-FOLDERS = ("", "a/", "a/b/", "a/dt=1/", "a/dt=10/", "a/dt=9/b/", "a/dt=2026-11-01/", "a/dt=x/", "é/dt=2026-10-01/")
-FOLDERS = (*FOLDERS, "é/dt=2026-11-28/", "é/dt=2027-01-01/", "é/dt=2026-09-01/dt=3/")
+FOLDERS = ["", "a/", "a/b/", "a/dt=1/", "a/dt=10/", "a/dt=9/b/", "a/dt=2026-11-01/", "a/dt=x/", "é/dt=2026-10-01/"]
+FOLDERS += ["é/dt=2026-11-28/", "é/dt=2027-01-01/", "é/dt=2026-09-01/dt=3/"]
 PATHS = st.builds("{}{}".format, st.sampled_from(FOLDERS), st.sampled_from("fghi"))
 DAYS = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, -1])
 STEPS = st.one_of(
@@ -170,6 +170,26 @@ def test_all_but_the_newest_two_partitions_expire(tmp_path: Path, values: str, e
     assert paths == sorted(f"t/dt={value}/x" for value in expired_values.split())
 
 
+def test_a_partition_counts_once_whatever_number_of_ranges_it_spans(tmp_path: Path) -> None:
+    plain = PlainBranches(tmp_path)
+    paths = [f"t/dt={value}/{number:02}" for value in (1, 2, 3) for number in range(30)]
+    for path in paths:
+        plain.put("main", path, 1)
+    plain.commit("main", 1)
+    assert expired_paths(plain, keep_newest=2, of="partitions", partition="dt") == paths[:30]
+
+
+def test_nothing_of_a_branch_that_was_hidden_after_the_listing_is_given_for_deletion(tmp_path: Path) -> None:
+    plain = PlainBranches(tmp_path)
+    plain.put("main", "a", 100)
+    plain.commit("main", 100)
+    rules = [{"name": "r", "branches": "main", "paths": "a", "older_than": "10d"}]
+    listing = plain.listed(rules)
+    assert plain.expired_now(rules, listing, "main") == {"r": {"a"}}
+    plain.hidden.add("main")
+    assert plain.expired_now(rules, listing, "main") == {}
+
+
 def test_all_but_the_newest_two_objects_of_each_folder_expire(tmp_path: Path) -> None:
     plain = PlainBranches(tmp_path)
     for path, days in {"a": 1, "b": 3, "c": 3, "d": 4, "e": nan, "f": -1, "g": 50, "s/a": 60, "s/b": 70}.items():
@@ -242,6 +262,15 @@ def test_objects_that_no_request_can_name_stay(tmp_path: Path, monkeypatch: pyte
     assert expired_paths(plain, keep_newest=1, of="objects") == []
     (kept,) = plain.listed([{"name": "r", "branches": "main", "paths": "**", "older_than": "10d"}]).kept
     assert kept.why == "1 entries stay: their path is no text"
+
+
+def test_configuration_of_lakefs_stays_unless_a_rule_names_it(tmp_path: Path) -> None:
+    plain = PlainBranches(tmp_path)
+    for path in ("_lakefs_actions/hook.yaml", "_lakefs_tables/a.yaml", "data"):
+        plain.put("main", path, 100)
+    plain.commit("main", 100)
+    assert expired_paths(plain, older_than="10d") == ["data"]
+    assert expired_paths(plain, older_than="10d", paths=["_lakefs_tables/*", "*"]) == ["_lakefs_tables/a.yaml", "data"]
 
 
 def test_a_range_of_several_heads_is_read_once_and_counted_ones_twice_if_they_do_not_fit(

@@ -127,12 +127,12 @@ def test_the_command_prints_what_expires_and_how_to_approve(made: AgedRepository
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     digest = made.listed().digest
     assert result.stdout.splitlines() == [
-        "main, rule rule-1: 2 objects, 27 B; 1 object, 16 B are at no other branch or tag",
+        "main, rule rule-1: 2 objects, 27 B; collection can free 1 object, 16 B",
         "    raw/a\\x1b[31m/: 1 object, 16 B",
         "    raw/: 1 object, 11 B",
         "kept: hidden, rule rule-1: it is hidden",
         "repo: 2 objects, 27 B expire on 1 branch",
-        "collection frees 1 object, 16 B of these, once older commits and tags no longer keep them",
+        "collection can free 1 object, 16 B of these, once the commits before have expired",
         f"`lakefs-gc lifecycle approve {digest}` deletes them, in a commit for each branch and rule",
     ]
     answer = json.loads(CliRunner().invoke(main, [*arguments, "list", "--json", "--quiet"]).stdout)
