@@ -98,6 +98,7 @@ def test_every_page_with_commands_that_can_be_run_has_a_test_that_runs_them() ->
         "erase",
         "holdings",
         "lifecycle",
+        "lifecycle-acting",
         "orphans",
     }  # Tests of these extensions run their commands in-process.
     assert to_run == elsewhere | set(re.findall(r"follow\(\"([\w-]+)\"\)", Path(__file__).read_text()))

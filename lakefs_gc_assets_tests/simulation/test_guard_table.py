@@ -64,7 +64,7 @@ NOT_SEEDED = {
     ),
     Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._decide", "require_nothing_staged"): _CLEAN,
     Call(f"{_EXTENSIONS}.lifecycle.acting:_Deletion._merge", "require_nothing_staged"): _CLEAN,
-    Call(f"{_EXTENSIONS}.lifecycle.settling:bring_back", "require_nothing_staged"): _CLEAN,
+    Call(f"{_EXTENSIONS}.lifecycle.merging:bring_back", "require_nothing_staged"): _CLEAN,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,

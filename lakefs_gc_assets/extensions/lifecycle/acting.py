@@ -42,7 +42,7 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
 )
 from lakefs_gc_assets.extensions.lifecycle.expired import expired_now, read_listing
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, LifecycleListing
-from lakefs_gc_assets.extensions.lifecycle.settling import (
+from lakefs_gc_assets.extensions.lifecycle.merging import (
     GroupKept,
     conclude,
     own_branch,

@@ -34,7 +34,7 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
     acts_of,
 )
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES
-from lakefs_gc_assets.extensions.lifecycle.settling import (
+from lakefs_gc_assets.extensions.lifecycle.merging import (
     BroughtBack,
     GroupKept,
     bring_back,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lakefs_gc_assets.extensions.lifecycle import acting, settling
+from lakefs_gc_assets.extensions.lifecycle import acting, merging
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets_tests.extensions.lifecycle.test_acting import (
     test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted,
@@ -40,7 +40,7 @@ def _overwrite(*arguments: Any) -> str:
 
 LIFECYCLE_BUGS = {
     "lifecycle: a merge on another head than that of the decision believed": TestedBug(
-        replaced((settling, "is_based_on", lambda commit, head: True)),
+        replaced((merging, "is_based_on", lambda commit, head: True)),
         test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted,
     ),
     "lifecycle: deletes on the branch, and commits what users staged there": TestedBug(
@@ -51,7 +51,7 @@ LIFECYCLE_BUGS = {
         replaced((acting, "_require_small_shares", _accept)), test_too_large_a_share_is_refused
     ),
     "lifecycle: a commit outside of the history reverted": TestedBug(
-        replaced((settling, "_require_in_history", _accept)), test_a_commit_that_left_the_history_is_not_reverted
+        replaced((merging, "_require_in_history", _accept)), test_a_commit_that_left_the_history_is_not_reverted
     ),
     "lifecycle: a revert overwrites paths that were written again": TestedBug(
         replaced((LakeFSClient, "squash_merge", _overwrite)), test_paths_written_again_stay_and_the_others_come_back
