@@ -34,8 +34,11 @@ def _delete_on_branch(
     return head.commit_id
 
 
-def _overwrite(*arguments: Any) -> str:
-    return _squash_merge(*arguments[:5], "source-wins" if len(arguments) > 5 else "")
+def _overwrite(
+    self: LakeFSClient, source: str, branch: str, message: str, metadata: dict[str, str], strategy: str = ""
+) -> str:
+    """Lets the source win, where the target is to win."""
+    return _squash_merge(self, source, branch, message, metadata, "source-wins" if strategy else "")
 
 
 LIFECYCLE_BUGS = {
