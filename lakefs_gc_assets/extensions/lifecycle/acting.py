@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import (
     CollectionError,
     Conflict,
+    CorruptFile,
     GuardTripped,
     HookFailed,
     LakeFSError,
@@ -203,8 +204,11 @@ class _Deletion:
             raise GroupKept("the branch was deleted")
         require_nothing_staged(work, branch)
         if branch not in self.decided or self.decided[branch][0] != current.commit_id:
-            tables_by_rule = expired_now(work.repository, self.listing, branch, work.note)
-            self.decided[branch] = current.commit_id, tables_by_rule
+            try:
+                decision = expired_now(work.repository, self.listing, branch, work.note)
+            except CorruptFile as corrupt:
+                raise GroupKept(str(corrupt)) from corrupt
+            self.decided[branch] = current.commit_id, decision
         head, tables_by_rule = self.decided[branch]
         entries = tables_by_rule.get(group.rule, ENTRIES.empty_table())
         if not entries.num_rows:

@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.retention.rules import may_fit
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, NotSupported, ServerUnavailable, UnknownPath
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    CorruptFile,
+    LakeFSError,
+    NotSupported,
+    ServerUnavailable,
+    UnknownPath,
+)
 from lakefs_gc_assets.extensions.lifecycle.acts import (
     BRANCH_PREFIX,
     REVERT,
@@ -204,6 +211,13 @@ def settle_leftovers(work: LifecycleWork) -> tuple[Act, ...]:
             continue
         if act is None:
             work.warn(f"WARNING: branch {branch.id} is left, since no record of this repository names it")
-        elif (act := settle(work, act)).state in (ActState.WAITING, ActState.REVERT_WAITING):
+            continue
+        try:
+            act = settle(work, act)
+        except ServerUnavailable:
+            raise
+        except LakeFSError as error:
+            work.warn(f"WARNING: branch {branch.id} of run {act.run_id} is left: {error}")
+        if act.state in (ActState.WAITING, ActState.REVERT_WAITING):
             waiting[act.act_id] = act
     return tuple(waiting.values())

@@ -10,8 +10,18 @@ import pytest
 
 from lakefs_gc_assets.collector.records.own_commits import MARK, list_own_commits
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import GuardTripped, HookFailed, LakeFSError, ServerUnavailable, UnknownPath
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    CorruptFile,
+    GuardTripped,
+    HookFailed,
+    LakeFSError,
+    ServerUnavailable,
+    UnknownPath,
+)
+from lakefs_gc_assets.extensions.lifecycle import acting
 from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate
+from lakefs_gc_assets.extensions.lifecycle.listing import LifecycleListing
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
@@ -171,6 +181,18 @@ class TestKept:
         assert outcomes["main"].fate is LifecycleFate.DELETED
         assert (outcomes["dev"].fate, outcomes["dev"].why) == (LifecycleFate.KEPT, "the branch was deleted")
         assert not made.own_branches()
+
+    def test_damaged_entries_keep_a_branch_alone(self, made: ActingRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+        def damaged(repository: OpenRepository, listing: LifecycleListing, branch: str, note: Any) -> Any:
+            if branch == "main":
+                raise CorruptFile("listing.json", "checksum", "it was changed")
+            return made.expired_now(repository, listing, branch, note)
+
+        made.list("main", "dev")
+        monkeypatch.setattr(acting, "expired_now", damaged)
+        outcomes = made.approve()
+        assert outcomes["main"].fate is LifecycleFate.KEPT and outcomes["main"].why.startswith("listing.json: checksum")
+        assert outcomes["dev"].fate is LifecycleFate.DELETED
 
     def test_a_branch_that_nothing_records_is_left(self, made: ActingRepository) -> None:
         name = f"{BRANCH_PREFIX}{'0' * 20}-1"
@@ -353,6 +375,17 @@ class TestProtected:
         closed = made.revert(first.run_id)["main"]
         assert closed.fate is LifecycleFate.UNNEEDED and not made.open().branches_api.open_pull_requests()
         assert not made.own_branches() and len(old(made)) == 3
+
+    def test_an_unreadable_pull_request_of_another_run_ends_nothing(self, made: ActingRepository) -> None:
+        made.call("PUT", PROTECTION, [{"pattern": "main"}])
+        made.list()
+        made.approve()
+        made.upload(OLD + "3")
+        made.commit()
+        made.list("main", "dev")
+        outcomes = made.approve(repository=answering(made, pull_request=raising(AccessDenied("403"))))
+        assert outcomes["main"].fate is LifecycleFate.WAITING and outcomes["dev"].fate is LifecycleFate.DELETED
+        assert "is left: 403" in made.warnings[0]
 
     def test_without_pull_requests_or_with_a_rule_for_every_branch_it_stays(self, made: ActingRepository) -> None:
         made.call("PUT", PROTECTION, [{"pattern": "main"}])
