@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.records import plan, records_json, run_folder
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedBranch
 from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.records_json import read_time, write_time
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
@@ -122,6 +123,20 @@ def test_a_plan_of_an_earlier_version_is_read(name: str) -> None:
     content = json.loads(PLAN.to_json())
     del content[name]
     assert records_json.decode(Plan, records_json.with_digest(content), "plan.json") == PLAN
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        (Approval("r", "a", "digest", NOW), "approved_by"),
+        (Approval("r", "a", "digest", NOW), "standing"),
+        (DeletedBranch("repo", "old", "c", False, "listing", BranchState.DELETED, NOW), "approved_by"),
+    ],
+)
+def test_an_approval_of_an_earlier_version_is_read(record: Approval | DeletedBranch, name: str) -> None:
+    content = json.loads(records_json.encode(record))
+    del content[name]
+    assert records_json.decode(type(record), records_json.with_digest(content), "record.json") == record
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Plan) if field.name not in ADDED])
