@@ -1,20 +1,31 @@
 """`lakefs-gc run --standing`: a dry run whose candidates go only if the standing approval covers them."""
 
 import json
+from unittest import mock
 
+import dagster as dg
 import pytest
 
+from lakefs_gc_assets.cli import run
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Manifest, Span
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.standing_approvals import NOT_COVERED, Limits, StandingApproval
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets_tests.cli.invoked import Invoke, invoke, runs
+from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.collector.test_standing_approvals import granted
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 from lakefs_gc_assets_tests.runs.plain_runs import PlainRuns, replaying
 from lakefs_gc_assets_tests.runs.replayed_runs import truth_classes
 
-__all__ = ["invoke", "replaying", "runs"]
+__all__ = ["automated", "invoke", "replaying", "runs", "server"]
 
 
 def grant(runs: PlainRuns, objects: int) -> StandingApproval:
@@ -28,6 +39,40 @@ def grant(runs: PlainRuns, objects: int) -> StandingApproval:
 def test_it_is_no_sweep(invoke: Invoke) -> None:
     result = invoke("run", "--standing", "--sweep")
     assert result.exit_code == Status.USAGE and "--standing and --sweep exclude each other" in result.stderr
+
+
+def test_the_step_that_deletes_is_made_only_by_an_approval_that_covers_the_dry_run(
+    automated: Automated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, lines = automated.repository, list[str]()
+    plan = began(repository, HOUR, sweep=False)
+    counts = {"listed": 200, "candidates": 10}
+    dry = ended(repository, plan, dry_run=True, counts=counts, object_bytes={"candidates": 1_000})
+    span = Span(CANDIDATES_DF.name, plan.run_id, plan.attempt, NOW, NOW)
+    files.write_manifest(repository.store, Manifest(span, (), CANDIDATE_FIGURES))
+    collected = mock.Mock()
+    monkeypatch.setattr(running, "_collect", collected)
+    monkeypatch.setattr(running, "failure_of", lambda result, run_id: None)
+
+    def sweep() -> None:
+        run.sweep_if_covered(automated.loaded, dry, lines.append, automated.clock)
+
+    granted(repository, limits=Limits(objects=9))
+    with pytest.raises(GuardTripped, match=f"covers run {plan.run_id}: .* 10 objects would be deleted, more than"):
+        sweep()
+    approval = granted(repository)
+    automated.changes["launch"] = {"approvers": 2}
+    with pytest.raises(GuardTripped, match="a second person has to grant the same limits"):
+        sweep()
+    assert plans.read_approval(repository.store, plan.run_id) is None
+    collected.assert_not_called()
+
+    automated.changes.clear()
+    sweep()
+    stored = plans.read_approval(repository.store, plan.run_id)
+    assert stored is not None and (stored.standing, stored.approved_by) == (approval.approval_id, str(approval))
+    assert collected.call_args.kwargs["assets"] == [dg.AssetKey("deleted_report")]
+    assert lines == [f"run {plan.run_id}: {approval} covers its candidates: deleting them after a recheck"]
 
 
 @pytest.mark.slow
