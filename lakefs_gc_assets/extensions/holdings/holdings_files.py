@@ -133,7 +133,8 @@ def read(store: ObjectStore, run_id: str) -> Holdings:
     try:
         if not rows:
             raise ValueError("it has no rows")
-        return Holdings(*(rows[0][name] for name in _FACTS), tuple(map(_read_row, rows)))
+        repository, namespace, ended_run, time, rules = (rows[0][name] for name in _FACTS)
+        return Holdings(repository, namespace, ended_run, time, rules, tuple(map(_read_row, rows)))
     except ValueError as error:
         raise CorruptFile(stored_holdings.key_of(run_id), stored_holdings.NAME, str(error)) from None
 
