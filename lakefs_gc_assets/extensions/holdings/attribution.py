@@ -156,7 +156,7 @@ class _Reading:
 
     @classmethod
     def prepare(cls, step: Step[Any], heads: Mapping[str, str], depth: int, stored: KnownHeads | None) -> "_Reading":
-        """Compares the heads with what is known."""
+        """Compares the heads with known facts."""
         known = stored or KnownHeads("", "", depth, 0, step.plan.cutoff, {})
         of_before = {record.id: record for batch in known["ranges"].to_batches() for record in records_of(batch)}
         records, ranges_of = dict(of_before), _known_metaranges(known)
@@ -208,7 +208,7 @@ class _Reading:
         )
 
     def finish(self, read: ReadParts, metadata_keys: Sequence[str]) -> HeadHoldings:
-        """Adds up what was read and what was known."""
+        """Adds up new and known facts."""
         in_unchanged = pa.array([task.id for task in self.unchanged], pa.string())
         kept = self.known["sums"]
         kept = kept.filter(pc.is_in(kept.column("part"), value_set=in_unchanged))

@@ -12,7 +12,7 @@ from lakefs_gc_assets.extensions.holdings.known_heads import BringingCommit
 
 @dataclass(frozen=True, slots=True)
 class HolderChange:
-    """Change of what a holder has. Figures are differences.
+    """Change of the objects of a holder. Figures are differences.
 
     Attributes:
         bytes: None if one of the sizes is unknown.

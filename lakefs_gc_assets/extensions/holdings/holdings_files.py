@@ -1,4 +1,4 @@
-"""Holdings of a repository after a run: what their rows mean, and the history of stored ones."""
+"""Holdings of a repository after a run: the meaning of their rows, and the history of stored holdings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ _FACTS = ("repository", "namespace", "run_id", "time", "rules")
 
 
 class Dimension(StrEnum):
-    """What rows are grouped by. Metadata of commits has a dimension for each key, see METADATA_DIMENSION."""
+    """Property by which rows are grouped. Metadata of commits has a dimension for each key, see METADATA_DIMENSION."""
 
     STATE = "state"
     BRANCH = "branch"

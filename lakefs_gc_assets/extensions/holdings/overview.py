@@ -1,4 +1,4 @@
-"""The overview of all repositories: what each stores, what of it is garbage, what it costs, and what needs attention.
+"""The overview of all repositories: stored bytes, garbage, cost, and alerts about each.
 
 Figures come from the newest reports of runs, and from holdings and forecasts if there are any; the overview lists no
 objects and reads no commits. A figure that these do not state is absent. If a folder for overviews is configured, each
@@ -196,7 +196,7 @@ def add_up(time: datetime, rows: Sequence[RepositoryFigures]) -> Totals:
 
 @dataclass(slots=True)
 class _Runs:
-    """What the newest folders of a repository's runs and forecasts state."""
+    """Facts in the newest folders of a repository's runs and forecasts."""
 
     newest: Report | None = None
     finished: Report | None = None

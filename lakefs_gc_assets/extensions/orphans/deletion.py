@@ -235,7 +235,7 @@ def move(
         approver: name of the person who approves the deletion and states that no other server uses the place.
         uri, owner, note, warn: as for `examine`.
     Raises:
-        OrderViolation: nobody looked at the place at least a day ago, or everything is moved.
+        OrderViolation: no look at the place is at least a day old, or everything is moved.
         GuardTripped: the place has changed since that look, or as for `examine`. Nothing more is deleted.
         LockLost: another owner took the lock.
         CollectionError: as for `examine`, or nothing could be deleted while a look was valid.

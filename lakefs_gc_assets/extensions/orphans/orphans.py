@@ -45,7 +45,7 @@ class Orphan:
 
     Attributes:
         uri: address, with a slash at its end.
-        signs: what makes it look like a namespace.
+        signs: reasons why it looks like a namespace.
         amount: everything stored below it, metadata included; None if it was not measured.
         first_write, last_write: LastModified of its oldest and newest object, UTC; None if it was not measured or is
             empty.
@@ -213,7 +213,7 @@ class _Walk:
 
 
 def signs_of(store: ObjectStore, prefix: str, content: Level) -> tuple[str, ...]:
-    """What makes a folder look like a storage namespace; empty if nothing does."""
+    """Reasons why a folder looks like a storage namespace; empty if there are none."""
     signs = []
     if prefix + METADATA_PREFIX in content.prefixes:
         signs.append("metadata of lakeFS in _lakefs/")
