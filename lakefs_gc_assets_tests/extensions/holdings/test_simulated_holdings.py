@@ -1,4 +1,4 @@
-"""In simulated histories, holdings are what a plain count of the world gives; seeded bugs are noticed."""
+"""In simulated histories, holdings equal a plain count of the world, and seeded bugs are noticed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
