@@ -6,9 +6,6 @@ The job lists expired objects, and deletes the objects of an approved listing fr
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
@@ -87,11 +84,8 @@ def count_planned(repository: OpenRepository, listing: LifecycleListing, paths: 
     heads = {(group.branch, group.commit_id) for group in listing.groups}
     outside = 0
     for group in listing.groups if paths else ():
-        column = expired.read_entries(repository, listing, group).column("path")
-        inside = pa.chunked_array([pa.array([False] * len(column))])
-        for prefix in paths:
-            inside = pc.or_(inside.combine_chunks(), pc.starts_with(column.combine_chunks(), prefix))
-        outside += len(column) - (pc.sum(inside).as_py() or 0)
+        entries = expired.read_entries(repository, listing, group).column("path").to_pylist()
+        outside += sum(not path.startswith(paths) for path in entries)
     return PlannedDeletion(
         objects=total.objects,
         bytes=total.bytes,
