@@ -111,8 +111,7 @@ def test_parts_behind_a_failed_one_go_on(
     assert last["result"].startswith("dry run ")
 
 
-def test_a_part_acts_only_within_its_standing_approval(made: RetainedRepository, routine: Routine) -> None:
-    """The last test of the repository: it deletes what the others list."""
+def test_a_part_without_an_approval_that_covers_its_list_waits(made: RetainedRepository, routine: Routine) -> None:
     repository, before = opened(made), heads(made)
     granted(repository, kind=ApprovedWork.BRANCHES, limits=Limits(branches=1, share=0.01))
     result = routine("--json", "--act", "--skip", "rules")
@@ -124,6 +123,10 @@ def test_a_part_acts_only_within_its_standing_approval(made: RetainedRepository,
     assert "no standing approval for collection covers run" in collection["result"]
     assert heads(made) == before
 
+
+def test_a_part_acts_within_its_standing_approval(made: RetainedRepository, routine: Routine) -> None:
+    """The last test of the repository: it deletes what the others list."""
+    repository = opened(made)
     granted(repository, kind=ApprovedWork.BRANCHES, limits=Limits(branches=1))
     granted(repository, kind=ApprovedWork.LIFECYCLE, limits=Limits(objects=1, share=0.5, paths=("logs/",)))
     result = routine("--json", "--act", "--skip", "rules", "--skip", "collection")
