@@ -1,5 +1,6 @@
 """The job `routine`: it lists for every part, opens a dry run for the sensor, and reports failed parts as verdicts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -19,6 +20,7 @@ from lakefs_gc_assets.extensions.branches import definitions as branches
 from lakefs_gc_assets.extensions.branches import stale_branches
 from lakefs_gc_assets.extensions.lifecycle import definitions as lifecycle
 from lakefs_gc_assets.extensions.routine import definitions as routine
+from lakefs_gc_assets.settings import LaunchSettings
 from lakefs_gc_assets_tests.extensions.lifecycle.aged_repository import aged_repository
 
 
@@ -67,3 +69,10 @@ def test_it_lists_opens_a_dry_run_and_reports_failed_parts(tmp_path: Path, monke
         assert found == Permit("routine", sweep=False), "a ticket permits one launch"
         with pytest.raises(dg.Failure, match="other: no part of the routine"):
             launch({}, skip=["other"])
+        forbidding = loaded.configuration.model_copy(update={"launch": LaunchSettings(sweep="never")})
+        never = build(replace(loaded, configuration=forbidding), SystemClock(), [lifecycle.define, routine.define])
+        for name, op, config in (("routine", "play_routine", "act"), ("lifecycle", "expire_entries", "standing")):
+            job = never.resolve_job_def(name)
+            run_config = {"ops": {op: {"config": {config: True}}}}
+            with pytest.raises(dg.Failure, match=r"a launch may not delete, since launch\.sweep is never"):
+                job.execute_in_process(instance=home, run_config=run_config)
