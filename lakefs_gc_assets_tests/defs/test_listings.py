@@ -119,8 +119,8 @@ def test_verdicts_links_and_keys_of_launches(tmp_path: Path, monkeypatch: pytest
         def verdict() -> tuple[bool, str | None]:
             summary = home.event_log_storage.get_asset_check_summary_records([CHECK])[CHECK]
             record = summary.last_check_execution_record
-            evaluation = record.event.dagster_event.asset_check_evaluation_data if record else None
-            assert evaluation is not None
+            assert record is not None and record.event is not None and record.event.dagster_event is not None
+            evaluation = record.event.dagster_event.asset_check_evaluation_data
             return evaluation.passed, evaluation.description
 
         lists = [replace(WHOLE, undecided=2)]

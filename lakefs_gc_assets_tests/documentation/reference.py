@@ -6,7 +6,7 @@
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -330,7 +330,7 @@ def policy_schema() -> str:
 
 
 def _lifecycle_schema(
-    duration: dict[str, object], branches: dict[str, object], count: dict[str, object]
+    duration: Mapping[str, object], branches: Mapping[str, object], count: Mapping[str, object]
 ) -> dict[str, object]:
     """The schema of rules of object lifecycle; names must be unique, which it cannot say."""
     path = {"type": "string", "minLength": 1, "maxLength": 1000}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +80,10 @@ def by_definition(
     return found
 
 
-def line_of(commits: list[tuple[Commit, int]], start: str) -> list[tuple[Commit, int]]:
+Stamp = TypeVar("Stamp", int, datetime)
+
+
+def line_of(commits: list[tuple[Commit, Stamp]], start: str) -> list[tuple[Commit, Stamp]]:
     """A commit and its main ancestry."""
     by_id = {commit.id: (commit, nanos) for commit, nanos in commits}
     line, following = [], by_id.get(start)

@@ -208,7 +208,7 @@ class TestWhichAreStale:
         assert (outcome.fate, outcome.why) == (BranchFate.KEPT, "the tag v1 names its head now")
 
     def test_never_one_whose_hooks_ran_lately(self, made: RetainedRepository) -> None:
-        def ran(days: float) -> Callable[[str], datetime]:
+        def ran(days: float) -> Callable[[str, object], datetime]:
             return lambda name, ignored: datetime.now(UTC) - timedelta(days=days)
 
         assert [each.identity.branch for each in listed(made, last_action_run=ran(31)).stale] == ["old-1"]

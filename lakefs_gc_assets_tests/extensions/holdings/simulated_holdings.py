@@ -28,6 +28,7 @@ from lakefs_gc_assets.settings import UNKNOWN_CLASS
 from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.oracle import Violation, refuse_change
 from lakefs_gc_assets_tests.simulation.playing import (
     DELETE,
@@ -37,7 +38,6 @@ from lakefs_gc_assets_tests.simulation.playing import (
     Player,
     Step,
     deterministic,
-    remembering,
     uncollected,
 )
 from lakefs_gc_assets_tests.simulation.processes import Command, Process

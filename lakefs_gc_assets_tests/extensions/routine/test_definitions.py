@@ -59,7 +59,7 @@ def test_it_lists_opens_a_dry_run_and_reports_failed_parts(tmp_path: Path, monke
         assert event.asset_materialization.metadata["expired_objects"].value == 1, "no standing approval covers it"
         check = dg.AssetCheckKey(dg.AssetKey("stale_branches"), "branch_deletions_are_complete")
         record = home.event_log_storage.get_asset_check_summary_records([check])[check].last_check_execution_record
-        assert record is not None and record.event.dagster_event is not None
+        assert record is not None and record.event is not None and record.event.dagster_event is not None
         evaluation = record.event.dagster_event.asset_check_evaluation_data
         assert (evaluation.passed, evaluation.description) == (False, "gone")
 
