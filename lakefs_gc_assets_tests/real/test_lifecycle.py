@@ -136,7 +136,6 @@ def test_each_branch_gets_one_commit_or_a_reason_and_comes_back(repository: Real
         "main": LifecycleFate.REVERTED,
         "raced": LifecycleFate.REVERTED,
         "hooked": LifecycleFate.UNNEEDED,
-        "dirty": LifecycleFate.UNNEEDED,
         "guarded": LifecycleFate.WAITING,
     }
     assert back["main"].why == "2 entries of 3; the other paths were written again, and stay so"

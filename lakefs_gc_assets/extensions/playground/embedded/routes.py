@@ -382,7 +382,8 @@ def _merge(core: Core, request: Request, repository: ServedRepository, ref: str,
 
 
 def _merge_base(core: Core, request: Request, repository: ServedRepository, ref: str, branch: str) -> Response:
-    source, destination = (commits.resolve(core, repository, name) for name in (ref, branch))
+    destination = commits.resolve(core, repository, branch, f"get commit by ref {branch}:")
+    source = commits.resolve(core, repository, ref, f"get commit by branch {ref}:")
     base = commits.merge_base(core, repository, source, destination)
     return json_response(
         200,
