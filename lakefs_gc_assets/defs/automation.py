@@ -52,7 +52,7 @@ With 5, every second round comes a few milliseconds too early, and ticks are 10 
 DRY_RUNS = "dry_runs"
 """Name of the schedule that opens dry runs."""
 ACTING_ROUTINE = "routine_within_approvals"
-"""Name of the schedule of routines whose dry runs may be swept by a standing approval, as those of `DRY_RUNS`."""
+"""Name of the schedule of routines whose dry runs may be swept by a standing approval, like scheduled ones."""
 _WATCH_SECONDS = 600
 """Seconds between two ticks of watch_sweeps."""
 

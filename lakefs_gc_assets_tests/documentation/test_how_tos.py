@@ -36,7 +36,7 @@ from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
 
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
-NOT_RUN = {"routine": 4} | dict.fromkeys(
+NOT_RUN = {"routine": 5} | dict.fromkeys(
     (
         *(
             "approve",

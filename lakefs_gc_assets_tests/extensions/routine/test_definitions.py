@@ -71,8 +71,12 @@ def test_it_lists_opens_a_dry_run_and_reports_failed_parts(tmp_path: Path, monke
             launch({}, skip=["other"])
         forbidding = loaded.configuration.model_copy(update={"launch": LaunchSettings(sweep="never")})
         never = build(replace(loaded, configuration=forbidding), SystemClock(), [lifecycle.define, routine.define])
-        for name, op, config in (("routine", "play_routine", "act"), ("lifecycle", "expire_entries", "standing")):
+        for name, op, config in (
+            ("routine", "play_routine", {"act": True}),
+            ("lifecycle", "expire_entries", {"standing": True}),
+            ("lifecycle", "expire_entries", {"approve": "0" * 16, "approved_by": "somebody"}),
+        ):
             job = never.resolve_job_def(name)
-            run_config = {"ops": {op: {"config": {config: True}}}}
-            with pytest.raises(dg.Failure, match=r"a launch may not delete, since launch\.sweep is never"):
+            run_config = {"ops": {op: {"config": config}}}
+            with pytest.raises(dg.Failure, match=r"a launch may not delete.*, since launch\.sweep is never"):
                 job.execute_in_process(instance=home, run_config=run_config)
