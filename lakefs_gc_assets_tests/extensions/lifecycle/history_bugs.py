@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.extensions.lifecycle import acting, settling
+from lakefs_gc_assets.extensions.lifecycle import acting, merging
 from lakefs_gc_assets.extensions.lifecycle.acts import Act, ActState, LifecycleWork
 from lakefs_gc_assets_tests.simulation.bug import Bug, ignored, replaced
 
@@ -30,7 +30,7 @@ def _own_branch_left(work: LifecycleWork, name: str, commit_id: str, *, hidden: 
 LIFECYCLE_HISTORY_BUGS: dict[str, Bug] = {
     "deletes on the branch itself": replaced((acting._Deletion, "_merge", _on_the_branch)),
     "branches of its own left": replaced(
-        (acting, "own_branch", _own_branch_left), (settling, "settle", lambda work, act: act)
+        (acting, "own_branch", _own_branch_left), (merging, "settle", lambda work, act: act)
     ),
     "receipts of its commits forgotten": replaced((LifecycleWork, "record_commit", ignored)),
 }

@@ -32,6 +32,7 @@ from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import Killed, open_repository
+from lakefs_gc_assets_tests.simulation.decode_cache import remembering
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Violation, refuse_change
 from lakefs_gc_assets_tests.simulation.playing import (
@@ -41,7 +42,6 @@ from lakefs_gc_assets_tests.simulation.playing import (
     Quiet,
     Step,
     deterministic,
-    remembering,
     uncollected,
 )
 from lakefs_gc_assets_tests.simulation.processes import Coroutine, Crash
