@@ -2,13 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lakefs_gc_assets.extensions.lifecycle import acting, merging
-from lakefs_gc_assets.extensions.lifecycle.acts import Act, ActState, LifecycleWork
+from lakefs_gc_assets.extensions.lifecycle import acting, merging, reverting
+from lakefs_gc_assets.extensions.lifecycle.acts import REVERT, Act, ActState, LifecycleWork
+from lakefs_gc_assets.extensions.lifecycle.history import PathHistory
+from lakefs_gc_assets.extensions.lifecycle.merging import BroughtBack
 from lakefs_gc_assets_tests.simulation.bug import Bug, ignored, replaced
+
+
+def _by_own_time(self: PathHistory, commit_id: str, entries: pa.Table, period: timedelta) -> npt.NDArray[np.bool_]:
+    """Takes the time at which an entry was written for the one at which it came to its path."""
+    limit = (self.now - period).timestamp()
+    return np.array([each.timestamp() < limit for each in entries.column("last_modified").to_pylist()], np.bool_)
 
 
 def _on_the_branch(self: Any, act: Act, paths: pa.ChunkedArray) -> Act:
@@ -27,10 +38,23 @@ def _own_branch_left(work: LifecycleWork, name: str, commit_id: str, *, hidden: 
     yield
 
 
+def _bring_back_over(work: LifecycleWork, act: Act, commit_id: str) -> BroughtBack:
+    """Brings back each path, whatever others wrote there since."""
+    name, metadata = act.own_branch + REVERT, act.metadata(REVERT)
+    with merging.own_branch(work, name, commit_id):
+        work.api.revert(name, commit_id)
+        work.record_commit(act, work.api.squash_merge(name, act.branch, "back", metadata, "source-wins"))
+    return BroughtBack(())
+
+
 LIFECYCLE_HISTORY_BUGS: dict[str, Bug] = {
+    "own time taken for the time at which an entry came": replaced((PathHistory, "are_older", _by_own_time)),
     "deletes on the branch itself": replaced((acting._Deletion, "_merge", _on_the_branch)),
     "branches of its own left": replaced(
         (acting, "own_branch", _own_branch_left), (merging, "settle", lambda work, act: act)
+    ),
+    "revert overwrites paths written again": replaced(
+        (merging, "bring_back", _bring_back_over), (reverting, "bring_back", _bring_back_over)
     ),
     "receipts of its commits forgotten": replaced((LifecycleWork, "record_commit", ignored)),
 }
