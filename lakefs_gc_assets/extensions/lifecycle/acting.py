@@ -238,4 +238,9 @@ class _Deletion:
                 return work.put(act, ActState.KEPT)
             require_nothing_staged(work, act.branch)
             commit_id = work.api.squash_merge(name, act.branch, message, metadata)
-            return conclude(work, act, work.api.commit(commit_id))
+            try:
+                commit = work.api.commit(commit_id)
+            except LakeFSError as error:
+                # The act is neither kept nor concluded: the next attempt finds its commit.
+                raise ServerUnavailable(f"commit {commit_id} was made and cannot be read: {error}") from error
+            return conclude(work, act, commit)

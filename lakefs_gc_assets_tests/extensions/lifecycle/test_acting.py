@@ -343,6 +343,25 @@ class TestInterrupted:
         assert made.approve()["main"].fate is LifecycleFate.GONE
         assert messages(made) == ["Delete", "first", "Repository"] and not made.own_branches()
 
+    def test_a_commit_that_cannot_be_read_after_the_merge_is_found_out(self, made: ActingRepository) -> None:
+        made.list()
+        merged, opened = list[str](), made.open()
+
+        def merge(*arguments: Any) -> str:
+            merged.append(opened.branches_api.squash_merge(*arguments))
+            return merged[-1]
+
+        def refuse_it(commit_id: str) -> Any:
+            if commit_id in merged:
+                raise AccessDenied("no right to read it")
+            return opened.api.commit(commit_id)
+
+        outcome = made.approve(repository=answering(made, squash_merge=merge, commit=refuse_it))["main"]
+        assert outcome.fate is LifecycleFate.FAILED and "approve again to find out" in outcome.why
+        outcome = made.approve()["main"]
+        assert (outcome.fate, outcome.commit_id) == (LifecycleFate.GONE, merged[0])
+        assert list_own_commits(made.open().store, "repo") == {*merged} and not made.own_branches()
+
 
 class TestProtected:
     def test_a_protected_branch_gets_one_pull_request(self, made: ActingRepository) -> None:
