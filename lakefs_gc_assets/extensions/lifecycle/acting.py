@@ -46,6 +46,7 @@ from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, Lifecy
 from lakefs_gc_assets.extensions.lifecycle.merging import (
     GroupKept,
     conclude,
+    is_based_on,
     own_branch,
     protecting,
     request_review,
@@ -158,7 +159,8 @@ class _Deletion:
             if act.state is ActState.WAITING:
                 return self.work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
             if act.state is ActState.DELETED:
-                self.decided[group.branch] = act.commit_id, self.decided[group.branch][1]
+                if is_based_on(self.work.api.commit(act.commit_id), act.head):
+                    self.decided[group.branch] = act.commit_id, self.decided[group.branch][1]
                 return self.work.outcome(act, LifecycleFate.DELETED, f"{act.amount} by commit {act.commit_id}")
         raise GroupKept(f"other clients committed to the branch during each of {_TRIES} attempts")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector.records.own_commits import MARK, list_own_commits
@@ -21,7 +22,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.extensions.lifecycle import acting
 from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate
-from lakefs_gc_assets.extensions.lifecycle.listing import LifecycleListing
+from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, LifecycleListing
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
@@ -275,6 +276,31 @@ class TestRaces:
         assert outcome.fate is LifecycleFate.DELETED
         assert [line for line in made.warnings if f"lifecycle revert {outcome.run_id}" in line]
         assert made.call("GET", "/branches/main/diff")["results"][0]["path"] == "staged"
+
+    def test_after_a_merge_that_cannot_be_reverted_the_next_rule_is_decided_anew(
+        self, made: ActingRepository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The commit that came between may have written the paths of the next rule."""
+        listing = made.list()
+        second = replace(listing.groups[0], rule="second")
+        made.listing = replace(listing, groups=(*listing.groups, second))
+
+        def by_rule(repository: OpenRepository, _: LifecycleListing, branch: str, note: Any) -> Any:
+            still = made.expired_now(repository, listing, branch, note).get(RULE, ENTRIES.empty_table())
+            is_second = pc.equal(still["path"], OLD + "2")
+            return {RULE: still.filter(pc.invert(is_second)), "second": still.filter(is_second)}
+
+        def overwrite() -> None:
+            made.upload(OLD + "2", b"new content")
+            made.commit("overwritten")
+
+        monkeypatch.setattr(acting, "expired_now", by_rule)
+        opened = meddled(made, "squash_merge", overwrite)
+        api = Asked(opened.api, revert=raising(HookFailed("POST …: 412: pre-revert hook aborted")))
+        outcomes = made.approve(repository=replace(opened, api=cast("LakeFSApi", api)))
+        assert old(made) == [OLD + "2"]
+        assert outcomes["main"].fate is LifecycleFate.KEPT and "changed since" in outcomes["main"].why
+        assert [line for line in made.warnings if "pre-revert hook aborted" in line]
 
 
 def test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted() -> None:
