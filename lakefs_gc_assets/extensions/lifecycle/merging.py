@@ -7,7 +7,6 @@ with the head that the decision was about. A commit with another parent is rever
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.retention.rules import may_fit
 from lakefs_gc_assets.errors import (
@@ -31,13 +30,6 @@ from lakefs_gc_assets.lakefs.api.models import Commit
 
 class GroupKept(CollectionError):
     """A group stays as it is; the message is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class BroughtBack:
-    """Paths that came back. Others were written again since, and stay so."""
-
-    paths: tuple[str, ...]
 
 
 def require_nothing_staged(work: LifecycleWork, branch: str) -> None:
@@ -81,8 +73,10 @@ def request_review(work: LifecycleWork, name: str, act: Act, title: str) -> str:
         raise GroupKept(f"the branch is protected, and the server has no pull requests: {error}") from None
 
 
-def bring_back(work: LifecycleWork, act: Act, commit_id: str) -> BroughtBack:
+def bring_back(work: LifecycleWork, act: Act, commit_id: str) -> tuple[str, ...]:
     """Reverts a commit of an act on its branch, except at paths that were written again.
+
+    Returns the paths that came back.
 
     Raises:
         GroupKept: the branch has uncommitted changes, or the commit is not in its history any more.
@@ -97,7 +91,7 @@ def bring_back(work: LifecycleWork, act: Act, commit_id: str) -> BroughtBack:
             work.lock.check()
             message, metadata = f"{title}\n\nlakefs-gc lifecycle run {act.run_id}", act.metadata(REVERT)
             work.record_commit(act, work.api.squash_merge(name, act.branch, message, metadata, "dest-wins"))
-    return BroughtBack(paths)
+    return paths
 
 
 def request_bringing_back(work: LifecycleWork, act: Act) -> Act:

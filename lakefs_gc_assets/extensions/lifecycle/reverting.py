@@ -35,7 +35,6 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
 )
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES
 from lakefs_gc_assets.extensions.lifecycle.merging import (
-    BroughtBack,
     GroupKept,
     bring_back,
     protecting,
@@ -101,7 +100,7 @@ def _bring_back(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOu
             act = request_bringing_back(work, act)
             return work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
         work.put(act, ActState.REVERTING)
-        back = bring_back(work, act, act.commit_id)
+        paths = bring_back(work, act, act.commit_id)
     except ServerUnavailable as error:
         raise ServerUnavailable(f"{error}; the entries may be back: repeat the command to find out") from error
     except (GroupKept, HookFailed) as reason:
@@ -110,20 +109,20 @@ def _bring_back(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOu
         work.put(act, ActState.DELETED)
         raise
     act = work.put(act, ActState.REVERTED)
-    came = f"{counted(len(back.paths), 'entries')} of {act.objects:,}"
-    stay = "" if len(back.paths) == act.objects else "; the other paths were written again, and stay so"
-    gone = _describe_gone(data, act, back)
+    came = f"{counted(len(paths), 'entries')} of {act.objects:,}"
+    stay = "" if len(paths) == act.objects else "; the other paths were written again, and stay so"
+    gone = _describe_gone(data, act, paths)
     fate = LifecycleFate.INCOMPLETE if gone else LifecycleFate.REVERTED
     return work.outcome(act, fate, f"{came}{stay}{gone}")
 
 
-def _describe_gone(data: DeletedData, act: Act, back: BroughtBack) -> str:
+def _describe_gone(data: DeletedData, act: Act, paths: tuple[str, ...]) -> str:
     """Number of entries whose objects earlier runs deleted, or why it is unknown, in words; empty for none."""
     try:
         repository, store = data.repository, data.repository.store
         data_of_act = tables.get(store, act.entries_key, act.entries_sha256)
         stored = tables.decode(ENTRIES, data_of_act, act.entries_key, WORK)
-        came = stored.filter(pc.is_in(stored["path"], value_set=pa.array(back.paths, pa.string())))
+        came = stored.filter(pc.is_in(stored["path"], value_set=pa.array(paths, pa.string())))
         keys = [repository.namespace.relative(each) or each for each in came["address"].to_pylist()]
         deleted = data.addresses.filter(pc.is_in(data.addresses["address"], value_set=pa.array(keys, pa.string())))
         count = data.count_gone(data.step.engine.table(deleted))

@@ -12,7 +12,6 @@ import pyarrow as pa
 from lakefs_gc_assets.extensions.lifecycle import acting, merging, reverting
 from lakefs_gc_assets.extensions.lifecycle.acts import REVERT, Act, ActState, LifecycleWork
 from lakefs_gc_assets.extensions.lifecycle.history import PathHistory
-from lakefs_gc_assets.extensions.lifecycle.merging import BroughtBack
 from lakefs_gc_assets_tests.simulation.bug import Bug, ignored, replaced
 
 
@@ -38,13 +37,13 @@ def _own_branch_left(work: LifecycleWork, name: str, commit_id: str, *, hidden: 
     yield
 
 
-def _bring_back_over(work: LifecycleWork, act: Act, commit_id: str) -> BroughtBack:
+def _bring_back_over(work: LifecycleWork, act: Act, commit_id: str) -> tuple[str, ...]:
     """Brings back each path, whatever others wrote there since."""
     name, metadata = act.own_branch + REVERT, act.metadata(REVERT)
     with merging.own_branch(work, name, commit_id):
         work.api.revert(name, commit_id)
         work.record_commit(act, work.api.squash_merge(name, act.branch, "back", metadata, "source-wins"))
-    return BroughtBack(())
+    return ()
 
 
 LIFECYCLE_HISTORY_BUGS: dict[str, Bug] = {
