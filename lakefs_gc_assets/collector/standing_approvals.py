@@ -242,6 +242,38 @@ def require_covered(
     return approval
 
 
+def standing_approver(
+    repository: OpenRepository,
+    kind: ApprovedWork,
+    count: Callable[[tuple[str, ...]], PlannedDeletion],
+    approvers: int = 1,
+) -> Callable[[], str]:
+    """The approver of a list that the standing approval covers: a function that reads the approval anew and names it.
+
+    That function raises GuardTripped once the approval no longer counts. It is called right before each deletion.
+
+    Args:
+        count: figures of the list. Called once, with the prefixes of the only paths that may be deleted; empty for no
+            such limit.
+        approvers: as for `why_void`.
+    Raises:
+        GuardTripped: no standing approval covers all of the list.
+    """
+    try:
+        approval = read(repository, kind)
+    except CorruptFile:
+        approval = None  # `require_covered` gives the reason.
+    planned = count(approval.limits.paths if approval else ())
+
+    def cover(approval_id: str = "") -> StandingApproval:
+        return require_covered(repository, kind, planned, approvers, approval_id)
+
+    covering = cover()
+    if covering != approval:
+        guards.refuse_standing(kind, planned.name, "it was replaced while it was compared with the list")
+    return lambda: str(cover(covering.approval_id))
+
+
 def require_standing(store: ObjectStore, approval: StandingApproval) -> None:
     """Raises GuardTripped if the record of an approval in use has changed since. One small read, before each batch."""
     try:

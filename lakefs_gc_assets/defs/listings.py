@@ -12,10 +12,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lakefs_gc_assets.collector import guards, standing_approvals
 from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate, Result, Tally, describe_result
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, PlannedDeletion, require_covered
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, PlannedDeletion, standing_approver
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import history, launching
 from lakefs_gc_assets.defs.automation import off_schedule
@@ -25,7 +24,7 @@ from lakefs_gc_assets.defs.pages import launchpad, link
 from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, key_of, newest_metadata, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, counted
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, LaunchSettings
 
@@ -97,7 +96,8 @@ class ListedDeletion:
         show: lists; called with the repository and a function for lines of the log.
         delete: deletes what the list with this digest has, during iteration. Called with the repository, the digest,
             the owner of the lock, functions for lines and warnings of the log, and a function that returns the
-            approver. That function raises GuardTripped once the approval no longer counts.
+            approver. It calls that function before each deletion, which raises GuardTripped once the approval no
+            longer counts.
     """
 
     asset: str
@@ -188,7 +188,7 @@ class ListedDeletion:
             if config.standing and shown.digest:
                 require_sweeping(policy)
                 # If no approval covers it, a person decides about the list, which is recorded.
-                standing = self.cover(repository, shown, policy.approvers)
+                standing = standing_approver(repository, self.work, shown.figures, policy.approvers)
                 self._delete(context, names, repository, shown.digest, standing, tally)
                 shown = self.show(repository, context.log.info)
                 self.report(context, collector, shown, keep)
@@ -214,7 +214,7 @@ class ListedDeletion:
         log.info(f"approved by {name}")
         context.instance.add_run_tags(context.run_id, {APPROVED_BY_TAG: name})
         try:
-            deleting = self.delete_approved(repository, digest, context.run_id, log.info, log.warning, approver)
+            deleting = self.delete(repository, digest, context.run_id, log.info, log.warning, approver)
             for outcome in tally.counted(deleting):
                 log.warning(describe_result(self.name(outcome), outcome))
         except CollectionError as error:
@@ -277,41 +277,6 @@ class ListedDeletion:
         )
         by_command = dg.MetadataValue.md(f"Approve by `{self.command} {shown.digest}`: {shown.planned}")
         return link(f"Approve: {shown.planned}", address) or {"next": by_command}
-
-    def cover(self, repository: OpenRepository, shown: ListingShown, approvers: int) -> Callable[[], str]:
-        """The standing approval that covers a list, as a function that reads it anew and returns it in words.
-
-        Args:
-            approvers: number of people who must grant it, as in launch.approvers.
-        Raises:
-            GuardTripped: no standing approval covers all of the list.
-        """
-        try:
-            approval = standing_approvals.read(repository, self.work)
-        except CorruptFile:
-            approval = None  # `require_covered` gives the reason.
-        planned = shown.figures(approval.limits.paths if approval else ())
-        covering = require_covered(repository, self.work, planned, approvers)
-        if covering != approval:
-            guards.refuse_standing(self.work, planned.name, "it was replaced while it was compared with the list")
-        return lambda: str(require_covered(repository, self.work, planned, approvers, covering.approval_id))
-
-    def delete_approved(
-        self,
-        repository: OpenRepository,
-        digest: str,
-        owner: str,
-        note: LogLine,
-        warn: LogLine,
-        approver: Callable[[], str],
-    ) -> Iterator[Result]:
-        """Deletes as `delete` does, and checks before each item that the approval still counts."""
-        deleting = self.delete(repository, digest, owner, note, warn, approver)
-        while True:
-            approver()
-            if (outcome := next(deleting, None)) is None:
-                return
-            yield outcome
 
     def require_approvable(self, policy: LaunchSettings, digest: str) -> None:
         """Raises ConfigurationError if the configuration does not let a single launch delete."""

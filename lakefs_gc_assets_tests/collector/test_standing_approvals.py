@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.standing_approvals import (
     planned_sweep,
     require_covered,
     require_standing,
+    standing_approver,
     why_void,
 )
 from lakefs_gc_assets.errors import GuardTripped
@@ -199,6 +200,54 @@ def test_each_kind_of_work_is_described(opened: OpenRepository) -> None:
     assert first.endswith(f"at most 10 objects, until {NOW + DAY:%F %T}Z")
     assert second.endswith(f"at most 2 branches, approves nothing: it ended at {NOW:%F %T}Z")
     assert "a second person" in dict(describe_all(opened, 2))[WORK]
+
+
+class TestApprover:
+    """A list of one object, below `old/`, and a standing approval for it."""
+
+    WORK = ApprovedWork.LIFECYCLE
+    LIMITS = Limits(objects=1, paths=("old/",))
+
+    def grant(self, opened: OpenRepository, *paths: str, **changes: Any) -> StandingApproval:
+        return granted(opened, kind=self.WORK, limits=replace(self.LIMITS, paths=paths), **changes)
+
+    def count(self, paths: tuple[str, ...]) -> PlannedDeletion:
+        return PlannedDeletion(objects=1, outside=int(bool(paths) and "old/" not in paths))
+
+    def test_it_is_the_approval_that_covers_the_list_below_its_paths(self, opened: OpenRepository) -> None:
+        approval = self.grant(opened, "old/")
+        assert standing_approver(opened, self.WORK, self.count)() == str(approval)
+        with pytest.raises(GuardTripped, match="a second person has to grant the same limits"):
+            standing_approver(opened, self.WORK, self.count, 2)
+        self.grant(opened, "new/")
+        with pytest.raises(GuardTripped, match="1 object would be deleted outside of new/"):
+            standing_approver(opened, self.WORK, self.count)
+
+    def test_one_that_was_replaced_while_figures_were_counted_covers_nothing(self, opened: OpenRepository) -> None:
+        def count(paths: tuple[str, ...]) -> PlannedDeletion:
+            self.grant(opened, "new/")
+            return self.count(paths)
+
+        self.grant(opened, "old/")
+        with pytest.raises(GuardTripped, match="it was replaced while it was compared with the list"):
+            standing_approver(opened, self.WORK, count)
+
+    @pytest.mark.parametrize(
+        ("change", "why"), [({"withdrawn_at": NOW}, "it was withdrawn"), ({"approval_id": "a2"}, "a1 was replaced by")]
+    )
+    def test_one_that_was_withdrawn_or_replaced_since_is_not_used(
+        self, opened: OpenRepository, change: dict[str, Any], why: str
+    ) -> None:
+        self.grant(opened, "old/")
+        approver = standing_approver(opened, self.WORK, self.count)
+        self.grant(opened, "old/", **change)
+        with pytest.raises(GuardTripped, match=why):
+            approver()
+
+    def test_a_damaged_record_covers_nothing(self, opened: OpenRepository) -> None:
+        opened.store.put(self.grant(opened, "old/").key, b"{")
+        with pytest.raises(GuardTripped, match="its record cannot be read"):
+            standing_approver(opened, self.WORK, self.count)
 
 
 @pytest.mark.parametrize("change", [{"withdrawn_at": NOW}, {"approval_id": "a2"}, None])

@@ -1,6 +1,6 @@
 """Jobs that list and delete: links, verdicts and partitions, with scripted lists on an embedded server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,75 +9,21 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
-from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, Limits, PlannedDeletion
+from lakefs_gc_assets.collector.standing_approvals import PlannedDeletion
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.listings import ListingShown
 from lakefs_gc_assets.defs.partitions import Names, key_of
 from lakefs_gc_assets.defs.wiring import Additions, build
-from lakefs_gc_assets.errors import GuardTripped, LogLine, OrderViolation, ServerUnavailable
+from lakefs_gc_assets.errors import LogLine, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.extensions.branches.definitions import stale_branches_deletion
 from lakefs_gc_assets.extensions.branches.stale_branches import BranchFate, BranchOutcome
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
-from lakefs_gc_assets_tests.collector.test_standing_approvals import granted
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
-
-__all__ = ["opened"]
 
 CHECK = dg.AssetCheckKey(dg.AssetKey("stale_branches"), "branch_deletions_are_complete")
 WHOLE = ListingShown("d1", "1 branch", {"stale": 1}, lambda paths: PlannedDeletion(branches=1, whole=2))
-
-
-class TestStandingApproval:
-    """A list of one branch, below `old/`, and a standing approval for it."""
-
-    DELETION = replace(stale_branches_deletion(Names("repo")), work=ApprovedWork.LIFECYCLE)
-    LIMITS = Limits(objects=1, paths=("old/",))
-
-    def shown(self, act: Callable[[], object] = lambda: None) -> ListingShown:
-        """A list of one object below `old/`, and what happens while its figures are counted."""
-
-        def figures(paths: tuple[str, ...]) -> PlannedDeletion:
-            act()
-            return PlannedDeletion(objects=1, outside=int(bool(paths) and "old/" not in paths))
-
-        return ListingShown("d1", "1 object", {}, figures)
-
-    def test_it_covers_a_list_below_its_paths(self, opened: OpenRepository) -> None:
-        granted(opened, kind=ApprovedWork.LIFECYCLE, limits=self.LIMITS)
-        assert self.DELETION.cover(opened, self.shown(), 1)().startswith("standing approval a1 of ")
-        granted(opened, kind=ApprovedWork.LIFECYCLE, limits=replace(self.LIMITS, paths=("new/",)))
-        with pytest.raises(GuardTripped, match="1 object would be deleted outside of new/"):
-            self.DELETION.cover(opened, self.shown(), 1)
-
-    def test_one_that_was_replaced_while_figures_were_counted_covers_nothing(self, opened: OpenRepository) -> None:
-        granted(opened, kind=ApprovedWork.LIFECYCLE, limits=self.LIMITS)
-
-        def replace_it() -> None:
-            granted(opened, kind=ApprovedWork.LIFECYCLE, limits=replace(self.LIMITS, paths=("new/",)))
-
-        with pytest.raises(GuardTripped, match="it was replaced while it was compared with the list"):
-            self.DELETION.cover(opened, self.shown(replace_it), 1)
-
-    def test_nothing_more_is_deleted_once_it_is_withdrawn(self, opened: OpenRepository) -> None:
-        begun = list[int]()
-
-        def delete(*arguments: object) -> Iterator[BranchOutcome]:
-            for number in range(3):
-                begun.append(number)
-                yield BranchOutcome(f"old-{number}", "c", BranchFate.DELETED)
-
-        granted(opened, kind=ApprovedWork.LIFECYCLE, limits=self.LIMITS)
-        deletion = replace(self.DELETION, delete=delete)
-        approver = deletion.cover(opened, self.shown(), 1)
-        deleting = deletion.delete_approved(opened, "d1", "test", pytest.fail, pytest.fail, approver)
-        next(deleting)
-        granted(opened, kind=ApprovedWork.LIFECYCLE, limits=self.LIMITS, withdrawn_at=NOW)
-        with pytest.raises(GuardTripped, match="it was withdrawn"):
-            next(deleting)
-        assert begun == [0]
 
 
 def test_verdicts_links_and_keys_of_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

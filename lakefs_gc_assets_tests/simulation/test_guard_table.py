@@ -56,7 +56,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.records.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_EXTENSIONS}.branches.stale_branches:delete", "require_few_stale"): _BRANCHES,
     Call(f"{_EXTENSIONS}.branches.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
-    Call(f"{_EXTENSIONS}.branches.stale_branches:standing_approver.cover", "require_covered"): _STANDING,
+    Call(f"{_COLLECTOR}.standing_approvals:standing_approver.cover", "require_covered"): _STANDING,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:_cutoff", "require_clocks_agree"): _METADATA,
     Call(f"{_EXTENSIONS}.check.unneeded_metadata:find_unneeded", "require_own_namespace"): _METADATA,
     Call(f"{_EXTENSIONS}.erasure.find:take_first_step", "_require_nothing_else_staged"): (

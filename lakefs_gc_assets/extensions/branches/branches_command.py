@@ -23,6 +23,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, standing_approver
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.branches import stale_branches
 from lakefs_gc_assets.extensions.branches.stale_branches import BranchFate, BranchListing, BranchStatus
@@ -88,7 +89,8 @@ def approve(target: Target, quiet: bool, as_json: bool, standing: bool, digest: 
         listing = stale_branches.list_branches(opened, note)
         if listing.stale:
             approvers = target.loaded.configuration.launch.approvers
-            approver, digest = stale_branches.standing_approver(opened, listing, approvers), listing.digest
+            planned, digest = stale_branches.planned_deletion(listing), listing.digest
+            approver = standing_approver(opened, ApprovedWork.BRANCHES, lambda paths: planned, approvers)
             note(f"{approver()} covers {counted(len(listing.stale), 'stale branches')}")
     else:
         require_yes(f"Delete the unchanged branches of list {digest}?")

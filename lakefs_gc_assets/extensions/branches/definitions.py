@@ -8,7 +8,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
-from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, PlannedDeletion
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.listings import ListedDeletion, ListingShown
 from lakefs_gc_assets.defs.pages import bullets
@@ -60,7 +60,7 @@ def show(repository: OpenRepository, note: LogLine) -> ListingShown:
         listing.digest,
         describe_planned(listing),
         describe_branches(listing),
-        lambda paths: PlannedDeletion(branches=len(listing.stale), whole=len(listing.standings)),
+        lambda paths: stale_branches.planned_deletion(listing),
         listing.refused_by,
         listing.unknown,
         listing.unfinished,

@@ -49,10 +49,7 @@ from lakefs_gc_assets.collector.retention import retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date, dated_by_files
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
 from lakefs_gc_assets.collector.standing_approvals import (
-    ApprovedWork,
     PlannedDeletion,
-    StandingApproval,
-    require_covered,
 )
 from lakefs_gc_assets.errors import (
     CollectionError,
@@ -612,21 +609,9 @@ def _with_holdings(store: ObjectStore, listing: BranchListing) -> BranchListing:
     return replace(listing, standings=tuple(map(held, listing.standings)), forecast_made_at=made_at)
 
 
-def standing_approver(repository: OpenRepository, listing: BranchListing, approvers: int) -> Callable[[], str]:
-    """The argument `approver` of `delete` for the standing approval that covers a listing.
-
-    Args:
-        approvers: number of people who must approve, as in launch.approvers.
-    Raises:
-        GuardTripped: no standing approval covers the listing.
-    """
-    planned = PlannedDeletion(branches=len(listing.stale), whole=len(listing.standings))
-
-    def cover(approval_id: str = "") -> StandingApproval:
-        return require_covered(repository, ApprovedWork.BRANCHES, planned, approvers, approval_id)
-
-    in_use = cover().approval_id
-    return lambda: str(cover(in_use))
+def planned_deletion(listing: BranchListing) -> PlannedDeletion:
+    """Figures of a listing for a standing approval."""
+    return PlannedDeletion(branches=len(listing.stale), whole=len(listing.standings))
 
 
 def delete(

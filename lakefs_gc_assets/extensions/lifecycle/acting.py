@@ -9,7 +9,7 @@ The order is: record and entries, hidden branch, deletions, commit, another look
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.records import tables
-from lakefs_gc_assets.collector.records.outcomes import one_by_one
+from lakefs_gc_assets.collector.records.outcomes import Amount, one_by_one
 from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.standing_approvals import PlannedDeletion
 from lakefs_gc_assets.errors import (
     CollectionError,
     Conflict,
@@ -41,7 +42,7 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
     read_act,
     run_of,
 )
-from lakefs_gc_assets.extensions.lifecycle.expired import expired_now, read_listing
+from lakefs_gc_assets.extensions.lifecycle.expired import expired_now, read_entries, read_listing
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, LifecycleListing
 from lakefs_gc_assets.extensions.lifecycle.merging import (
     GroupKept,
@@ -65,7 +66,12 @@ _FEW_ENTRIES = 10
 
 
 def approve(
-    repository: OpenRepository, digest: str, owner: str, note: LogLine, warn: LogLine
+    repository: OpenRepository,
+    digest: str,
+    owner: str,
+    note: LogLine,
+    warn: LogLine,
+    approver: Callable[[], str] = str,
 ) -> Iterator[LifecycleOutcome]:
     """Deletes the entries of an approved listing, during iteration; yields the outcome of each group.
 
@@ -75,9 +81,12 @@ def approve(
         digest: digest of the listing.
         owner: owner of the repository's lock.
         note, warn: receive log lines.
+        approver: returns the approver, for records and commits; called again right before each merge. Raises
+            GuardTripped if the approval no longer counts.
     Raises:
         OrderViolation: the digest is not that of a stored listing.
-        GuardTripped: too large a share of a branch would be deleted.
+        GuardTripped: too large a share of a branch would be deleted, or the approval no longer counts. The group at
+            hand and later ones are untouched.
         ServerUnavailable: the server fails at two groups in a row.
         CollectionError: the server or the store fails, or a record is damaged.
     """
@@ -87,7 +96,7 @@ def approve(
         _require_small_shares(repository, listing)
         run_id = run_of(repository, listing)
         note(f"run {run_id}: `lakefs-gc lifecycle revert {run_id}` brings back what it deletes")
-        deletion = _Deletion(work, listing, run_id, settle_leftovers(work))
+        deletion = _Deletion(work, listing, run_id, settle_leftovers(work), approver)
 
         def failed(numbered: tuple[int, Group], error: CollectionError) -> LifecycleOutcome:
             return LifecycleOutcome(run_id, numbered[1].branch, numbered[1].rule, LifecycleFate.FAILED, str(error))
@@ -113,6 +122,27 @@ def _require_small_shares(repository: OpenRepository, listing: LifecycleListing)
             )
 
 
+def count_planned(repository: OpenRepository, listing: LifecycleListing, paths: tuple[str, ...]) -> PlannedDeletion:
+    """Figures of a listing for a standing approval. Raises CorruptFile if stored entries cannot be read.
+
+    Args:
+        paths: prefixes of the only paths that may be deleted; empty for no such limit.
+    """
+    total = Amount.total(group.expired for group in listing.groups)
+    heads = {(group.branch, group.commit_id) for group in listing.groups}
+    outside = 0
+    for group in listing.groups if paths else ():
+        entries = read_entries(repository, listing, group).column("path").to_pylist()
+        outside += sum(not path.startswith(paths) for path in entries)
+    return PlannedDeletion(
+        objects=total.objects,
+        bytes=total.bytes,
+        branches=len({branch for branch, _ in heads}),
+        whole=sum(count_entries(repository, commit_id) for _, commit_id in heads),
+        outside=outside,
+    )
+
+
 def count_entries(repository: OpenRepository, commit_id: str) -> int:
     """Number of entries of a commit. Raises CorruptFile, StorageError or LakeFSError."""
     file = METADATA_PREFIX + repository.api.commit(commit_id).metarange_id
@@ -125,6 +155,7 @@ class _Deletion:
 
     Attributes:
         waiting: acts of any run that wait for review.
+        approver: see `approve`.
         decided: by branch, the head of the newest decision, and what expires there by each rule.
     """
 
@@ -132,6 +163,7 @@ class _Deletion:
     listing: LifecycleListing
     run_id: str
     waiting: tuple[Act, ...]
+    approver: Callable[[], str]
     decided: dict[str, tuple[str, Mapping[str, pa.Table]]] = field(default_factory=dict)
 
     def delete_group(self, numbered: tuple[int, Group]) -> LifecycleOutcome:
@@ -181,6 +213,7 @@ class _Deletion:
             "",
             ActState.DELETING,
             work.repository.clock.now(),
+            approved_by=self.approver(),
         )
         sha256 = tables.put(work.repository.store, act.entries_key, entries)
         act = work.put(act, ActState.DELETING, entries_sha256=sha256)
@@ -190,7 +223,7 @@ class _Deletion:
             raise ServerUnavailable(f"{error}; the entries may be deleted: approve again to find out") from error
         except Conflict:
             return work.put(act, ActState.KEPT)
-        except (GroupKept, LakeFSError):
+        except (GroupKept, GuardTripped, LakeFSError):
             work.put(act, ActState.KEPT)
             raise
 
@@ -232,6 +265,7 @@ class _Deletion:
                 for path, why in work.api.delete_paths(name, paths[start : start + OBJECTS_ON_PAGE].to_pylist()):
                     raise GroupKept(f"the server refused to delete {path}: {why}")
             work.api.commit_changes(name, message, metadata)
+            self.approver()
             work.lock.check()
             if protection:
                 return work.put(act, ActState.WAITING, pull_id=request_review(work, name, act, title))

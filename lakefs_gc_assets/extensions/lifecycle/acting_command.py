@@ -1,6 +1,7 @@
 """`lakefs-gc lifecycle approve` and `revert`: delete listed entries, and bring back what a run deleted."""
 
 import uuid
+from collections.abc import Callable
 
 import click
 
@@ -15,7 +16,8 @@ from lakefs_gc_assets.cli.common import (
     require_yes,
     show_progress,
 )
-from lakefs_gc_assets.extensions.lifecycle import acting, reverting
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, standing_approver
+from lakefs_gc_assets.extensions.lifecycle import acting, expired, reverting
 from lakefs_gc_assets.extensions.lifecycle.acts import LifecycleFate
 
 
@@ -24,19 +26,36 @@ from lakefs_gc_assets.extensions.lifecycle.acts import LifecycleFate
 @YES
 @QUIET
 @JSON
-@click.argument("digest")
-def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
+@click.option(
+    "--standing", is_flag=True, help="List expired objects now, and delete them if the standing approval covers them."
+)
+@click.argument("digest", default="")
+def approve(target: Target, quiet: bool, as_json: bool, standing: bool, digest: str) -> None:
     """Deletes the entries that `list` showed with this digest, except entries that have changed since.
 
     Each branch gets one commit for each rule, by a squash merge. A protected branch gets a pull request instead. A
-    branch with uncommitted changes stays. Asks for confirmation unless --yes is given. Can be repeated.
+    branch with uncommitted changes stays. Asks for confirmation unless --yes or --standing is given. Can be repeated.
 
-    Exit status 0 if all of these entries are deleted or wait for review, 6 if some are not, 4 if a guard refuses.
+    Exit status 0 if all of these entries are deleted or wait for review, 6 if some are not, 4 if a guard refuses or no
+    standing approval covers them.
     """
-    opened = target.open()
-    require_yes(f"Delete the unchanged entries of list {digest}?")
-    owner, note = f"lifecycle-{uuid.uuid4().hex}", progress_unless(quiet)
-    print_outcomes(acting.approve(opened, digest, owner, note, show_progress), "group", LifecycleFate.DELETED, as_json)
+    if standing == bool(digest):
+        raise click.UsageError("Give either DIGEST or --standing.")
+    opened, note = target.open(), progress_unless(quiet)
+    approver: Callable[[], str] = str
+    if standing:
+        listing = expired.list_expired(opened, note)
+        if digest := listing.digest:
+            approvers = target.loaded.configuration.launch.approvers
+            approver = standing_approver(
+                opened, ApprovedWork.LIFECYCLE, lambda paths: acting.count_planned(opened, listing, paths), approvers
+            )
+            note(f"{approver()} covers the entries of list {digest}")
+    else:
+        require_yes(f"Delete the unchanged entries of list {digest}?")
+    owner = f"lifecycle-{uuid.uuid4().hex}"
+    deleting = acting.approve(opened, digest, owner, note, show_progress, approver) if digest else ()
+    print_outcomes(deleting, "group", LifecycleFate.DELETED, as_json)
 
 
 @click.command()

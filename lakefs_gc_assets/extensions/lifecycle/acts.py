@@ -34,7 +34,7 @@ REVERT = "-revert"
 _OWN_BRANCH = re.compile(rf"{BRANCH_PREFIX}([0-9a-v]{{20}})-([0-9]+)(?:{REVERT})?")
 _FOLDER = f"{layout.RUNS_PREFIX}lifecycle/"
 _ACTS = f"{_FOLDER}acts/"
-_ACT, _RULE, _OBJECTS = (f"{MARK}-{name}" for name in ("act", "rule", "objects"))
+_ACT, _RULE, _OBJECTS, _APPROVED_BY = (f"{MARK}-{name}" for name in ("act", "rule", "objects", "approved-by"))
 """Metadata keys of commits, beside MARK."""
 _MOST_COMMITS = 10_000
 """Maximum commits read to find out if an interrupted act made one."""
@@ -65,6 +65,7 @@ class Act:
         at: time of the last change of state, UTC.
         commit_id: commit on the branch that deleted the entries; empty before.
         pull_id: pull request that is to delete the entries, or to bring them back; empty without one.
+        approved_by: approver of the deletion; empty if a user of the command line approved the list.
     """
 
     repository: str
@@ -81,6 +82,7 @@ class Act:
     at: datetime
     commit_id: str = ""
     pull_id: str = ""
+    approved_by: str = ""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -105,7 +107,9 @@ class Act:
 
     def metadata(self, suffix: str = "") -> dict[str, str]:
         """Metadata of a commit of this act."""
-        return {MARK: self.run_id, _ACT: self.act_id + suffix, _RULE: self.rule, _OBJECTS: str(self.objects)}
+        stated = {MARK: self.run_id, _ACT: self.act_id + suffix, _RULE: self.rule, _OBJECTS: str(self.objects)}
+        # The approver approved the deletion, not its revert.
+        return {**stated, _APPROVED_BY: self.approved_by} if self.approved_by and not suffix else stated
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
-from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, PlannedDeletion
+from lakefs_gc_assets.collector.standing_approvals import ApprovedWork
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.listings import ListedDeletion, ListingShown
 from lakefs_gc_assets.defs.pages import bullets
@@ -53,9 +53,7 @@ def lifecycle_deletion(names: Names) -> ListedDeletion:
         name=lambda outcome: outcome.group,
         is_set_up=lambda settings: retention.policy_of(settings).lifecycle is not None,
         show=show,
-        delete=lambda repository, digest, owner, note, warn, approver: acting.approve(
-            repository, digest, owner, note, warn
-        ),
+        delete=acting.approve,
     )
 
 
@@ -66,32 +64,11 @@ def show(repository: OpenRepository, note: LogLine) -> ListingShown:
         listing.digest,
         describe_planned(listing),
         describe_metadata(listing),
-        lambda paths: count_planned(repository, listing, paths),
+        lambda paths: acting.count_planned(repository, listing, paths),
         unfinished=(*describe_unfinished(repository),),
         lines=(*describe(listing),),
         freed=freed_by_branch(listing),
         freed_note=_FREED_NOTE,
-    )
-
-
-def count_planned(repository: OpenRepository, listing: LifecycleListing, paths: tuple[str, ...]) -> PlannedDeletion:
-    """Figures of a listing for a standing approval. Raises CorruptFile if stored entries cannot be read.
-
-    Args:
-        paths: prefixes of the only paths that may be deleted; empty for no such limit.
-    """
-    total, branches = _total(listing), {group.branch for group in listing.groups}
-    heads = {(group.branch, group.commit_id) for group in listing.groups}
-    outside = 0
-    for group in listing.groups if paths else ():
-        entries = expired.read_entries(repository, listing, group).column("path").to_pylist()
-        outside += sum(not path.startswith(paths) for path in entries)
-    return PlannedDeletion(
-        objects=total.objects,
-        bytes=total.bytes,
-        branches=len(branches),
-        whole=sum(acting.count_entries(repository, commit_id) for _, commit_id in heads),
-        outside=outside,
     )
 
 

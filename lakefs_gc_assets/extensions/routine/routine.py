@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
 from lakefs_gc_assets.collector.records.outcomes import Amount, Tally, describe_result, size
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.standing_approvals import standing_approver
 from lakefs_gc_assets.deferred import imported
 from lakefs_gc_assets.defs.listings import ListedDeletion, ListingShown
 from lakefs_gc_assets.defs.partitions import Names
@@ -192,12 +193,12 @@ def _delete(
     """Deletes what a list has if a standing approval covers it; otherwise it keeps waiting, with the exceeded limit."""
     repository, tally = host.repository, Tally(deletion.usual)
     try:
-        approver = deletion.cover(repository, shown, approvers)
+        approver = standing_approver(repository, deletion.work, shown.figures, approvers)
         by = approver()
     except GuardTripped as guard:
         return replace(waiting, result=f"{shown.planned}; {guard}"), shown
     host.note(f"{deletion.job}: {by} covers {shown.planned}")
-    deleting = deletion.delete_approved(repository, shown.digest, host.owner, host.note, host.warn, approver)
+    deleting = deletion.delete(repository, shown.digest, host.owner, host.note, host.warn, approver)
     lines = tuple(describe_result(deletion.name(each), each) for each in tally.counted(deleting))
     after = deletion.show(repository, host.note)
     state = PartState.INCOMPLETE if tally.failed else PartState.DONE

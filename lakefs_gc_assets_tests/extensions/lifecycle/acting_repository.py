@@ -110,10 +110,12 @@ class ActingRepository:
         rows = [row for row in self._expired(repository, branch).to_pylist() if (row["path"], row["address"]) in known]
         return {RULE: pa.Table.from_pylist(rows, ENTRIES)} if rows else {}
 
-    def approve(self, digest: str = "", repository: OpenRepository | None = None) -> dict[str, LifecycleOutcome]:
+    def approve(
+        self, digest: str = "", repository: OpenRepository | None = None, approver: Callable[[], str] = str
+    ) -> dict[str, LifecycleOutcome]:
         """Approves the newest listing; returns outcomes by branch."""
         opened, digest = repository or self.open(), digest or self.listing.digest
-        outcomes = acting.approve(opened, digest, "test", lambda line: None, self.warnings.append)
+        outcomes = acting.approve(opened, digest, "test", lambda line: None, self.warnings.append, approver)
         return {each.branch: each for each in outcomes}
 
     def revert(self, run_id: str, repository: OpenRepository | None = None) -> dict[str, LifecycleOutcome]:

@@ -13,8 +13,9 @@ from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import key_of
 from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.extensions.lifecycle.acting import count_planned
 from lakefs_gc_assets.extensions.lifecycle.acts import Act, ActState, describe_unfinished
-from lakefs_gc_assets.extensions.lifecycle.definitions import count_planned, define, freed_by_branch, show
+from lakefs_gc_assets.extensions.lifecycle.definitions import define, freed_by_branch, show
 from lakefs_gc_assets.extensions.lifecycle.listing import Group, LifecycleListing
 from lakefs_gc_assets_tests.extensions.check.test_fsck_command import NOW
 from lakefs_gc_assets_tests.extensions.lifecycle.aged_repository import aged_repository
