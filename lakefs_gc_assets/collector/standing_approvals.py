@@ -246,7 +246,7 @@ def standing_approver(
     repository: OpenRepository,
     kind: ApprovedWork,
     count: Callable[[tuple[str, ...]], PlannedDeletion],
-    approvers: int = 1,
+    approvers: int,
 ) -> Callable[[], str]:
     """The approver of a list that the standing approval covers: a function that reads the approval anew and names it.
 

@@ -216,12 +216,12 @@ class TestApprover:
 
     def test_it_is_the_approval_that_covers_the_list_below_its_paths(self, opened: OpenRepository) -> None:
         approval = self.grant(opened, "old/")
-        assert standing_approver(opened, self.WORK, self.count)() == str(approval)
+        assert standing_approver(opened, self.WORK, self.count, 1)() == str(approval)
         with pytest.raises(GuardTripped, match="a second person has to grant the same limits"):
             standing_approver(opened, self.WORK, self.count, 2)
         self.grant(opened, "new/")
         with pytest.raises(GuardTripped, match="1 object would be deleted outside of new/"):
-            standing_approver(opened, self.WORK, self.count)
+            standing_approver(opened, self.WORK, self.count, 1)
 
     def test_one_that_was_replaced_while_figures_were_counted_covers_nothing(self, opened: OpenRepository) -> None:
         def count(paths: tuple[str, ...]) -> PlannedDeletion:
@@ -230,7 +230,7 @@ class TestApprover:
 
         self.grant(opened, "old/")
         with pytest.raises(GuardTripped, match="it was replaced while it was compared with the list"):
-            standing_approver(opened, self.WORK, count)
+            standing_approver(opened, self.WORK, count, 1)
 
     @pytest.mark.parametrize(
         ("change", "why"), [({"withdrawn_at": NOW}, "it was withdrawn"), ({"approval_id": "a2"}, "a1 was replaced by")]
@@ -239,7 +239,7 @@ class TestApprover:
         self, opened: OpenRepository, change: dict[str, Any], why: str
     ) -> None:
         self.grant(opened, "old/")
-        approver = standing_approver(opened, self.WORK, self.count)
+        approver = standing_approver(opened, self.WORK, self.count, 1)
         self.grant(opened, "old/", **change)
         with pytest.raises(GuardTripped, match=why):
             approver()
@@ -247,7 +247,7 @@ class TestApprover:
     def test_a_damaged_record_covers_nothing(self, opened: OpenRepository) -> None:
         opened.store.put(self.grant(opened, "old/").key, b"{")
         with pytest.raises(GuardTripped, match="its record cannot be read"):
-            standing_approver(opened, self.WORK, self.count)
+            standing_approver(opened, self.WORK, self.count, 1)
 
 
 @pytest.mark.parametrize("change", [{"withdrawn_at": NOW}, {"approval_id": "a2"}, None])

@@ -32,7 +32,7 @@ def delete(made: RetainedRepository) -> list[stale_branches.BranchOutcome]:
     """Lists stale branches, and deletes them by the standing approval."""
     repository, listing = opened(made), listed(made)
     planned = stale_branches.planned_deletion(listing)
-    approver = standing_approver(repository, ApprovedWork.BRANCHES, lambda paths: planned)
+    approver = standing_approver(repository, ApprovedWork.BRANCHES, lambda paths: planned, 1)
     return [*stale_branches.delete(repository, listing.digest, "test", lambda line: None, pytest.fail, approver)]
 
 

@@ -52,6 +52,8 @@ def test_the_job_lists_and_deletes_what_is_approved(tmp_path: Path, monkeypatch:
         after = metadata(approve=listed["digest"], approved_by="somebody")
         assert (after["expired_objects"], after["is_complete"]) == (0, True)
         assert {each.path for each in opened.api.list_objects("main", "").objects} == {"data/c"}
+        by = made.call("GET", "/commits/main")["metadata"]["lakefs-gc-lifecycle-approved-by"]
+        assert by == "somebody, as the launch says"
 
         act = Act("repo", "d" * 20, 0, "d1", "main", "logs", "h", 2, 9, "", ActState.DELETING, NOW)
         key = act.entries_key.replace(".parquet", ".json")
