@@ -121,7 +121,8 @@ def describe(growth: Growth, dimensions: Sequence[str], most: int) -> Iterable[s
             if change.key == HoldingState.GARBAGE and change.objects > 0 and gone:
                 note = f"; deleted branches: {', '.join(gone[:most])}"
             shown = "unknown size" if change.bytes is None else _signed(change.bytes)
-            yield f"  {dimension} {change.key or '(top level)'}: {shown}, {change.objects:+,} objects{note}"
+            objects = f"{'-' if change.objects < 0 else '+'}{counted(abs(change.objects), 'objects')}"
+            yield f"  {dimension} {change.key or '(top level)'}: {shown}, {objects}{note}"
     for each in growth.commits[:most]:
         made = ""
         if each.commit is not None:

@@ -69,7 +69,10 @@ def grown_since(store: ObjectStore, after: Holdings, day: datetime) -> Growth:
         if before.time < day + _UNTIL and before.run_id != after.run_id:
             known = known_heads.read_usable(store, after.repository, lambda line: None)
             return growth.compare(before, after, known.commits if known else ())
-    raise CollectionError(f"no holdings of {after.repository} are stored of {day:%F} or earlier")
+    raise CollectionError(
+        f"no holdings of {after.repository} are stored of {day:%F} or earlier, apart from those after the newest run: "
+        "choose a later day, or compare after the next run"
+    )
 
 
 def describe(found: Holdings, dimensions: Iterable[str], changes: Growth | None) -> Iterator[str]:

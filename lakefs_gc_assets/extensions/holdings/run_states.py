@@ -86,8 +86,8 @@ def add_up_states(step: Step[R], report: Report, heads: HeadHoldings, sealed_bef
     garbage_state = HoldingState.EXPIRED if by_flow(step.plan.flow) is Why.EXPIRED else HoldingState.GARBAGE
     amounts |= {
         HoldingState.STAGED: staged,
-        HoldingState.YOUNG: kept,
         garbage_state: stays,
+        HoldingState.YOUNG: kept,
         **_metadata(step.repository.store),
     }
     rows = [

@@ -70,6 +70,13 @@ class HeldRepository:
         self.put("gone", size, days, staged=True)
         assert clients.call(self.server, "DELETE", "/repositories/repo/branches/main/objects", path="gone")[0] == 204
 
+    def add_recent_objects(self) -> None:
+        """Adds garbage on both sides of the cutoff, which is 25 hours ago (slices last an hour), and a new commit."""
+        self.leave_garbage(8, 25.4 / 24)
+        self.leave_garbage(7, 24.7 / 24)
+        self.put("c/today", 3, 0, "dev")
+        self.commit("dev", 0)
+
     def fork(self, branch: str) -> None:
         self.heads[branch] = dict(self.heads["main"])
         assert (
@@ -151,20 +158,8 @@ def require_exact(held: HeldRepository, runs: ArrowRuns, found: Holdings) -> dic
     return states
 
 
-def test_runs_of_three_days_equal_the_store_and_the_frames(held: HeldRepository) -> None:
-    # Slices last an hour, and the cutoff is 25 hours ago.
-    held.leave_garbage(8, 25.4 / 24)
-    held.leave_garbage(7, 24.7 / 24)
-    held.put("c/today", 3, 0, "dev")
-    held.commit("dev", 0)
-    runs = held.collect(Flow.CLEAN, sweep=False)
-    first = held.holdings(runs)
-    states = require_exact(held, runs, first)
-    assert states[HoldingState.HISTORY] == Amount(0, 0) and states[HoldingState.YOUNG] == Amount(1, 7)
-    assert (states[HoldingState.GARBAGE], states[HoldingState.STAGED]) == (Amount(2, 5_008), Amount(1, 2_000))
-    classes = [(row.objects, row.state) for row in first.of(Dimension.STORAGE_CLASS)]
-    assert all(state is None for _, state in classes)
-
+def test_optimized_run_after_a_sweep_equals_the_store_and_the_frames(held: HeldRepository) -> None:
+    held.add_recent_objects()
     swept = held.collect(Flow.CLEAN, sweep=True, quarantine=True)
     second = held.holdings(swept)
     states = require_exact(held, swept, second)
@@ -183,7 +178,7 @@ def test_runs_of_three_days_equal_the_store_and_the_frames(held: HeldRepository)
 
     known = known_heads.read(runs.open().store)
     assert known is not None and known.sealed_run == second.run_id
-    changes = growth.compare(first, third, known.commits)
+    changes = growth.compare(second, third, known.commits)
     assert [(each.commit_id, each.bytes) for each in changes.commits] == [(commit, 2_300)]
     assert changes.commits[0].commit is not None and changes.commits[0].commit.metadata == {"team": "blue"}
     by_branch = {change.key: (change.objects, change.bytes) for change in changes.of(Dimension.BRANCH)}
@@ -198,9 +193,15 @@ def test_metadata_and_quarantine_are_what_the_store_lists(held: HeldRepository) 
     assert Amount.total(both) == Amount(len(before), sum(before.values()))
 
 
-def test_stored_holdings_are_not_made_again(held: HeldRepository) -> None:
+def test_dry_run_equals_the_store_and_its_holdings_are_made_once(held: HeldRepository) -> None:
+    held.add_recent_objects()
     runs = held.collect(Flow.CLEAN, sweep=False)
     found = held.holdings(runs)
+    states = require_exact(held, runs, found)
+    assert states[HoldingState.HISTORY] == Amount(0, 0) and states[HoldingState.YOUNG] == Amount(1, 7)
+    assert (states[HoldingState.GARBAGE], states[HoldingState.STAGED]) == (Amount(2, 5_008), Amount(1, 2_000))
+    assert not [*found.of(Dimension.STORAGE_CLASS)], "a local folder has no classes"
+
     assert held.holdings(runs) == found
     runs.open().store.put(stored_holdings.key_of(found.run_id), b"damaged")
     again = held.holdings(runs)
@@ -220,6 +221,9 @@ def test_deleted_branch_explains_more_garbage(held: HeldRepository) -> None:
     lines = [*growth.describe(growth.compare(first, second), [Dimension.BRANCH], 5)]
     assert any("garbage" in line and line.endswith("deleted branches: dev") for line in lines)
     assert any("branch dev" in line and line.endswith("(gone)") for line in lines)
+    one = growth.HolderChange(Dimension.BRANCH, "main", -1, -5)
+    (_, line) = growth.describe(growth.Growth(first, second, (one,), ()), [Dimension.BRANCH], 5)
+    assert line == "  branch main: -5 B, -1 object"
 
 
 def test_without_a_finished_run_there_are_no_holdings(held: HeldRepository) -> None:
