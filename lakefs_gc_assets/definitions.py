@@ -1,5 +1,7 @@
 """The entry point of Dagster: definitions of the repositories in the configuration file."""
 
+from functools import partial
+
 import dagster as dg
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
@@ -17,13 +19,15 @@ from lakefs_gc_assets.extensions.notifications import definitions as notificatio
 from lakefs_gc_assets.extensions.routine import definitions as routine
 from lakefs_gc_assets.settings import Configuration
 
+ROUTINE = (lifecycle.lifecycle_deletion, branches.stale_branches_deletion)
+"""Functions that give the parts of the routine before its rules and its collection, in order."""
 EXTENSIONS = (
     forecast.define,
     check.define,
     lifecycle.define,
     branches.define,
     approvals.define,
-    routine.define,
+    partial(routine.define, ROUTINE),
     holdings.define,
     notifications.define,
     emr.define,

@@ -49,7 +49,8 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "overview": "Shows all repositories of the configuration: stored bytes, garbage, cost, trends and alerts.",
     },
     "lifecycle": {
-        "lifecycle": "Lists objects of branches that expire by the rules of the policy.",
+        "lifecycle": "Lists objects of branches that expire by the rules of the policy, deletes them if approved, and "
+        "brings them back.",
     },
     "metrics": {
         "metrics": "Prints the newest figures of each repository in Prometheus' text format.",
@@ -64,7 +65,8 @@ _EXTENSIONS: dict[str, dict[str, str]] = {
         "explore.",
     },
     "routine": {
-        "routine": "Lists what lifecycle, stale branches and collection would delete, in order, on one page.",
+        "routine": "Lists what object lifecycle, stale branches and collection would delete, in this order, on one "
+        "page.",
     },
     "setup": {
         "doctor": "Tests every permission and feature that runs need, and prints how to grant missing ones.",
@@ -79,11 +81,6 @@ _STARTS = {
     "purge": "start_unless_dry",
 }
 """Functions of `common` that start Spark for a command."""
-ROUTINE = (
-    "lakefs_gc_assets.extensions.lifecycle.definitions:lifecycle_deletion",
-    "lakefs_gc_assets.extensions.branches.definitions:stale_branches_deletion",
-)
-"""Functions that give the parts of the routine before collection, in order, as `module:name`."""
 _SERVERS = ("demo", "each", "embedded", "ui")
 """Commands that run servers or other commands, and end them when they are interrupted."""
 _OTHERS = {"status": {"--all": "overview"}}

@@ -24,6 +24,8 @@ _FEW_CANDIDATES = 10
 """Maximum objects that may go at any share: in a repository of twenty, one rewritten table is half."""
 _FEW_UNCOMMITTED = 10
 """Maximum uncommitted addresses that may go between mark and recheck at any share: a user cleaned up."""
+_FEW_ENTRIES = 10
+"""Maximum entries of a branch that may expire at any share."""
 _FEW_BRANCHES = 5
 """Maximum branches that may go at any share, if one remains: they were merged. The number is lower than those for
 objects, since each branch may stand for many staged objects."""
@@ -303,6 +305,18 @@ def require_few_stale(going: int, branches: int, settings: CollectionSettings) -
             "stale branches",
             f"{going:,} of {branches:,} branches would be deleted, {loss.figure:.1%}, more than {loss.limit:.1%}",
             "Review them; if they are right, raise collection.max_branch_loss_share, or match fewer in the policy",
+        )
+
+
+def require_few_expired(going: int, entries: int, branch: str, settings: CollectionSettings) -> None:
+    """Raises GuardTripped if object lifecycle would delete too large a share of the entries of a branch."""
+    loss = Gauge.of_share("expired entries", "max_candidate_share", going, entries, settings, floor=_FEW_ENTRIES)
+    if loss.is_exceeded:
+        raise GuardTripped(
+            "expired entries",
+            f"{going:,} of {entries:,} entries of branch {branch} would be deleted, {loss.figure:.1%}, more than "
+            f"{loss.limit:.1%}",
+            "Review them; if they are right, raise collection.max_candidate_share, or match fewer",
         )
 
 

@@ -63,6 +63,8 @@ GUARDS = {
     ("require_clocks_agree", "clocks"): ENDS_IT,
     # The list of stale branches reports it before any approval.
     ("require_few_stale", "stale branches"): NO_RUN,
+    # An approval is refused before anything is deleted.
+    ("require_few_expired", "expired entries"): NO_RUN,
     # Objects to be moved are listed before a user confirms, and this is checked before that list.
     ("require_sole_writer", "other servers"): NO_RUN,
     # The report of a dry run names the limit that it exceeds.

@@ -194,6 +194,7 @@ def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
         "follow_deleted_report",
         "follow_runs",
         "note_failures",
+        "sweep_by_standing_approval",
         "tell_of_failures",
         "tell_of_runs",
     }

@@ -50,10 +50,11 @@ def remove(extensions: Collection[str], folder: Path) -> None:
         commands = folder / "lakefs_gc_assets/cli/__init__.py"
         text, count = re.subn(rf'    "{name}": {{\n.*?\n    }},\n', "", commands.read_text(), flags=re.DOTALL)
         assert count == has_commands
-        commands.write_text(re.sub(rf'    "lakefs_gc_assets\.extensions\.{name}\..*\n', "", text))
+        commands.write_text(text)
         definitions = folder / "lakefs_gc_assets/definitions.py"
         text = re.sub(rf"from lakefs_gc_assets\.extensions\.{name} import .*\n", "", definitions.read_text())
-        definitions.write_text(re.sub(rf"\b{name}(_\w+)?\.define(,\s*)?", "", text))
+        entry = rf"(partial\()?\b{name}(_\w+)?\.(define|\w+_deletion)(, ROUTINE\))?(,\s*)?"
+        definitions.write_text(re.sub(entry, "", text))
 
 
 def run_there(folder: Path, *arguments: str) -> str:

@@ -48,7 +48,8 @@ def test_a_sweep_does_what_the_model_does_in_its_order() -> None:
     )
     assert in_order(sweeping.sweep_once, "begin", "find_live_again", "require_inputs", "map_batches")
     assert in_order(recheck.find_live_again, "read_reasons", "prepare_uncommitted", "ask_committed")
-    assert in_order(sweeping.Sweep.delete, "verify", "is_over", "decide")
+    assert in_order(sweeping.Sweep.delete, "verify_permitted", "is_over", "decide")
+    assert in_order(sweeping.Sweep.verify_permitted, "verify", "require_standing")
     assert in_order(sweeping.Sweep.decide, "delete_batch", "write")
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.guards import Gauge
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.records import tables
 from lakefs_gc_assets.collector.records.outcomes import Amount, one_by_one
 from lakefs_gc_assets.collector.repository.lock import locked
@@ -62,7 +62,6 @@ from lakefs_gc_assets.storage.interface import fetch
 
 _TRIES = 3
 """Decisions about a group before it stays, if other clients commit meanwhile."""
-_FEW_ENTRIES = 10
 
 
 def approve(
@@ -110,16 +109,7 @@ def _require_small_shares(repository: OpenRepository, listing: LifecycleListing)
     for group in listing.groups:
         going[group.branch, group.commit_id] += group.expired.objects
     for (branch, commit_id), count in going.items():
-        entries = count_entries(repository, commit_id)
-        guard, setting = "expired entries", "max_candidate_share"
-        gauge = Gauge.of_share(guard, setting, count, entries, repository.settings, floor=_FEW_ENTRIES)
-        if gauge.is_exceeded:
-            raise GuardTripped(
-                guard,
-                f"{count:,} of {entries:,} entries of branch {branch} would be deleted, {gauge.figure:.1%}, more than "
-                f"{gauge.limit:.1%}",
-                "Review them; if they are right, raise collection.max_candidate_share, or match fewer",
-            )
+        guards.require_few_expired(count, count_entries(repository, commit_id), branch, repository.settings)
 
 
 def count_planned(repository: OpenRepository, listing: LifecycleListing, paths: tuple[str, ...]) -> PlannedDeletion:

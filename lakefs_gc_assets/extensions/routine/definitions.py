@@ -4,6 +4,8 @@ The job lists what each part would delete and opens a dry run, which the sensor 
 partitions of their assets, and its page has all parts.
 """
 
+from collections.abc import Callable, Sequence
+
 import dagster as dg
 from pydantic import Field
 
@@ -34,9 +36,14 @@ class RoutineConfig(dg.Config):
     flow: FlowName = Field(default="unified", description="The flow of the collection, as in the job open_run.")
 
 
-def define(names: Names, loaded: Loaded) -> Additions:
-    """Definitions of the routine for a repository."""
-    settings, job, of = loaded.configuration.automation, routine_job(names, loaded), names.repository
+def define(parts: Sequence[Callable[[Names], ListedDeletion]], names: Names, loaded: Loaded) -> Additions:
+    """Definitions of the routine for a repository.
+
+    Args:
+        parts: functions that give the parts that list and delete, in order.
+    """
+    deletions = tuple(part(names) for part in parts)
+    settings, job, of = loaded.configuration.automation, routine_job(deletions, names, loaded), names.repository
     proposing = (
         f"Lists what object lifecycle and stale branches of {of} would delete, and opens a dry run. Deletes nothing. "
         "Cron: automation.routine_cron."
@@ -56,7 +63,7 @@ def define(names: Names, loaded: Loaded) -> Additions:
     )
 
 
-def routine_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
+def routine_job(deletions: tuple[ListedDeletion, ...], names: Names, loaded: Loaded) -> dg.JobDefinition:
     """The job `routine`: one op, which sets the tags of the opened run on its own Dagster run for the sensor."""
     policy, keep = loaded.configuration.launch, loaded.configuration.automation.keep_runs
     description = (
@@ -88,7 +95,7 @@ def routine_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
             history.report_check(instance, names, deletion.asset, deletion.check, CheckVerdict(False, why))
 
         approvers = policy.approvers if config.act else None
-        host = Host(repository, names, context.run_id, approvers, log.info, log.warning, collection, report, fail)
+        host = Host(repository, deletions, context.run_id, approvers, log.info, log.warning, collection, report, fail)
         result = play(host, config.skip)
         result.store_page(repository)
         page = stored_page(collector, repository.namespace.uri + run_folder.ROUTINE_PAGE, ROUTINE)

@@ -11,7 +11,6 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from lakefs_gc_assets import cli
 from lakefs_gc_assets.cli.policy import rules_in_force
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
@@ -19,9 +18,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, Tally, describe_
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.standing_approvals import standing_approver
-from lakefs_gc_assets.deferred import imported
 from lakefs_gc_assets.defs.listings import ListedDeletion, ListingShown
-from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, GuardTripped, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 
@@ -109,6 +106,7 @@ class Host:
     """The process of a routine.
 
     Attributes:
+        deletions: the parts that list and delete, in order.
         owner: owner of the repository's lock while a part deletes.
         approvers: number of people who must grant a standing approval; None if no part may act.
         collect: makes or opens the collection, and returns its outcome.
@@ -117,7 +115,7 @@ class Host:
     """
 
     repository: OpenRepository
-    names: Names
+    deletions: tuple[ListedDeletion, ...]
     owner: str
     approvers: int | None
     note: LogLine
@@ -127,24 +125,13 @@ class Host:
     fail: Callable[[ListedDeletion, str], None] = lambda deletion, why: None
 
 
-def deletions(names: Names) -> tuple[ListedDeletion, ...]:
-    """The parts that list and delete, in order."""
-    return tuple(imported(target)(names) for target in cli.ROUTINE)
-
-
-def names_of_parts() -> tuple[str, ...]:
-    """Names of all parts, in order."""
-    return (*(deletion.job for deletion in deletions(Names(""))), RULES, COLLECTION)
-
-
 def play(host: Host, skipped: Collection[str]) -> RoutineResult:
     """Plays all parts but the skipped ones. An error in one part is its outcome, and the others go on.
 
     Raises ConfigurationError for an unknown part.
     """
-    listed = deletions(host.names)
     parts: Sequence[tuple[str, str, Callable[[], PartOutcome]]] = [
-        *((each.job, each.reason, lambda each=each: _play_listed(host, each)) for each in listed),
+        *((each.job, each.reason, lambda each=each: _play_listed(host, each)) for each in host.deletions),
         (RULES, _RULES_REASON, lambda: _show_rules(host)),
         (COLLECTION, _COLLECTION_REASON, host.collect),
     ]
@@ -159,7 +146,7 @@ def play(host: Host, skipped: Collection[str]) -> RoutineResult:
             host.warn(f"{name}: {error}")
             outcome = PartOutcome(name, PartState.FAILED, result=str(error))
         outcomes.append(replace(outcome, reason=reason))
-    return RoutineResult(host.names.repository, host.repository.clock.now(), tuple(outcomes))
+    return RoutineResult(host.repository.facts.id, host.repository.clock.now(), tuple(outcomes))
 
 
 def _play_listed(host: Host, deletion: ListedDeletion) -> PartOutcome:

@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.definitions import ROUTINE
 from lakefs_gc_assets.defs.running import AskedRun, Detail
 from lakefs_gc_assets.errors import GuardTripped, LogLine, StorageError
 from lakefs_gc_assets.extensions.routine.routine import (
@@ -84,7 +85,8 @@ def routine(
 
         note: LogLine = (lambda line: None) if quiet else progress
         approvers = loaded.configuration.launch.approvers if act else None
-        host = Host(repository, names, f"routine-{uuid.uuid4().hex}", approvers, note, show_progress, collection)
+        deletions = tuple(part(names) for part in ROUTINE)
+        host = Host(repository, deletions, f"routine-{uuid.uuid4().hex}", approvers, note, show_progress, collection)
         result = play(host, skip)
         try:
             page = result.store_page(repository)

@@ -1,6 +1,7 @@
 """The job `routine`: it lists for every part, opens a dry run for the sensor, and reports failed parts as verdicts."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -9,6 +10,7 @@ import pytest
 from lakefs_gc_assets.cli.common import loaded_configuration
 from lakefs_gc_assets.collector.records import run_folder
 from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.definitions import ROUTINE
 from lakefs_gc_assets.defs import launching, running
 from lakefs_gc_assets.defs.automation import ACTING_ROUTINE
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX
@@ -32,7 +34,9 @@ def test_it_lists_opens_a_dry_run_and_reports_failed_parts(tmp_path: Path, monke
         policy = tmp_path / "policy.yaml"
         policy.write_text(policy.read_text() + "stale_branches: [{branches: 'old*', max_inactivity: 30d}]\n")
         loaded = loaded_configuration(tmp_path / "lakefs-gc.yaml", None)
-        definitions = build(loaded, SystemClock(), [lifecycle.define, branches.define, routine.define])
+        definitions = build(
+            loaded, SystemClock(), [lifecycle.define, branches.define, partial(routine.define, ROUTINE)]
+        )
         job = definitions.resolve_job_def("routine")
 
         def launch(tags: dict[str, str], **config: object) -> dg.DagsterRun:
@@ -70,7 +74,11 @@ def test_it_lists_opens_a_dry_run_and_reports_failed_parts(tmp_path: Path, monke
         with pytest.raises(dg.Failure, match="other: no part of the routine"):
             launch({}, skip=["other"])
         forbidding = loaded.configuration.model_copy(update={"launch": LaunchSettings(sweep="never")})
-        never = build(replace(loaded, configuration=forbidding), SystemClock(), [lifecycle.define, routine.define])
+        never = build(
+            replace(loaded, configuration=forbidding),
+            SystemClock(),
+            [lifecycle.define, partial(routine.define, ROUTINE)],
+        )
         for name, op, config in (
             ("routine", "play_routine", {"act": True}),
             ("lifecycle", "expire_entries", {"standing": True}),
