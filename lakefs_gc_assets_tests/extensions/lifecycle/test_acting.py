@@ -21,7 +21,7 @@ from lakefs_gc_assets.errors import (
     UnknownPath,
 )
 from lakefs_gc_assets.extensions.lifecycle import acting
-from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate
+from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate, describe_unfinished
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, LifecycleListing
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -201,6 +201,20 @@ class TestKept:
         made.list()
         assert made.approve()["main"].fate is LifecycleFate.DELETED
         assert made.own_branches() == [name] and "no record of this repository names it" in made.warnings[0]
+
+
+def test_an_approval_withdrawn_while_a_group_is_deleted_stops_the_merge(made: ActingRepository) -> None:
+    digest, withdrawn = made.list().digest, list[bool]()
+
+    def approver() -> None:
+        if withdrawn:
+            raise GuardTripped("standing approval", "it was withdrawn", "Approve again")
+
+    withdrawing = meddled(made, "commit_changes", lambda: withdrawn.append(True))
+    with pytest.raises(GuardTripped, match="it was withdrawn"):
+        list(acting.approve(withdrawing, digest, "test", lambda line: None, made.warnings.append, approver))
+    assert len(old(made)) == 3 and not made.own_branches() and not [*describe_unfinished(made.open())]
+    assert made.approve()["main"].fate is LifecycleFate.DELETED
 
 
 def test_too_large_a_share_is_refused() -> None:
