@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs.pages import launchpad, link
 from lakefs_gc_assets.defs.partitions import RUN_TAG, Names, key_of, newest_metadata, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine, counted
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, LaunchSettings
 
@@ -195,7 +195,7 @@ class ListedDeletion:
             if tally.failed or shown.undecided:
                 undecided = f"; undecided, since the server failed: {shown.undecided:,}" if shown.undecided else ""
                 raise dg.Failure(
-                    description=f"{counted(tally.failed, f'{self.things} were')} not deleted{undecided}: see the log",
+                    description=f"{self.things}: {tally.describe(frees=False)}{undecided}: see the log",
                     allow_retries=False,
                 )
 

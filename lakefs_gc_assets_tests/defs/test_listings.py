@@ -70,7 +70,7 @@ def test_verdicts_links_and_keys_of_launches(tmp_path: Path, monkeypatch: pytest
             return evaluation.passed, evaluation.description
 
         lists = [replace(WHOLE, undecided=2)]
-        with pytest.raises(dg.Failure, match="0 branches were not deleted; undecided, since the server failed: 2"):
+        with pytest.raises(dg.Failure, match="branches: 0 deleted; undecided, since the server failed: 2"):
             launch()
         assert verdict() == (False, "undecided, since the server failed: 2")
 
