@@ -61,7 +61,7 @@ class Limits:
 
     def __str__(self) -> str:
         stated = ", ".join(_SHOWN[name](value) for name, value in self.stated.items())
-        return f"at most {stated or 'nothing'}" + (f", below {', '.join(self.paths)}" if self.paths else "")
+        return f"at most {stated or 'nothing'}" + (f", of paths {'*, '.join(self.paths)}*" if self.paths else "")
 
     @property
     def stated(self) -> Mapping[str, float]:

@@ -169,7 +169,7 @@ class TestLimits:
 
     def test_they_are_described(self) -> None:
         limits = Limits(objects=1_000, bytes=2**40, branches=1, share=0.05, paths=("a/", "b/"))
-        assert str(limits) == "at most 1,000 objects, 1.0 TiB, 1 branch, 5.00%, below a/, b/"
+        assert str(limits) == "at most 1,000 objects, 1.0 TiB, 1 branch, 5.00%, of paths a/*, b/*"
         assert str(Limits()) == "at most nothing"
 
     def test_the_figures_of_a_run(self) -> None:
