@@ -6,6 +6,7 @@ from lakefs_gc_assets.extensions.lifecycle import acting, merging
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets_tests.extensions.lifecycle.test_acting import (
     test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted,
+    test_after_a_merge_that_cannot_be_reverted_the_next_rule_is_decided_anew,
     test_too_large_a_share_is_refused,
     test_what_users_stage_is_neither_committed_nor_dropped,
 )
@@ -45,6 +46,10 @@ LIFECYCLE_BUGS = {
     "lifecycle: a merge on another head than that of the decision believed": TestedBug(
         replaced((merging, "is_based_on", lambda commit, head: True)),
         test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted,
+    ),
+    "lifecycle: a decision used again after a merge on another head": TestedBug(
+        replaced((acting, "is_based_on", lambda commit, head: True)),
+        test_after_a_merge_that_cannot_be_reverted_the_next_rule_is_decided_anew,
     ),
     "lifecycle: deletes on the branch, and commits what users staged there": TestedBug(
         replaced((LakeFSClient, "squash_merge", _delete_on_branch)),

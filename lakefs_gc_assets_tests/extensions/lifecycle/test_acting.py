@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
+from unittest import mock
 
 import pyarrow.compute as pc
 import pytest
@@ -291,13 +292,12 @@ class TestRaces:
         assert [line for line in made.warnings if f"lifecycle revert {outcome.run_id}" in line]
         assert made.call("GET", "/branches/main/diff")["results"][0]["path"] == "staged"
 
-    def test_after_a_merge_that_cannot_be_reverted_the_next_rule_is_decided_anew(
-        self, made: ActingRepository, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The commit that came between may have written the paths of the next rule."""
+
+def test_after_a_merge_that_cannot_be_reverted_the_next_rule_is_decided_anew() -> None:
+    """The commit that came between may have written the paths of the next rule."""
+    with TemporaryDirectory() as folder, acting_repository(Path(folder)) as made:
         listing = made.list()
-        second = replace(listing.groups[0], rule="second")
-        made.listing = replace(listing, groups=(*listing.groups, second))
+        made.listing = replace(listing, groups=(*listing.groups, replace(listing.groups[0], rule="second")))
 
         def by_rule(repository: OpenRepository, _: LifecycleListing, branch: str, note: Any) -> Any:
             still = made.expired_now(repository, listing, branch, note).get(RULE, ENTRIES.empty_table())
@@ -308,10 +308,10 @@ class TestRaces:
             made.upload(OLD + "2", b"new content")
             made.commit("overwritten")
 
-        monkeypatch.setattr(acting, "expired_now", by_rule)
         opened = meddled(made, "squash_merge", overwrite)
         api = Asked(opened.api, revert=raising(HookFailed("POST …: 412: pre-revert hook aborted")))
-        outcomes = made.approve(repository=replace(opened, api=cast("LakeFSApi", api)))
+        with mock.patch.object(acting, "expired_now", by_rule):
+            outcomes = made.approve(repository=replace(opened, api=cast("LakeFSApi", api)))
         assert old(made) == [OLD + "2"]
         assert outcomes["main"].fate is LifecycleFate.KEPT and "changed since" in outcomes["main"].why
         assert [line for line in made.warnings if "pre-revert hook aborted" in line]
