@@ -46,7 +46,7 @@ def test_a_run_reads_no_manifest_twice(replaying: Replaying, reads: Counter[str]
     assert runs.make(opened, sweep=True).success
     counts = manifests(reads, opened.run_id)
     assert {counts.pop(name) for name in INPUTS} == {2}
-    assert counts.pop("sightings") <= 2  # The mark finds that there are none; the index records those that it stored.
+    assert counts.pop("sightings") <= 2  # The mark finds that there are none; the index records its own.
     assert {*counts.values()} <= {1}
 
 

@@ -236,7 +236,7 @@ def _unchecked_once_begun(step: ArrowStep, samples: Samples) -> ArrowRows:
 
 
 def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
-    """Reports only its own deletions, not those of earlier attempts."""
+    """Reports only its own deletions, not the deletions of earlier attempts."""
     remaining, left, _ = _resume(step, candidates)
     return remaining, left, ()
 

@@ -63,7 +63,7 @@ def test_nor_do_more_of_them_and_many_runs_leave_out_windows(kind: Kind) -> None
     taken: list[int] = []
 
     def compared(step: ArrowStep, committed: Committed) -> KnownLive[ArrowRows]:
-        """Requires that the addresses of the run before are those of the ranges that are not read."""
+        """Requires that the earlier run's addresses are the addresses of ranges that are not read."""
         found = find_stored_live(step, committed)
         if found.addresses is not None:
             ranges = committed.records.without(committed.records.ids - found.range_ids)

@@ -1,4 +1,4 @@
-"""Decisions about made-up branches equal those of a plain implementation."""
+"""Decisions about made-up branches equal the decisions of a plain implementation."""
 
 from collections import Counter
 from dataclasses import replace

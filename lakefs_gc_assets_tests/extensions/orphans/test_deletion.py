@@ -404,7 +404,7 @@ def copied(name: str) -> str:
 
 @contextmanager
 def failing_at(number: int, is_done: bool) -> Iterator[None]:
-    """A store whose calls from this number on, of those that write, fail: before or after they are done."""
+    """A store whose writing calls fail from this number on: before or after they are done."""
     calls = itertools.count()
 
     def failing(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -768,7 +768,7 @@ class TestMeanwhile:
 
 
 def _first_only() -> Callable[..., Any]:
-    """Looks once, and then finds the same objects, except those that are gone."""
+    """Looks once, and then finds the same objects, except deleted ones."""
     seen = list[Any]()
 
     def look(place: OrphanPlace, read: Any, note: Any) -> Any:
