@@ -1,5 +1,7 @@
 """A repository on an embedded server whose commits are days old, and a configuration file that reaches it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,6 +60,15 @@ class RetainedRepository:
         }
         file.write_text(yaml.safe_dump(content))
         return file
+
+    @contextmanager
+    def two_approvers(self) -> Iterator[None]:
+        """The configuration, by which two people must approve meanwhile."""
+        file = self.folder / "lakefs-gc.yaml"
+        before = file.read_text()
+        file.write_text(f"{before}launch: {{approvers: 2}}\n")
+        yield
+        file.write_text(before)
 
 
 def with_history(server: EmbeddedServer, folder: Path) -> RetainedRepository:

@@ -81,6 +81,8 @@ def test_by_the_command(made: RetainedRepository) -> None:
     assert (refused.exit_code, refused.stdout) == (Status.REFUSED, "")
     assert "there is none. It waits for a person: review it and approve it" in refused.stderr
     approval = grant(made)
+    with made.two_approvers():
+        assert "a second person has to grant the same limits" in call("--standing").stderr
     result = call("--standing", "--json")
     assert result.exit_code == Status.WELL and f"{approval} covers 1 stale branch" in result.stderr
     assert json.loads(result.stdout.splitlines()[0])["branch"] == "old-1"

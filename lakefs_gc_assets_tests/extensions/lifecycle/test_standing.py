@@ -116,9 +116,10 @@ def test_by_the_command(tmp_path: Path) -> None:
             assert why in call("--standing").stderr
         grant(("raw/",))
         assert "1 object would be deleted outside of raw/" in call("--standing").stderr
-        assert len(paths()) == 4
-
         approval = grant(("raw/", "tables/"), share=0.5, branches=1)
+        with made.two_approvers():
+            assert "a second person has to grant the same limits" in call("--standing").stderr
+        assert len(paths()) == 4
         result = call("--standing", "--json")
         assert result.exit_code == Status.WELL, result.stderr
         assert re.search(f"{re.escape(approval)} covers the entries of list [0-9a-f]{{16}}", result.stderr)
