@@ -27,7 +27,7 @@ EXTENSION_CODE = {
     "explain": 480,
     "forecast": 1_220,
     "holdings": 2_580,
-    "lifecycle": 1_700,
+    "lifecycle": 1_730,
     "metrics": 120,
     "notifications": 210,
     "orphans": 900,
