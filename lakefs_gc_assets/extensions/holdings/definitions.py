@@ -10,7 +10,6 @@ import dagster as dg
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine
-from lakefs_gc_assets.collector.records import stored_holdings
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
@@ -21,9 +20,9 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, Sharing
-from lakefs_gc_assets.extensions.holdings.making import find_run, make_holdings
+from lakefs_gc_assets.extensions.holdings.making import find_run, make_holdings, read_stored
 from lakefs_gc_assets.spark.faults import errors_of_spark
-from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 HOLDINGS = "holdings"
 _BARS = 6
@@ -102,12 +101,12 @@ def follow_runs(names: Names, job: dg.JobDefinition, interval: int) -> dg.Sensor
     ) -> dg.RunRequest | dg.SkipReason:
         repository = collector.open(to_read=True)
         try:
-            run_id = find_run(repository).run_id
+            report = find_run(repository)
         except CollectionError as error:
             return dg.SkipReason(str(error))
-        if head_if_there(repository.store, stored_holdings.key_of(run_id)) is not None:
-            return dg.SkipReason(f"the holdings after run {run_id} are stored")
-        return dg.RunRequest(run_key=f"holdings-{run_id}")
+        if read_stored(repository.store, report, context.log.warning) is not None:
+            return dg.SkipReason(f"the holdings after run {report.run_id} are stored")
+        return dg.RunRequest(run_key=f"holdings-{report.run_id}-{report.ended_at:%Y%m%dT%H%M%SZ}")
 
     return sensor
 

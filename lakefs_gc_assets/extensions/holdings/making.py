@@ -16,7 +16,7 @@ from lakefs_gc_assets.extensions.holdings import holdings_files, known_heads
 from lakefs_gc_assets.extensions.holdings.attribution import ChooseEngine, attribute_heads
 from lakefs_gc_assets.extensions.holdings.holdings_files import Holdings
 from lakefs_gc_assets.extensions.holdings.run_states import add_up_states
-from lakefs_gc_assets.storage.interface import head_if_there
+from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 
 def make_holdings(
@@ -36,11 +36,8 @@ def make_holdings(
         CollectionError: no run has finished, its frames have expired or are damaged, or server or store fail.
     """
     store, report = repository.store, find_run(repository)
-    if head_if_there(store, stored_holdings.key_of(report.run_id)) is not None:
-        try:
-            return holdings_files.read(store, report.run_id)
-        except CorruptFile as damage:
-            warn(f"the stored holdings are made anew: {damage}")
+    if (stored := read_stored(store, report, warn)) is not None:
+        return stored
     plan = plans.read(store, report.run_id)
     require_own_plan(plan, repository)
     known = known_heads.read_usable(store, repository.facts.id, warn)
@@ -67,6 +64,19 @@ def make_holdings(
         f"{counted(heads.ranges_read, 'ranges')}"
     )
     return holdings
+
+
+def read_stored(store: ObjectStore, report: Report, warn: LogLine) -> Holdings | None:
+    """The stored holdings after a run; None if there are none, or they are damaged or from before its approval."""
+    if head_if_there(store, stored_holdings.key_of(report.run_id)) is None:
+        return None
+    try:
+        stored = holdings_files.read(store, report.run_id)
+    except CorruptFile as damage:
+        warn(f"the stored holdings are made anew: {damage}")
+        return None
+    # An approved dry run ends a second time, after its sweep.
+    return stored if stored.time == report.ended_at else None
 
 
 def find_run(repository: OpenRepository) -> Report:

@@ -137,8 +137,9 @@ def test_job_reports_the_asset_and_the_sensor_launches_it_once(
 
     with running.instance() as home:
         assert launched(home) == []
-        run_id = ArrowRuns(loaded(made)).collect().run_id
-        assert launched(home) == [f"holdings-{run_id}"]
+        ended = ArrowRuns(loaded(made)).collect()
+        run_id = ended.run_id
+        assert launched(home) == [f"holdings-{run_id}-{ended.ended_at:%Y%m%dT%H%M%SZ}"]
         assert definitions.resolve_job_def("holdings").execute_in_process(instance=home).success
         event = home.get_latest_materialization_event(dg.AssetKey("holdings"))
         assert event is not None and event.asset_materialization is not None

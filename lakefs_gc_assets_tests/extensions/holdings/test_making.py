@@ -11,7 +11,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import stored_holdings
 from lakefs_gc_assets.collector.records.outcomes import Amount
@@ -91,12 +91,22 @@ class HeldRepository:
         assert status == 201, answer
         return str(answer["id"])
 
+    def runs(self, **collection: Any) -> ArrowRuns:
+        """Runs with some settings of the section `collection`."""
+        given = demo.configuration(self.server, "repo").model_dump()
+        given["collection"] |= collection
+        return ArrowRuns(Loaded(type(demo.configuration(self.server, "repo")).model_validate(given), {}))
+
     def collect(self, flow: Flow, *, sweep: bool, quarantine: bool = False) -> ArrowRuns:
         """Makes a run."""
-        given = demo.configuration(self.server, "repo").model_dump()
-        given["collection"] |= {"sweep": sweep, "sweep_mode": "quarantine" if quarantine else "delete"}
-        runs = ArrowRuns(Loaded(type(demo.configuration(self.server, "repo")).model_validate(given), {}))
+        runs = self.runs(sweep=sweep, sweep_mode="quarantine" if quarantine else "delete")
         assert runs.collect(flow).flow == flow.value
+        return runs
+
+    def approve(self, run_id: str) -> ArrowRuns:
+        """Deletes the candidates of a clean dry run."""
+        runs = self.runs(sweep=False, sweep_mode="delete", approve_run=run_id)
+        assert runs.make(runs.open_run(Flow.CLEAN, run_id), STEPS[-1:], "approver").error is None
         return runs
 
     def holdings(self, runs: ArrowRuns) -> Holdings:
@@ -193,7 +203,7 @@ def test_metadata_and_quarantine_are_what_the_store_lists(held: HeldRepository) 
     assert Amount.total(both) == Amount(len(before), sum(before.values()))
 
 
-def test_dry_run_equals_the_store_and_its_holdings_are_made_once(held: HeldRepository) -> None:
+def test_dry_run_equals_the_store_and_its_holdings_are_made_again_only_after_its_approval(held: HeldRepository) -> None:
     held.add_recent_objects()
     runs = held.collect(Flow.CLEAN, sweep=False)
     found = held.holdings(runs)
@@ -207,6 +217,12 @@ def test_dry_run_equals_the_store_and_its_holdings_are_made_once(held: HeldRepos
     again = held.holdings(runs)
     assert again.states()[HoldingState.HEAD] == found.states()[HoldingState.HEAD]
     assert any("made anew" in line for line in runs.lines)
+
+    approved = held.approve(found.run_id)
+    after = held.holdings(approved)
+    states = require_exact(held, approved, after)
+    assert (after.run_id, states[HoldingState.GARBAGE]) == (found.run_id, Amount(0, 0))
+    assert after.time > found.time and held.holdings(approved) == after
 
 
 def test_deleted_branch_explains_more_garbage(held: HeldRepository) -> None:
