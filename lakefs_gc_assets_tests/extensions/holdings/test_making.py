@@ -7,14 +7,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector import reporting
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, UNCOMMITTED_DF, StoredFigures
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import stored_holdings
-from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError
@@ -25,6 +27,7 @@ from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServe
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
+from lakefs_gc_assets.storage import local
 from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.runs.arrow_runs import ArrowRuns
@@ -255,6 +258,40 @@ def test_history_is_left_out_if_heads_have_uncertain_addresses(
     attribute = attribution.attribute_heads
     monkeypatch.setattr(making, "attribute_heads", lambda *about: replace(attribute(*about), uncertain=1))
     assert HoldingState.HISTORY not in held.holdings(runs).states()
+
+
+def test_classes_are_left_out_if_candidates_had_several_fates_or_windows_were_left_out(
+    held: HeldRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_of = local._batch
+
+    def with_class(*columns: Any) -> pa.RecordBatch:
+        batch = batch_of(*columns)
+        return batch.set_column(4, "storage_class", pa.array(["STANDARD"] * batch.num_rows, pa.string()))
+
+    monkeypatch.setattr(local, "_batch", with_class)
+    held.leave_garbage(8, 9)
+    runs = held.collect(Flow.CLEAN, sweep=False)
+
+    def has_classes() -> bool:
+        for run_id in stored_holdings.run_ids(runs.open().store):
+            runs.open().store.put(stored_holdings.key_of(run_id), b"damaged")
+        return any(held.holdings(runs).of(Dimension.STORAGE_CLASS))
+
+    assert has_classes()
+    none = dict.fromkeys(Outcome, Amount())
+    for outcome, (amount, is_known) in {
+        Outcome.ACCEPTED: (Amount(2, 5_008), True),
+        Outcome.QUARANTINED: (Amount(1, 8), False),
+        Outcome.KEPT_LIVE: (Amount(2, 5_008), False),
+    }.items():
+        with monkeypatch.context() as patch:
+            amounts = {**none, outcome: amount}
+            patch.setattr(reporting, "count_amounts", lambda step, frame, amounts=amounts: amounts)
+            assert has_classes() is is_known, outcome
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredFigures, "limited_to", property(lambda figures: "window legacy"))
+        assert not has_classes()
 
 
 @pytest.mark.parametrize("wrong", [True, False])
