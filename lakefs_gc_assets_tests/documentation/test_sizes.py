@@ -26,7 +26,7 @@ EXTENSION_CODE = {
     "erasure": 1_210,
     "explain": 480,
     "forecast": 1_220,
-    "holdings": 2_580,
+    "holdings": 2_590,
     "lifecycle": 1_730,
     "metrics": 120,
     "notifications": 210,

@@ -92,7 +92,7 @@ def approve(
     with locked(repository, WORK, owner, warn) as lock:
         work = LifecycleWork(repository, lock, note, warn)
         listing = read_listing(repository, digest)
-        _require_small_shares(repository, listing)
+        _look_at_shares(repository, listing)
         run_id = run_of(repository, listing)
         note(f"run {run_id}: `lakefs-gc lifecycle revert {run_id}` brings back what it deletes")
         deletion = _Deletion(work, listing, run_id, settle_leftovers(work), approver)
@@ -103,7 +103,7 @@ def approve(
         yield from one_by_one(enumerate(listing.groups), deletion.delete_group, failed)
 
 
-def _require_small_shares(repository: OpenRepository, listing: LifecycleListing) -> None:
+def _look_at_shares(repository: OpenRepository, listing: LifecycleListing) -> None:
     """Raises GuardTripped if too large a share of the entries of a branch would be deleted."""
     going = Counter[tuple[str, str]]()
     for group in listing.groups:

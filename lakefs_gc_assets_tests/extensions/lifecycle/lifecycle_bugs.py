@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.extensions.lifecycle import acting, merging
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets_tests.extensions.lifecycle.test_acting import (
@@ -56,7 +57,7 @@ LIFECYCLE_BUGS = {
         test_what_users_stage_is_neither_committed_nor_dropped,
     ),
     "lifecycle: too large a share of a branch deleted": TestedBug(
-        replaced((acting, "_require_small_shares", _accept)), test_too_large_a_share_is_refused
+        replaced((guards, "require_few_expired", _accept)), test_too_large_a_share_is_refused
     ),
     "lifecycle: a commit outside of the history reverted": TestedBug(
         replaced((merging, "_require_in_history", _accept)), test_a_commit_that_left_the_history_is_not_reverted

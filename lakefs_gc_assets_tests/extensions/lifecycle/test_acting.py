@@ -207,9 +207,10 @@ class TestKept:
 def test_an_approval_withdrawn_while_a_group_is_deleted_stops_the_merge(made: ActingRepository) -> None:
     digest, withdrawn = made.list().digest, list[bool]()
 
-    def approver() -> None:
+    def approver() -> str:
         if withdrawn:
             raise GuardTripped("standing approval", "it was withdrawn", "Approve again")
+        return "somebody"
 
     withdrawing = meddled(made, "commit_changes", lambda: withdrawn.append(True))
     with pytest.raises(GuardTripped, match="it was withdrawn"):
