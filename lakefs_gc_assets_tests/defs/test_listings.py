@@ -95,4 +95,4 @@ def test_verdicts_links_and_keys_of_launches(tmp_path: Path, monkeypatch: pytest
         lists = [replace(WHOLE, refused_by="too many")]
         keys.append(key_of(launch()["run_id"]))
         assert (shown()["refused_by"], "next" in shown()) == ("too many", False)
-        assert {*home.get_dynamic_partitions("gc_stale_branches_repo")} == {*keys[1:]}, "those of automation.keep_runs"
+        assert {*home.get_dynamic_partitions("gc_stale_branches_repo")} == {*keys[1:]}, "automation.keep_runs is 2"

@@ -98,7 +98,7 @@ def _counts(policy: str, branch: str) -> Iterator[tuple[str, int]]:
 
 
 def _last(policy: str, branch: str, line: Sequence[str], lifecycle: Collection[str]) -> set[str]:
-    """The newest commits of a line that `keep_last` counts, and those of object lifecycle before the last of them."""
+    """The newest commits of a line that `keep_last` counts, and commits of object lifecycle before the last one."""
     kept, left = set(), rule_of(policy, branch).get("keep_last", 0)
     for commit in line:
         if left:
