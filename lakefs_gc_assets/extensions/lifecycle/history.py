@@ -96,14 +96,10 @@ class PathHistory:
     def _came(self, at: int, parent: int, paths: pa.BinaryArray, addresses: pa.StringArray, waiting: Flags) -> Integers:
         """Numbers of waiting entries that a commit has and its parent, -1 for none, lacks or has changed."""
         ranges, before = self._ranges(self._metarange(at)), self._ranges(self._metarange(parent))
-        changed = ranges.filter(
-            pc.invert(pc.is_in(ranges.column("id"), value_set=before.column("id").combine_chunks()))
-        )
+        changed = _lacking(ranges, before)
         if not changed.num_rows:
             return np.empty(0, np.int64)
-        replaced = before.filter(
-            pc.invert(pc.is_in(before.column("id"), value_set=ranges.column("id").combine_chunks()))
-        )
+        replaced = _lacking(before, ranges)
         came = []
         for first, last in zip(*(changed.column(name).to_pylist() for name in ("min_key", "max_key")), strict=True):
             start = bisect_left(range(len(paths)), first, key=lambda place: paths[place].as_py())
