@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.definitions import ROUTINE
+from lakefs_gc_assets.deferred import imported
 from lakefs_gc_assets.defs.running import AskedRun, Detail
 from lakefs_gc_assets.errors import GuardTripped, LogLine, StorageError
 from lakefs_gc_assets.extensions.routine.routine import (
@@ -85,7 +85,7 @@ def routine(
 
         note: LogLine = (lambda line: None) if quiet else progress
         approvers = loaded.configuration.launch.approvers if act else None
-        deletions = tuple(part(names) for part in ROUTINE)
+        deletions = tuple(part(names) for part in imported("lakefs_gc_assets.definitions:ROUTINE"))
         host = Host(repository, deletions, f"routine-{uuid.uuid4().hex}", approvers, note, show_progress, collection)
         result = play(host, skip)
         try:

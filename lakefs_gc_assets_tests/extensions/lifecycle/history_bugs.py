@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakefs_gc_assets.extensions.branches import stale_branches
 from lakefs_gc_assets.extensions.lifecycle import acting, merging, reverting
 from lakefs_gc_assets.extensions.lifecycle.acts import REVERT, Act, ActState, LifecycleWork
 from lakefs_gc_assets.extensions.lifecycle.history import PathHistory
@@ -58,3 +59,10 @@ LIFECYCLE_HISTORY_BUGS: dict[str, Bug] = {
     "receipts of its commits forgotten": replaced((LifecycleWork, "record_commit", ignored)),
 }
 """Seeded bugs by name."""
+STALE_BRANCH_BUGS: dict[str, Bug] = {
+    "last commit of a branch ignored": replaced((stale_branches, "_is_younger", lambda *arguments: "")),
+    "uncommitted changes of a stale branch ignored": replaced(
+        (stale_branches, "read_staged", lambda *arguments: stale_branches.Staged())
+    ),
+}
+"""Seeded bugs of stale branches by name."""

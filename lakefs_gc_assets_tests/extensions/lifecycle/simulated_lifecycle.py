@@ -1,4 +1,4 @@
-"""Object lifecycle in simulated histories: listings, approvals and reverts, beside writers and collectors.
+"""Object lifecycle and stale branches in simulated histories: lists, approvals and undo, beside writers and collectors.
 
 The process of lifecycle stops at each call, while the rest of the world goes on. Its calls may fail or lose their
 answers, and it may be killed. An oracle watches each change that it makes. It knows from the world's own record when
@@ -8,7 +8,7 @@ is lost that rules keep.
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,6 +18,8 @@ from unittest import mock
 from lakefs_gc_assets.collector.records.own_commits import list_own_commits
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, Conflict, LakeFSError, ServerUnavailable
+from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.branches.stale_branches import BranchFate
 from lakefs_gc_assets.extensions.lifecycle.acting import approve
 from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, REVERT, LifecycleFate, LifecycleOutcome
 from lakefs_gc_assets.extensions.lifecycle.expired import list_expired
@@ -60,6 +62,8 @@ lifecycle:
 - {{name: age, branches: '*', paths: d/, older_than: {PERIOD_DAYS}d}}
 - {{name: came, branches: '*', paths: f/, unchanged_for: {PERIOD_DAYS}d}}
 - {{name: newest, branches: '*', paths: '*', keep_newest: {NEWEST}, of: objects}}
+stale_branches:
+- {{branches: '*', max_inactivity: {PERIOD_DAYS}d}}
 """
 CLOCKS_APART = 45 * MINUTE
 """Ages of entries are as exact as the clocks of servers and store, and the names that servers issue."""
@@ -118,6 +122,7 @@ class LifecycleOracle:
         removals: by the branch that was merged, which names the act; the newest one of each.
         made: commits on users' branches that lifecycle made.
         expired, came_back: number of entries removed from and brought back to branches.
+        retired: number of stale branches deleted.
     """
 
     world: World
@@ -125,6 +130,7 @@ class LifecycleOracle:
     made: list[str] = field(default_factory=list)
     expired: int = 0
     came_back: int = 0
+    retired: int = 0
     _came: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def came(self, commit_id: str) -> dict[str, float]:
@@ -210,6 +216,24 @@ class LifecycleOracle:
             raise Violation(f"the revert of {act} brings back other entries than were removed")
         self.came_back += len(added)
 
+    def require_stale(self, name: str, commit_id: str, staged: bool, tagged: Collection[str]) -> None:
+        """A branch is deleted as stale.
+
+        Args:
+            commit_id, staged, tagged: its head, whether it had uncommitted changes, and the commits of all tags, as
+                read last. A use after that goes unnoticed, since lakeFS has no conditional deletion.
+        """
+        commits = self.world.repository.commits
+        if name == "main" or staged or commit_id in tagged:
+            raise Violation(
+                f"branch {name} is deleted although it is the default one, tagged, or has uncommitted changes"
+            )
+        while commit_id in self.made:
+            commit_id = commits[commit_id].facts.parents[0]
+        if (age := self.world.time.now - commits[commit_id].made_at) < PERIOD_DAYS * DAY - CLOCKS_APART:
+            raise Violation(f"branch {name} is deleted {age / DAY:.2f} days after its last commit")
+        self.retired += 1
+
     def missing(self, act: str) -> list[str]:
         """Paths that an act removed, that nobody has touched since, and that its branch still lacks."""
         removal, repository = self.removals[act], self.world.repository
@@ -247,6 +271,9 @@ class LifecycleApi(CollectorsApi):
     """The calls of `LakeFSClient` that lifecycle makes, each one transaction."""
 
     oracle: LifecycleOracle
+    heads: dict[str, str]
+    staged: dict[str, bool]
+    tagged: frozenset[str] = frozenset()
 
     @property
     def _world(self) -> World:
@@ -265,7 +292,22 @@ class LifecycleApi(CollectorsApi):
     def branch(self, name: str) -> BranchFacts | None:
         self._ask(f"branch {name}")
         branch = self._world.repository.branches.get(name)
+        if branch is not None:
+            self.heads[name] = branch.commit_id
         return None if branch is None else BranchFacts(name, branch.commit_id)
+
+    def tags(self) -> tuple[BranchFacts, ...]:
+        found = super().tags()
+        self.tagged = frozenset(tag.commit_id for tag in found)
+        return found
+
+    def first_change(self, branch: str) -> DiffEntry | None:
+        change = super().first_change(branch)
+        self.staged[branch] = change is not None
+        return change
+
+    def last_action_run(self, branch: str, ignored: Collection[str] = ()) -> None:
+        self._ask(f"action runs of {branch}")
 
     def protection_patterns(self) -> tuple[str, ...]:
         self._ask("protection patterns")
@@ -299,6 +341,11 @@ class LifecycleApi(CollectorsApi):
 
     def delete_branch(self, name: str) -> None:
         with self._changing(f"delete branch {name}", name):
+            branch = self._world.repository.branches.get(name)
+            if branch is not None and not name.startswith(BRANCH_PREFIX):
+                # What was not read counts as it is now.
+                head, staged = self.heads.get(name, branch.commit_id), self.staged.get(name, any(branch.tokens))
+                self.oracle.require_stale(name, head, staged, self.tagged)
             self._world.repository.branches.pop(name, None)
 
     def delete_paths(self, name: str, paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -426,6 +473,10 @@ class LifecycleProcess:
             case "revert" if self.runs:
                 run_id = self.runs[numbers[1] % len(self.runs)]
                 self._launch(lambda repository: self._revert(repository, run_id), numbers[0])
+            case "retire":
+                self._launch(self._retire, numbers[0])
+            case "recreate":
+                self._launch(self._recreate, numbers[0])
             case "fail":
                 self.fail_in, self.loses_answer = numbers[0], bool(numbers[1])
             case "go_on":
@@ -445,9 +496,11 @@ class LifecycleProcess:
         machine = MachineClock(world.time, world.collector_skew)
         view = BucketView(world.bucket, self.point, refuse_change, lambda key, data: None, page=1000, delete_limit=1000)
         api = LifecycleApi(world.servers, self.point, lambda: None, machine, world.setup.seen_servers)
-        api.oracle = self.oracle
+        api.oracle, api.heads, api.staged = self.oracle, {}, {}
         options = settings(True, 24.0, "month", around=world.setup.around)
-        options = options.model_copy(update={"retention_policy": policy_file(world.setup.around.policy)})
+        options = options.model_copy(
+            update={"retention_policy": policy_file(world.setup.around.policy), "max_branch_loss_share": 1.0}
+        )
 
         def run() -> None:
             clock = CollectorClock(machine, world.pass_time)
@@ -465,6 +518,20 @@ class LifecycleProcess:
 
     def _revert(self, repository: OpenRepository, run_id: str) -> None:
         self._end(revert(repository, run_id, f"lifecycle {self.commands}", self._note, self._note))
+
+    def _retire(self, repository: OpenRepository) -> None:
+        listing = stale_branches.list_branches(repository, self._note)
+        if listing.stale:
+            owner = f"branches {self.commands}"
+            for outcome in stale_branches.delete(repository, listing.digest, owner, self._note, self._note):
+                self._note(f"{outcome}")
+
+    def _recreate(self, repository: OpenRepository) -> None:
+        for outcome in stale_branches.restore(repository, (), f"branches {self.commands}", self._note):
+            self._note(f"{outcome}")
+            branch = self.world.repository.branches.get(outcome.branch)
+            if outcome.fate is BranchFate.RESTORED and (branch is None or branch.commit_id != outcome.commit_id):
+                raise Violation(f"branch {outcome.branch} is not back on {outcome.commit_id}")
 
     def _end(self, acting: Iterator[LifecycleOutcome]) -> bool:
         """Acts to the end. Returns True if the server failed at no group."""
@@ -536,11 +603,16 @@ class Played:
     kills: int
     refusals: int
     deleted: int
+    retired: int
     log: list[str] = field(repr=False)
 
 
-def generate(seed: int) -> History:
-    """A history of runs by retention rules, with commands of lifecycle at random moments."""
+def generate(seed: int, *, retires: bool = False) -> History:
+    """A history of runs by retention rules, with commands of lifecycle at random moments.
+
+    Args:
+        retires: stale branches are deleted and recreated as well.
+    """
     chance = random.Random(f"lifecycle {seed}")
     maker = RetentionMaker(random.Random(f"beside lifecycle {seed}"))
     setup = maker.setup(seed)
@@ -555,7 +627,7 @@ def generate(seed: int) -> History:
     ]
     for _ in range(chance.randint(3, 6)):
         at = chance.randrange(len(steps))
-        for step in _episode(chance):
+        for step in (*_episode(chance), *(_retirement(chance) if retires else ())):
             steps.insert(at, step)
             at = min(len(steps), at + 1 + chance.choice((0, 0, 1, 2, 3)))
     return History(setup, tuple(steps), "retention")
@@ -572,6 +644,12 @@ def _episode(chance: random.Random) -> Iterator[Step]:
             yield Step("time", "seconds", (chance.randint(1, int(3 * DAY)),))
         for attempt in range(chance.choice((1, 2))):
             yield from _command(chance, "revert", (_budget(chance), chance.randrange(9)), fails=attempt == 0)
+
+
+def _retirement(chance: random.Random) -> Iterator[Step]:
+    """Stale branches are deleted, perhaps broken off, and perhaps recreated."""
+    for what in ("retire", "recreate") if chance.random() < 0.4 else ("retire",):
+        yield from _command(chance, what, (_budget(chance),), fails=True)
 
 
 def _budget(chance: random.Random) -> int:
@@ -620,6 +698,7 @@ def play(history: History, bug: Bug = NONE) -> Played:
         process.kills,
         process.refusals,
         player.world.oracle.deleted,
+        oracle.retired,
         player.world.log,
     )
 
