@@ -267,6 +267,11 @@ NOT_HERE: dict[tuple[str, str], str] = {
         "refuse_orphan",
         "deleted repository",
     ): "no part of a run: `test_it_is_deleted_while_the_server_makes_no_repository_there_and_comes_back`",
+    ("require_few_expired", "expired entries"): "no part of a run: `test_too_large_a_share_is_refused`",
+    (
+        "refuse_standing",
+        "standing approval",
+    ): "the collector's own record decides: `test_a_standing_approval_that_ended_or_was_withdrawn_since_it_was_used`",
     ("require_clocks_agree", "clocks"): "`test_server_whose_clock_is_ahead_ends_the_run`",
     ("refuse_unseen_spelling", "address form"): "`test_local_server_without_an_object_to_compare_ends_the_sweep`",
     (
