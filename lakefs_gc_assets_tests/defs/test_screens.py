@@ -188,7 +188,9 @@ CHECKS = {
 HISTORY_CHECKS = {
     "collection_history": {"newest_run_succeeded"},
     "sweeps": {"swept_in_time"},
+    "lifecycle_report": {"lifecycle_is_complete"},
     "repository_check": {"repository_is_whole"},
+    "stale_branches": {"branch_deletions_are_complete"},
 }
 _CHECKS = """query { assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
   name canExecuteIndividually partitionDefinition { name }
