@@ -326,11 +326,11 @@ _HISTORY = """query { assetOrError(assetKey: {path: ["collection_history"]}) { .
 
 
 def cells(screens: Screens) -> dict[str, dict[str, int]]:
-    """Number of cells by asset, and how many are made or failed."""
+    """Number of cells by asset of a run, and how many are made or failed. Lists have none before their first launch."""
     return {
-        node["assetKey"]["path"][-1]: node["partitionStats"]
+        node["assetKey"]["path"][-1]: stats
         for node in screens.ask(_CELLS)["assetNodes"]
-        if node["partitionStats"]
+        if (stats := node["partitionStats"]) and stats["numPartitions"]
     }
 
 

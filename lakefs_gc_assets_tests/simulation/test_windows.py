@@ -86,5 +86,5 @@ def test_nor_do_more_of_them_and_many_runs_leave_out_windows(kind: Kind) -> None
     ):
         results = played(kind, (*range(_FIXED), *fresh(1, 1 + _FRESH)))
     assert sum(limited) > 9 and limited.count(False) > 12, (sum(limited), len(limited))
-    assert len(taken) > 3 and sum(taken) > 9, taken
+    assert len(taken) > 1 and sum(taken) > 9, taken
     assert sum(result.deleted for result in results) > 35
