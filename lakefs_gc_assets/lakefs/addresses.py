@@ -24,6 +24,7 @@ _ODD = re.compile(r"[%?]|//|^/|/$")
 _ESCAPED = re.compile("[%?]")
 _SLASHES = re.compile("//+")
 _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_WILD = re.compile(r"\\(.)|(\*\*)|(\*)", re.DOTALL)
 _ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
 _ARN = "arn:"
 """Suffixes of access point aliases, and the prefix of an access point's full name."""
@@ -59,6 +60,22 @@ class Location:
         if (self.kind, self.bucket) == (other.kind, other.bucket):
             return True
         return self.kind == other.kind and (self.is_access_point or other.is_access_point)
+
+
+def parse_wildcards(path: str) -> tuple[str, str]:
+    """Parses a path: `*` stands for any text without a slash, `**` for any text. A backslash escapes a character.
+
+    Returns the text before the first wildcard, and a regular expression for the whole path, empty without a wildcard.
+    """
+    literal, expression, is_literal, end = "", "", True, 0
+    for wild in _WILD.finditer(path):
+        plain, end = path[end : wild.start()] + (wild[1] or ""), wild.end()
+        literal += plain if is_literal else ""
+        expression += re.escape(plain)
+        if wild[1] is None:
+            is_literal = False
+            expression += ".*" if wild[2] else "[^/]*"
+    return (literal + path[end:], "") if is_literal else (literal, expression + re.escape(path[end:]))
 
 
 def parse_location(uri: str) -> Location | None:

@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.survey import Commits, HolderKind, Problems, beg
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, counted
 from lakefs_gc_assets.extensions.erasure.remains import Remains, look
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.addresses import AddressType, parse_location
+from lakefs_gc_assets.lakefs.addresses import AddressType, parse_location, parse_wildcards
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
@@ -57,7 +57,6 @@ Content = tuple[str, int]
 """Checksum and size in bytes of an entry."""
 _HINTS = 100
 """Maximum possible copies described in sentences; the rest are counted."""
-_WILD = re.compile(r"\\(.)|(\*\*)|(\*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Selection:
     def parse(cls, repository: str, asked: Iterable[str]) -> "Selection":
         """Parses `lakefs://REPOSITORY/PATH`. A path that ends with a slash selects everything below it.
 
-        `*` stands for any text without a slash, `**` for any text. A backslash escapes the next character.
+        For wildcards, see `parse_wildcards`.
 
         Raises ConfigurationError: no path is given, or a path names another repository or is empty.
         """
@@ -89,21 +88,14 @@ class Selection:
             if location is None or location.kind != "lakefs" or location.bucket != repository or not location.key:
                 raise ConfigurationError(f"{each!r} is no lakefs://{repository}/PATH, without a branch")
             path = location.key
-            literal, pattern, end = [""], "", 0
-            for wild in _WILD.finditer(path):
-                plain, end = path[end : wild.start()] + (wild[1] or ""), wild.end()
-                literal[-1] += plain
-                pattern += re.escape(plain)
-                if wild[1] is None:
-                    literal.append("")
-                    pattern += ".*" if wild[2] else "[^/]*"
-            literal[-1] += path[end:]
-            pattern += re.escape(path[end:]) + (".*" if path.endswith("/") else "")
-            if len(literal) == 1 and not path.endswith("/"):
-                by_asked[each] = literal[0].encode()
+            literal, pattern = parse_wildcards(path)
+            is_folder = path.endswith("/")
+            if not pattern and not is_folder:
+                by_asked[each] = literal.encode()
             else:
-                by_asked[each] = compiled = re.compile(pattern.encode(), re.DOTALL)
-                patterns.append((literal[0].encode(), compiled))
+                whole = (pattern or re.escape(literal)) + (".*" if is_folder else "")
+                by_asked[each] = compiled = re.compile(whole.encode(), re.DOTALL)
+                patterns.append((literal.encode(), compiled))
         if not by_asked:
             raise ConfigurationError("no path is given")
         exact = frozenset(path for path in by_asked.values() if isinstance(path, bytes))

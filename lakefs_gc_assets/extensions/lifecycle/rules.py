@@ -52,12 +52,12 @@ from lakefs_gc_assets.collector.retention.rules import (
     values_of,
 )
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.addresses import parse_wildcards
 from lakefs_gc_assets.settings import CollectionSettings
 
 _MOST_RULES = 100
 _MOST_PATHS = 100
 """Maximum paths of a rule. Each is matched against each entry, and a launch may bring policies."""
-_WILD = re.compile(r"\\(.)|(\*\*)|(\*)", re.DOTALL)
 _NAME = re.compile(r"[a-z0-9-]{1,60}", re.ASCII)
 _PARTITION = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _KINDS = ("older_than", "unchanged_for", "keep_newest")
@@ -92,21 +92,12 @@ class PathPattern:
 
     @classmethod
     def parse(cls, text: str) -> "PathPattern":
-        """Parses a pattern. A backslash escapes the next character."""
-        literal, expression, is_literal, end = "", "", True, 0
-        for wild in _WILD.finditer(text):
-            plain, end = text[end : wild.start()] + (wild[1] or ""), wild.end()
-            literal += plain if is_literal else ""
-            expression += re.escape(plain)
-            if wild[1] is None:
-                is_literal = False
-                expression += ".*" if wild[2] else "[^/]*"
-        literal += text[end:] if is_literal else ""
+        """Parses a pattern, see `parse_wildcards`."""
+        prefix, expression = parse_wildcards(text)
         is_below = text.endswith("/")
-        if is_literal:
-            return cls(literal.encode(), is_folder=is_below)
-        expression += re.escape(text[end:]) + (".*" if is_below else "")
-        return cls(literal.encode(), rf"(?s)\A{expression}\z")
+        if not expression:
+            return cls(prefix.encode(), is_folder=is_below)
+        return cls(prefix.encode(), rf"(?s)\A{expression}{'.*' if is_below else ''}\z")
 
     def may_match(self, first: bytes, last: bytes) -> bool:
         """True if it may match a path between two, both included."""
