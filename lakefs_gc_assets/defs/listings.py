@@ -246,7 +246,7 @@ class ListedDeletion:
             "run_id": run_id,
             **({"digest": shown.digest} if shown.digest else {}),
             **({"refused_by": shown.refused_by} if shown.refused_by else {}),
-            **self.approval(context, collector, shown),
+            **self._approval(context, collector, shown),
             **shown.metadata,
             _COMPLETE: verdict.passed,
             _WHY: verdict.why,
@@ -254,7 +254,7 @@ class ListedDeletion:
         context.log_event(dg.AssetMaterialization(names.asset(self.asset), partition=key, metadata=metadata))
         history.report_check(instance, names, self.asset, self.check, verdict)
 
-    def approval(
+    def _approval(
         self, context: dg.OpExecutionContext, collector: Collector, shown: ListingShown
     ) -> Mapping[str, dg.MarkdownMetadataValue]:
         """The pending decision about a list, with a link to the launch that approves it if the UI has one."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.errors import CollectionError, LakeFSError, ServerUnavailable, StorageError
+from lakefs_gc_assets.errors import CollectionError, LakeFSError, ServerUnavailable, StorageError, counted
 
 
 class Amount(NamedTuple):
@@ -33,6 +33,11 @@ class Amount(NamedTuple):
     def plus(self, objects: int, bytes_: int) -> "Amount":
         """This amount plus some objects and their bytes."""
         return Amount(self.objects + objects, self.bytes + bytes_)
+
+    @property
+    def shown(self) -> str:
+        """For a person to read."""
+        return f"{counted(self.objects, 'objects')}, {size(self.bytes)}"
 
     def __sub__(self, other: "Amount") -> "Amount":
         return Amount(self.objects - other.objects, self.bytes - other.bytes)

@@ -57,18 +57,14 @@ def list_own_commits(store: ObjectStore, repository_id: str) -> frozenset[str]:
 
 
 def read_own_commits(
-    store: ObjectStore, repository_id: str, warn: LogLine, commit_ids: Iterable[str] | None = None
+    store: ObjectStore, repository_id: str, warn: LogLine, commit_ids: Iterable[str]
 ) -> frozenset[str]:
-    """Ids of commits whose receipts are intact. Raises StorageError.
+    """The commits, by id, that have an intact receipt. Raises StorageError.
 
     For decisions that treat a commit as no use of its branch. A damaged receipt counts as absent, with a warning: the
     commit then counts as use, and the branch stays.
-
-    Args:
-        commit_ids: only these are read; None for all with a receipt.
     """
-    chosen = list_own_commits(store, repository_id) if commit_ids is None else commit_ids
-    return frozenset(commit_id for commit_id in chosen if _is_intact(store, repository_id, commit_id, warn))
+    return frozenset(commit_id for commit_id in commit_ids if _is_intact(store, repository_id, commit_id, warn))
 
 
 def _is_intact(store: ObjectStore, repository_id: str, commit_id: str, warn: LogLine) -> bool:

@@ -113,10 +113,7 @@ def describe(result: Forecast) -> Iterator[str]:
     if cost := page.cost(result, result.in_force.amount.bytes):
         yield f"a run by the rules in force would save {cost}"
     if result.listed is not None:
-        by_class = (
-            f"{name} {counted(amount.objects, 'objects')}, {size(amount.bytes)}"
-            for name, amount in result.listed.amounts.items()
-        )
+        by_class = (f"{name} {amount.shown}" for name, amount in result.listed.amounts.items())
         yield f"storage classes, as run {result.listed.run_id} listed them: {'; '.join(by_class)}"
     yield ""
     yield from _describe_holdings(result)

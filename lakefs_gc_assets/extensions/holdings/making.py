@@ -7,7 +7,6 @@ from lakefs_gc_assets.collector.frame import frames
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import run_folder, stored_holdings
-from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, require_own_plan
@@ -59,10 +58,7 @@ def make_holdings(
     )
     known_heads.write(store, replace(heads.known, sealed=sealed, sealed_run=sealed_run))
     holdings_files.write(store, holdings)
-    note(
-        f"branch heads hold {counted(heads.in_all.objects, 'objects')}, {size(heads.in_all.bytes)}; read "
-        f"{counted(heads.ranges_read, 'ranges')}"
-    )
+    note(f"branch heads hold {heads.in_all.shown}; read {counted(heads.ranges_read, 'ranges')}")
     return holdings
 
 

@@ -77,13 +77,12 @@ def freed_by_branch(listing: LifecycleListing) -> dict[str, Amount | None]:
     freed: dict[str, Amount | None] = {}
     for group in listing.groups:
         before = freed.get(group.branch, Amount())
-        known = before is not None and group.freed is not None
-        freed[group.branch] = Amount.total([before, group.freed]) if known else None  # type: ignore[list-item]
+        freed[group.branch] = None if before is None or group.freed is None else before.plus(*group.freed)
     return freed
 
 
 def describe_planned(listing: LifecycleListing) -> str:
-    """What would be deleted, in words."""
+    """Describes the planned deletion."""
     total, branches = _total(listing), {group.branch for group in listing.groups}
     return f"{counted(total.objects, 'entries')} of {counted(len(branches), 'branches')}, {size(total.bytes)}"
 
@@ -103,8 +102,7 @@ def describe_metadata(listing: LifecycleListing) -> dict[str, Any]:
 
 def _groups(listing: LifecycleListing) -> Iterator[str]:
     for group in listing.groups[:_SHOWN]:
-        amount = f"{counted(group.expired.objects, 'objects')}, {size(group.expired.bytes)}"
-        yield f"{group.branch}, rule {group.rule}: {amount}"
+        yield f"{group.branch}, rule {group.rule}: {group.expired.shown}"
 
 
 def _total(listing: LifecycleListing) -> Amount:

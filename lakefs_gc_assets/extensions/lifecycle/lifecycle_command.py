@@ -16,7 +16,7 @@ from lakefs_gc_assets.cli.common import (
     print_answer,
     progress_unless,
 )
-from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.lifecycle import acting_command, expired
 from lakefs_gc_assets.extensions.lifecycle.listing import Group, LifecycleListing
@@ -79,20 +79,16 @@ def describe(listing: LifecycleListing) -> Iterator[str]:
         yield f"{listing.repository}: nothing expires"
         return
     branches = {group.branch for group in listing.groups}
-    expired_objects = _amount(Amount.total(group.expired for group in listing.groups))
+    expired_objects = Amount.total(group.expired for group in listing.groups).shown
     yield f"{listing.repository}: {expired_objects} expire on {counted(len(branches), 'branches')}"
     freed = [group.freed for group in listing.groups if group.freed is not None]
     if len(freed) == len(listing.groups):
-        total = _amount(Amount.total(freed))
+        total = Amount.total(freed).shown
         yield f"collection can free {total} of these, once the commits before have expired"
     yield f"`lakefs-gc lifecycle approve {listing.digest}` deletes them, in a commit for each branch and rule"
 
 
 def _describe_group(group: Group) -> Iterator[str]:
-    freed = "" if group.freed is None else f"; collection can free {_amount(group.freed)}"
-    yield f"{group.branch}, rule {group.rule}: {_amount(group.expired)}{freed}"
-    yield from (f"    {folder or '/'}: {_amount(amount)}" for folder, amount in group.folders)
-
-
-def _amount(amount: Amount) -> str:
-    return f"{counted(amount.objects, 'objects')}, {size(amount.bytes)}"
+    freed = "" if group.freed is None else f"; collection can free {group.freed.shown}"
+    yield f"{group.branch}, rule {group.rule}: {group.expired.shown}{freed}"
+    yield from (f"    {folder or '/'}: {amount.shown}" for folder, amount in group.folders)

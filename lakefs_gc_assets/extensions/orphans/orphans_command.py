@@ -24,7 +24,7 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.quarantine.purge import PurgeFate
 from lakefs_gc_assets.collector.quarantine.restore import RestoreFate
-from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.extensions.orphans import deletion
@@ -179,14 +179,14 @@ def purge(target: Target, place: str, quiet: bool, as_json: bool) -> None:
 def _recorded(repository: OpenRepository, uri: str) -> str:
     """Objects and bytes of a place by its record, and its address."""
     act = deletion.read_act(OrphanPlace.open(repository, uri))
-    return f"the objects of {uri}" if act is None else f"{_amount(Amount(act.objects, act.bytes))}, of {act.place}"
+    return f"the objects of {uri}" if act is None else f"{Amount(act.objects, act.bytes).shown}, of {act.place}"
 
 
 def _describe_look(examined: Examined) -> Iterator[str]:
     act = examined.act
     if examined.changes:
         yield f"changed since the last look, so this is the first one: {examined.changes}"
-    yield f"{act.place}: {_amount(Amount(act.objects, act.bytes))}, last written {act.last_write:%F}"
+    yield f"{act.place}: {Amount(act.objects, act.bytes).shown}, last written {act.last_write:%F}"
     yield f"none of {counted(len(act.repositories), 'repositories')} of the server is there or refers to it"
     yield f"first look at {act.looked_at:%F %T}Z; nothing was deleted"
     when = "" if examined.is_due else f"from {act.due_at:%F %T}Z, "
@@ -215,7 +215,7 @@ def describe(search: Search, now: datetime) -> Iterator[str]:
         yield f"no orphans: every storage namespace found in {search.start} belongs to a repository"
     else:
         amounts = [orphan.amount for orphan in search.orphans if orphan.amount is not None]
-        total = f", {_amount(Amount.total(amounts))}" if len(amounts) == len(search.orphans) else ""
+        total = f", {Amount.total(amounts).shown}" if len(amounts) == len(search.orphans) else ""
         yield f"{counted(len(search.orphans), 'places')} in {search.start} that {known} names{total}"
         yield "nothing was deleted: another server may own a place, or another repository's entries may point into it"
     yield f"{counted(search.listed, 'folders')} listed" + (
@@ -227,7 +227,7 @@ def describe(search: Search, now: datetime) -> Iterator[str]:
 
 def _facts(orphan: Orphan, now: datetime) -> Iterator[str]:
     if orphan.amount is not None:
-        yield _amount(orphan.amount)
+        yield orphan.amount.shown
     if orphan.first_write is not None and orphan.last_write is not None:
         used = ": written lately, so it is probably in use" if now - orphan.last_write < QUIET_PERIOD else ""
         yield f"written {orphan.first_write:%F} to {orphan.last_write.astimezone(UTC):%F}{used}"
@@ -235,7 +235,3 @@ def _facts(orphan: Orphan, now: datetime) -> Iterator[str]:
         yield f"branches: {', '.join(orphan.branches)}"
     if orphan.entries is not None:
         yield f"newest metarange: {counted(orphan.entries, 'objects')} below {', '.join(orphan.folders)}"
-
-
-def _amount(amount: Amount) -> str:
-    return f"{counted(amount.objects, 'objects')}, {size(amount.bytes)}"

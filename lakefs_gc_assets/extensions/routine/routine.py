@@ -14,7 +14,7 @@ from pathlib import Path
 from lakefs_gc_assets.cli.policy import rules_in_force
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.records import run_folder, stored_forecasts
-from lakefs_gc_assets.collector.records.outcomes import Amount, Tally, describe_result, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, Tally, describe_result
 from lakefs_gc_assets.collector.records.stored_forecasts import ScenarioKind
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.standing_approvals import standing_approver
@@ -204,7 +204,7 @@ def _show_rules(host: Host) -> PartOutcome:
     lines = tuple(rules.lines)
     if newest is not None and freed is not None and freed["freed_objects"] is not None:
         made_at = layout.as_datetime(layout.created_at(newest[0]))
-        objects = f"{counted(freed['freed_objects'], 'objects')}, {size(freed['freed_bytes'])}"
+        objects = Amount(freed["freed_objects"], freed["freed_bytes"]).shown
         lines += (f"by the forecast of {made_at:%F %T}Z, these rules free {objects}",)
     refused = "a guard would refuse a sweep by these rules" if rules.refused else ""
     return PartOutcome(RULES, PartState.WAITS if refused else PartState.DONE, result=refused, lines=lines)
@@ -220,7 +220,7 @@ def forecast(parts: Iterable[PartOutcome]) -> Iterator[str]:
     by_branch, unknown, notes = dict[str, Amount](), set[str](), list[str]()
     for part in parts:
         if part.candidates is not None:
-            yield f"collection frees now, once its candidates are approved: {_amount(part.candidates)}"
+            yield f"collection frees now, once its candidates are approved: {part.candidates.shown}"
         if part.freed:
             notes.append(f"  {part.name}: {part.freed_note}")
         for branch, amount in part.freed.items():
@@ -229,11 +229,7 @@ def forecast(parts: Iterable[PartOutcome]) -> Iterator[str]:
             else:
                 by_branch[branch] = max(amount, by_branch.get(branch, Amount()), key=lambda each: each.bytes)
     if notes:
-        known = f"about {_amount(Amount.total(by_branch.values()))}" if by_branch else "an unknown amount"
+        known = f"about {Amount.total(by_branch.values()).shown}" if by_branch else "an unknown amount"
         more = f", and an unknown amount of {counted(len(unknown), 'branches')}" if unknown and by_branch else ""
         yield f"collection frees later, if the other proposals are approved too: {known}{more}"
         yield from notes
-
-
-def _amount(amount: Amount) -> str:
-    return f"{counted(amount.objects, 'objects')}, {size(amount.bytes)}"
