@@ -83,7 +83,7 @@ class PlannedDeletion:
     """Figures of a deletion that needs an approval. A figure that is None is unknown and exceeds any limit.
 
     Attributes:
-        whole: number of which `share` takes a part, see Limits.
+        whole: number of all known objects, or of all branches, for `share`.
         outside: number of objects or entries that are not below the paths of the limits.
         name: name of the deletion for messages.
     """

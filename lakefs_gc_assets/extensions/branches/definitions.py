@@ -1,7 +1,6 @@
-"""The asset and job `stale_branches`, and the schedule that lists stale branches.
+"""The asset and job `stale_branches`, and its schedules, which are off by default.
 
-The job lists stale branches, and deletes the branches of an approved listing. The schedule only lists, and is off by
-default.
+The job lists stale branches, and deletes the branches of an approved listing.
 """
 
 from typing import Any
@@ -71,7 +70,7 @@ def show(repository: OpenRepository, note: LogLine) -> ListingShown:
 
 
 def describe_freed(listing: BranchListing) -> str:
-    """What the branches' freed objects are, in words."""
+    """Describes the branches' freed objects."""
     if listing.forecast_made_at is None:
         return "what stale branches free is unknown: run `lakefs-gc forecast`"
     return (
@@ -81,7 +80,7 @@ def describe_freed(listing: BranchListing) -> str:
 
 
 def describe_planned(listing: BranchListing) -> str:
-    """What would be deleted, in words."""
+    """Describes the planned deletion."""
     changes = sum(each.changes for each in listing.stale)
     lost = f" with {changes:,} uncommitted changes" if changes else ""
     return f"{counted(len(listing.stale), 'branches')}{lost}"

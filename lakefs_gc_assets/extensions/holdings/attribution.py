@@ -295,7 +295,7 @@ class _Reading:
 
 
 def _with_lifecycle(step: Step[Any], commits: Sequence[Commit]) -> tuple[Commit, ...]:
-    """The commits, with LIFECYCLE as committer of those that have its mark and an intact receipt."""
+    """The commits; one with object lifecycle's mark and an intact receipt has the committer LIFECYCLE."""
     marked = [commit.id for commit in commits if MARK in dict(commit.metadata)]
     own = read_own_commits(step.repository.store, step.plan.repository, step.warn, marked)
     return tuple(replace(commit, committer=LIFECYCLE) if commit.id in own else commit for commit in commits)

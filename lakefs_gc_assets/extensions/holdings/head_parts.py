@@ -116,12 +116,12 @@ class HeadPart:
 def find_cuts(ranges: Iterable[RangeRecord], fixed: Set[bytes] = frozenset()) -> Iterator[bytes]:
     """First paths of intervals, in order, so that no part grows with the number of ranges.
 
-    Old branches may have many ranges that the widest head has no more, such as old partitions. A gap lies between all
-    ranges before a path and all behind it: a cut there divides the ranges of no part of the tree.
+    Old branches may have many ranges that the widest head no longer has, such as old partitions. At a gap, all earlier
+    ranges have ended, so an object there moves to another interval only if its path changes.
 
     Args:
-        ranges: distinct ranges of all heads in the part of the tree that is cut.
-        fixed: paths at which a range begins, and an interval too.
+        ranges: distinct ranges of all heads, in the span of paths to be cut.
+        fixed: first paths of ranges that begin an interval in any case.
     """
     entries, begin, end = 0, b"", b""
     for record in sorted(ranges, key=lambda each: each.min_key):

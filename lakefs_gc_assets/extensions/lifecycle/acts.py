@@ -162,7 +162,7 @@ class LifecycleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleWork:
-    """What acts need: the repository, its lock, and where log lines go."""
+    """The repository of acts, its lock, and receivers of log lines."""
 
     repository: OpenRepository
     lock: Lock

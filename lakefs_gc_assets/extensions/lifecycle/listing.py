@@ -1,4 +1,4 @@
-"""What expires by the rules of object lifecycle: a listing, as it is shown, stored and approved.
+"""The listing of entries that expire by the rules of object lifecycle, as it is shown, stored and approved.
 
 A listing has one group for each branch and rule. An approval names the digest of a listing. The deletion decides anew,
 and takes only entries that the listing has and that still expire unchanged.
