@@ -12,7 +12,7 @@ import random
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -74,6 +74,7 @@ class Quiet:
 
     def __init__(self, world: World, collectors: Mapping[str, Process], figures: Figures) -> None:
         self._world, self._collectors, self._figures = world, collectors, figures
+        self._unlisted: Set[str] = frozenset()
 
     def end(self, kind: Kind) -> None:
         """Stops writers, lets time pass and makes two runs that list; raises Left if garbage stays.
@@ -84,6 +85,7 @@ class Quiet:
         self.calm(kind)
         if not all(self._run_alone(flow) for flow in _BEFORE_TIME_PASSES[kind]):
             return
+        self._unlisted = self._live_after_deletion()
         world.pass_time(_QUIET_SECONDS)
         for flow in _AFTERWARDS[kind]:
             builds = kind == "unified" or (kind == "committed" and flow is Flow.COMMITTED)
@@ -119,11 +121,19 @@ class Quiet:
             kept = self._world.repository.compacted_keys
             garbage = [key for key in garbage if key not in kept]
         if last.run.plan.follows_expiry:
-            return [key for key in garbage if not last.exactness.named_oddly(key)]
+            return [key for key in garbage if key not in self._unlisted and not last.exactness.named_oddly(key)]
         if flow is not Flow.COMMITTED:
             return garbage
         listed = addresses(last.exactness.store, last.run.run_id, STEPS[0])
         return [key for key in garbage if key in listed]
+
+    def _live_after_deletion(self) -> Set[str]:
+        """Live objects that a store called deleted when they had expired, and did not delete.
+
+        Longer rules made them live again. When they expire once more, only a run that lists everything finds them.
+        """
+        called_deleted = {key for run in self._world.oracle.runs.values() for key in run.accepted}
+        return called_deleted.intersection(self._world.bucket.keys).difference(self._world.garbage())
 
     def _run_alone(self, flow: Flow, full_listing_days: float = 0) -> bool:
         """Makes a run while nothing else happens. Returns True if it did its deletions.

@@ -20,8 +20,8 @@ HISTORIES: Mapping[Kind, int] = {"clean": 38, "optimized": 17, "retention": 26, 
 """Number up to which `make test-slow` plays the next ones."""
 PARTS = 4
 """Number of tests into which many histories of a kind are divided."""
-ONCE_FAILED = (1003735, 202811900)
-"""Seeds of clean runs whose histories broke a rule before a fix of the code."""
+ONCE_FAILED: Mapping[Kind, tuple[int, ...]] = {"clean": (1003735, 202811900), "unified": (803605269,)}
+"""Seeds of histories that broke a rule before a fix of the code, or of the rule."""
 
 
 def require_none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
@@ -49,8 +49,9 @@ def test_nor_do_more_of_them(kind: Kind, part: int) -> None:
     require_none_breaks_a_rule(kind, fresh(QUICK[kind], HISTORIES[kind])[part::PARTS])
 
 
-def test_those_that_once_broke_a_rule_break_none() -> None:
-    require_none_breaks_a_rule("clean", ONCE_FAILED)
+@pytest.mark.parametrize("kind", ONCE_FAILED)
+def test_those_that_once_broke_a_rule_break_none(kind: Kind) -> None:
+    require_none_breaks_a_rule(kind, ONCE_FAILED[kind])
 
 
 def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
