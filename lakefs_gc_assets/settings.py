@@ -523,7 +523,7 @@ class EMRServerlessSettings(Settings):
 
 
 class AutomationSettings(Settings):
-    """Automatic starts of runs. The sensor and schedules are stopped until somebody turns them on in the UI."""
+    """Automatic starts of runs. Schedules and sensors that open runs are off until you turn them on in the UI."""
 
     optimized_every_hours: float = Field(
         default=24,
@@ -564,7 +564,7 @@ class AutomationSettings(Settings):
 
 
 class NotificationSettings(Settings):
-    """Who is told of runs that ended, by `{"text": …}` as Slack takes it; nobody unless a URL is given."""
+    """Webhooks for messages about ended runs, as `{"text": …}` in Slack's format. Without a URL, none is sent."""
 
     failure_webhook: str = _secret("URL that receives a message about each failed run or job")
     ended_webhook: str = _secret("URL that receives the outcome of each run that came to its end")
@@ -650,8 +650,8 @@ class OverviewSettings(Settings):
     )
     prices: str = Field(
         default="",
-        description="YAML file with prices in place of the list that comes with the package. Where "
-        "report.price_per_gb_month is set, that counts.",
+        description="YAML file with prices in place of the list that comes with the package. "
+        "report.price_per_gb_month takes precedence over it.",
     )
     history: str = Field(
         default="",

@@ -48,17 +48,17 @@ def settings_page() -> str:
         "# Settings",
         _NOTE,
         "A configuration file is YAML: the settings of the first table at its top, the others in their sections. "
-        "Unknown names are refused. Where a value differs between machines, write `{env: NAME}` to take it from that "
-        "environment variable; settings marked as secret may only be given that way. With a list `repositories` the "
-        "sections hold for all of its entries, and an entry says what differs for it "
-        "([many repositories](../how-to/many-repositories.md)). The Dagster UI shows the same words under *Deployment, "
+        "Unknown names are refused. If a value differs between machines, write `{env: NAME}` to take it from that "
+        "environment variable; settings marked as secret may only be given that way. With a list `repositories`, the "
+        "sections apply to all of its entries, and an entry overrides them "
+        "([many repositories](../how-to/many-repositories.md)). The Dagster UI shows the same texts under *Deployment, "
         "Resources*.",
         "Editors with a YAML language server complete and check a file that names [its JSON schema]"
         "(lakefs-gc.schema.json) in its first line, `# yaml-language-server: $schema=lakefs-gc.schema.json`. "
-        "`lakefs-gc init` writes this line, and the schema beside the file; after an upgrade, replace it by this one. "
+        "`lakefs-gc init` writes this line, and the schema beside the file; after an upgrade, replace the schema. "
         "Policies have [a schema](policy.schema.json), too.",
-        "A launch in the Dagster UI sets none of these; what it may decide is in the section `launch` "
-        "([who may do what](../security.md)).",
+        "A launch in the Dagster UI sets none of these; the section `launch` lists its rights "
+        "([security](../security.md)).",
         "## At the top",
         _table(_setting_rows(tops), ("setting", "type", "default", "meaning")),
     ]
@@ -121,7 +121,7 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         _NOTE,
-        f"`{PROGRAM} COMMAND --help` says the same. What commands answer in JSON, and completion by the shell: "
+        f"`{PROGRAM} COMMAND --help` prints the same. JSON output and completion: "
         "[the command line for scripts](../command-line.md).",
     ]
     for name in sorted(COMMANDS):
@@ -173,14 +173,14 @@ def report_page() -> str:
     lines = [
         "# The report of a run",
         _NOTE,
-        "Each run leaves `report.json` in its folder, `_lakefs/retention/gc/uncommitted/RUN/`, failed runs too. "
-        "`lakefs-gc run --json`, `approve --json` and `report --json` answer it. Times are ISO 8601 in UTC, sizes "
-        f"bytes. This is format version {FORMAT_VERSION}; a program reads reports of its own version alone "
-        "([upgrading](../upgrading.md)), and the entry `sha256` finds what was changed by accident. `counts` and "
-        "`object_bytes` have [the figures of a run](figures.md).",
+        "Each run, even a failed one, stores `report.json` in its folder, `_lakefs/retention/gc/uncommitted/RUN/`. "
+        "`lakefs-gc run --json`, `approve --json` and `report --json` print it. Times are ISO 8601 in UTC, sizes are "
+        f"bytes. This is format version {FORMAT_VERSION}; a program reads only reports of its own version "
+        "([upgrading](../upgrading.md)). The entry `sha256` reveals accidental changes. `counts` and `object_bytes` "
+        "have [the figures of a run](figures.md).",
         _table(rows, ("field", "type", "meaning")),
         "## Endings",
-        "`ending` is one of these texts. One may be added; none is changed or taken away.",
+        "`ending` is one of these texts. Later versions may add texts; they change and remove none.",
         _table(((f"`{each.value}`",) for each in Ending), ("ending",)),
         "## Reasons to keep",
         "`kept` counts unreferenced objects that stay, by one of these texts.",
@@ -236,7 +236,8 @@ def _json_type(kind: object) -> str:
     if isinstance(kind, UnionType):
         return " or ".join(dict.fromkeys(_json_type(each) for each in get_args(kind)))
     if get_origin(kind) is dict:
-        return f"object of {_json_type(get_args(kind)[1])} by name"
+        values = get_args(kind)[1]
+        return "object" if get_origin(values) is dict else f"{_json_type(values)} by name"
     if get_origin(kind) is tuple:
         return f"list of {_json_type(get_args(kind)[0])}"
     return _JSON_TYPES[kind]

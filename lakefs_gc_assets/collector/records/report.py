@@ -90,46 +90,47 @@ class Report:
     Attributes:
         format_version: version of this format.
         run_id: id of the run, a text of twenty characters; of two ids the newer one sorts first.
-        attempt: id of the attempt whose frames these are; a step that is made again after a failure begins a new one.
+        attempt: id of the attempt that made these frames; repeating a step after a failure begins a new attempt.
         repository: name of the lakeFS repository.
-        storage_namespace: where its objects lie, as lakeFS spells it.
-        flow: clean, optimized, committed or unified, as the run was made.
-        previous_run: the newest run that was opened before; null where there is none.
-        dry_run: nothing was to be deleted.
-        success: `ended_well`, and nothing is lost: no branch head and nothing staged holds an object that an earlier
-            run deleted although it had not expired. The exit status says the same.
+        storage_namespace: storage namespace of the repository, as lakeFS spells it.
+        flow: clean, optimized, committed or unified: the flow that the run had.
+        previous_run: the newest run that was opened before; null if there is none.
+        dry_run: true if the run was to delete nothing.
+        success: `ended_well`, and no losses: no branch head and no staged entry needs an object that an earlier run
+            deleted although it had not expired. The exit status agrees with it.
         ending: how the run ended, one of the endings.
         started_at: run start time.
-        ended_at: when the report was made.
-        cutoff: objects that are not older by LastModified and by name stay.
-        windows: slice windows that the run was about.
-        limited_to: the windows that the run listed alone, in words; empty where none were left out. The run says
-            nothing of other windows then.
-        address_limit: number of addresses that alone could be candidates, as in an erasure; null for all addresses.
-        last_read_slice: the newest slice that was listed; empty where none was.
-        counts: figures of the run by name, but for bytes, and commits by the reason why they stay. Those that it does
-            not know are absent, and all where the run failed.
+        ended_at: time when the report was made.
+        cutoff: objects stay unless they are older than this, by LastModified and by name.
+        windows: slice windows of the run.
+        limited_to: description of the windows, if the run listed only some; otherwise empty. The report then covers
+            no other windows.
+        address_limit: number of addresses to which the run was limited, as in an erasure; null for all addresses.
+        last_read_slice: the newest slice that was listed; empty if none was.
+        counts: figures of the run by name, except for bytes, and commits by the reason why they stay. Unknown figures
+            are absent; a failed run has none.
         object_bytes: figures of the run in bytes, by the name that the objects have in `counts`.
-        storage_classes: objects and bytes by storage class or access tier, of what was listed and of the candidates;
-            empty where the store names none, and in reports of earlier versions.
-        kept: unreferenced objects that stay, by reason.
-        commit_source: how the run learned of commits, such as a refs dump; empty where it failed.
+        storage_classes: under `listed` and `candidates`, `objects` and `bytes` of each storage class or access tier;
+            empty if the store names no classes, and in reports of earlier versions.
+        kept: number of unreferenced objects that stay, by reason.
+        commit_source: source of the run's list of commits, such as a refs dump; empty if the run failed.
         server_run_ids: ids that the server gave to the uncommitted data that it prepared.
-        warnings: what a person must know before anything else; in a dry run the guards that a sweep would trip.
-        error: why the run failed; null where it did not.
-        why_clean: why a run that was to build on another one looked at everything; an optimized one was clean then.
+        warnings: warnings for the user; those of a dry run include the guards that would refuse its sweep.
+        error: reason of the failure; null if the run did not fail.
+        why_clean: reason why a run that should build on another one examined everything; an optimized run then became
+            a clean one.
         base_run: the run that this one built on.
-        checkpoint: what a later run can build on; null where it cannot.
-        no_checkpoint: why it cannot, for a run that came to its end.
-        loosened: settings that launches changed for this run, at its mark or at its approval, `sweep` among them where
-            one asked for that.
-        ended_well: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs
-            had noted as undeletable do not count. Later runs go by this, since the run itself lost nothing. Null in
-            reports of failed runs and of earlier versions, where `success` says it.
-        waited_seconds: for how long steps waited because that protects, by the name of each step that did; no work.
-        worked_seconds: how long steps worked, without those waits, by the name of each step that ended. Time between
-            steps is no part of it: a person may think for hours before a sweep. Empty in reports of earlier versions.
-        approved_by: who approved the deletion of what a dry run found, and how that is known; empty for other runs.
+        checkpoint: state for a later run to build on; null if there is none.
+        no_checkpoint: reason why a finished run has no checkpoint.
+        loosened: settings that launches changed for this run, at its mark or at its approval; includes `sweep` if a
+            launch set it.
+        ended_well: true if every step ended, and every requested deletion was accepted; known undeletable objects do
+            not count as failures. It ignores losses, which are no fault of this run, so later runs rely on it. Null
+            in reports of failed runs and of earlier versions: use `success` there.
+        waited_seconds: seconds that each step waited for safety, by the name of the step.
+        worked_seconds: seconds that each step worked, without these waits, by the name of the step. Excludes the time
+            between steps, such as until an approval. Empty in reports of earlier versions.
+        approved_by: approver of the deletion, and the source of that name; empty if no dry run was approved.
     """
 
     run_id: str
