@@ -40,8 +40,8 @@ _REFUSAL = "nothing was purged"
 def purge(target: Target, run_id: str | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
     """Permanently deletes objects that have been in quarantine for collection.quarantine_days.
 
-    If RUN is given, only objects that this run moved there. The command asks before it deletes; without a terminal, it
-    refuses unless --yes is given.
+    If RUN is given, it deletes only objects that this run moved there. The command asks before it deletes; without a
+    terminal, it refuses unless --yes is given.
 
     It first checks again what is live. Objects that are live again are restored, and then the next run is a clean one.
     If that check fails, nothing is deleted. Can be repeated.

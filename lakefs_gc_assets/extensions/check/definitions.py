@@ -32,7 +32,7 @@ _SHOWN = 100
 
 
 class FsckConfig(dg.Config):
-    """What is checked beside existence and sizes."""
+    """Checks beside those of existence and size."""
 
     deep: int = Field(
         default=0, ge=-1, description="Objects whose content is read, chosen at random; -1 for all, 0 for none."
@@ -63,9 +63,9 @@ def check_asset(names: Names) -> dg.AssetSpec:
     """The asset of one repository, which the job `fsck` reports."""
     return dg.AssetSpec(
         key=names.asset(NAME),
-        description=f"Whether {names.repository} is whole: each object that live commits, branches and tags need is in "
-        f"the store with its size, and metadata can be read. The job {names.qualified(JOB)} makes the check: launch "
-        "that to see it here. It deletes nothing, takes no lock, and may be made beside a run.",
+        description=f"State of {names.repository}: it is whole if each object that live commits, branches and tags "
+        f"need is stored with its size, and metadata can be read. Launch the job {names.qualified(JOB)} to check it. "
+        "The job deletes nothing, takes no lock, and may run beside a collection.",
         kinds={"pyspark", "parquet"},
     )
 

@@ -416,7 +416,7 @@ class _Comparison(Generic[R]):
             else:
                 of_parts.add(row["address"])
         if incomparable:
-            self.problems.log("the store does not tell the MD5 of all objects: --deep reads their content")
+            self.problems.log("the store does not report the MD5 of every object: --deep reads the content")
         if of_parts:
             self.problems.skip(
                 f"content of {counted(len(of_parts), 'objects')}, such as {min(of_parts)}: the MD5 is not the checksum "
@@ -538,8 +538,8 @@ class _Comparison(Generic[R]):
             address: (
                 FindingKind.MISSING,
                 f"{_GONE}: an earlier run deleted it",
-                f"`lakefs-gc explain {address}` names the run; `lakefs-gc restore RUN --address {address}` brings it "
-                "back where the bucket keeps versions. Otherwise take it from a backup",
+                f"`lakefs-gc explain {address}` names the run; `lakefs-gc restore RUN --address {address}` restores it "
+                "if the bucket keeps versions. Otherwise restore it from a backup",
             )
             for address in deleted.column("address").to_pylist()
         }

@@ -35,7 +35,7 @@ def _read_deep(context: click.Context, option: click.Parameter, value: str | Non
     "--deep",
     metavar="OBJECTS",
     callback=_read_deep,
-    help="Also read the content of so many objects, chosen at random, or of `all`, and compare length and checksums.",
+    help="Also read the content of this many random objects, or of `all`, and compare its length and checksums.",
 )
 @click.option("--every-commit", is_flag=True, help="Also check commits that retention rules let expire.")
 @click.option(
@@ -46,13 +46,13 @@ def _read_deep(context: click.Context, option: click.Parameter, value: str | Non
 def fsck(target: Target, deep: int, every_commit: bool, html: BinaryIO | None, quiet: bool, as_json: bool) -> None:
     """Checks that all objects a repository needs are stored and its metadata can be read.
 
-    Each object that a live commit, a branch's staging or a tag needs must be in the store with the size that its entry
-    says, and with its MD5 where both are known. Ranges, metaranges and refs that cannot be read are reported, and the
-    rest is checked. Live are the commits that a run by retention rules keeps; without rules all. The command reads as
-    much as a clean run, deletes nothing, needs no lock, and may run beside a collection.
+    Each object that a live commit, a branch's staging or a tag needs must be in the store with the size of its entry.
+    If both MD5s are known, they must be equal. Ranges, metaranges and refs that cannot be read are reported, and the
+    rest is checked. Live commits are those that a run by retention rules keeps; without rules, all commits. The command
+    reads as much as a clean run, deletes nothing, needs no lock, and may run beside a collection.
 
-    Exit status 0 if the repository is whole, 8 if anything is missing or wrong, 6 if nothing is but a part could not be
-    checked, and the status of the error if nothing could be.
+    Exit status 0 if the repository is whole, 8 if anything is missing or wrong, 6 if nothing is missing or wrong but a
+    part could not be checked. If nothing could be checked, the status is that of the error.
     """
     if html is not None and as_json:
         raise click.UsageError("--html and --json exclude each other.")

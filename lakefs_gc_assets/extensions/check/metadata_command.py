@@ -38,16 +38,16 @@ _USUAL = {"move": FileFate.MOVED, "restore": FileFate.RESTORED, "purge": FileFat
 def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> None:
     """Lists unneeded ranges and metaranges, and moves them to quarantine, restores and purges them.
 
-    These are files below _lakefs/ that no commit, expired or not, no compacted base and no younger metarange names, and
-    that are older than a week and than collection.min_age_hours. The user needs the rights to dump refs. Whatever
-    cannot be read and may name others ends the command, and so does another repository on the storage namespace.
+    An unneeded file lies below _lakefs/, and no commit (expired or not), compacted base or younger metarange names it.
+    It is older than a week and than collection.min_age_hours. The user needs the rights to dump refs. The command ends
+    with an error if it cannot read a file that may name others, or if another repository is on the storage namespace.
 
-    `move` lists them again after collection.wait_before_recheck_seconds, moves those that are as they were shown, and
-    puts back what something names that time later. `restore` puts back all that was moved. `purge` deletes for good
-    what was moved collection.quarantine_days ago, unless something names it by then.
+    `move` waits for collection.wait_before_recheck_seconds, lists the files again, and moves those that are unchanged.
+    After the same time again, it puts back files that are named by then. `restore` puts back all moved files. `purge`
+    permanently deletes files that were moved at least collection.quarantine_days ago, unless they are named by then.
 
     No other server may use the storage namespace: `move` and `purge` refuse while collection.keep_old_unnamed_ranges is
-    on. They ask before they change anything. Where there is no terminal, --yes is needed.
+    on. Each of the three asks before it changes anything; without a terminal, it needs --yes.
 
     Prints the files that were not moved, put back or purged, and the counts; with --json each file.
 
@@ -83,7 +83,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
                 outcomes = unneeded_metadata.restore(opened, owner, show_progress)
             elif act == "purge":
                 days = opened.settings.quarantine_days
-                require_yes(f"Of {files}, permanently delete those moved {days:g} days ago that nothing names?")
+                require_yes(f"Permanently delete those of {files}, moved at least {days:g} days ago and unneeded?")
                 with shown_bar("purging", quiet) as (say, _):
                     outcomes = unneeded_metadata.purge(opened, engine, owner, say, show_progress)
             else:

@@ -514,7 +514,7 @@ def _read_moves(repository: OpenRepository, warn: LogLine) -> dict[str, datetime
             days = repository.settings.quarantine_days
             at = layout.as_datetime(layout.created_at(issued))
             unread.append(at + _WHOLE_SECONDS)
-            warn(f"nothing is purged until {days:g} days after {at:%F %T}Z, for this may name any file: {damage}")
+            warn(f"nothing is purged until {days:g} days after {at:%F %T}Z, since this may name any file: {damage}")
             continue
         if receipt.fate is FileFate.MOVED and receipt.repository == repository.facts.id:
             moved_at |= {name: max(receipt.at, moved_at.get(name, receipt.at)) for name in receipt.files}

@@ -39,15 +39,15 @@ from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 FORMAT_VERSION = 1
 LIMITS = (
-    "It says nothing of backups, replicas, inventories, logs and copies outside of this storage namespace.",
-    "It says nothing of objects that another lakeFS server, or any other writer, has on this storage namespace under "
+    "It does not cover backups, replicas, inventories, logs and copies outside of this storage namespace.",
+    "It does not cover objects that another lakeFS server, or any other writer, has on this storage namespace under "
     "other addresses.",
     "Addresses were found by the paths of commits, and of objects staged at that time. An object that was "
     "overwritten before it was committed has no path any more: a usual run deletes it.",
-    "The object store was asked whether it has the objects. What it keeps unlisted, such as softly deleted objects, is "
-    "not known.",
+    "The object store was asked for the objects. Objects that it keeps but does not list, such as softly deleted ones, "
+    "are unknown.",
 )
-_NO_VERSIONS = "The object store does not list versions to this program: whether it keeps any is not known."
+_NO_VERSIONS = "The object store does not list versions to this program, so versions that it may keep are unknown."
 _MAKE_KEY = "Make one: lakefs-gc erase --new-key erasure.pem"
 _WHERE_PUBLIC_KEY = "`lakefs-gc erase --new-key erasure.pem` writes it beside the key, as erasure.pub"
 _MEMBERS = frozenset(["content", "public_key", "signature"])
@@ -265,7 +265,7 @@ def read(data: bytes, file: str, key: Ed25519PublicKey) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise CorruptFile(file, "format_version", f"it is of format {version}, this program reads {FORMAT_VERSION}")
     if merkle_root(rows) != root:
-        raise CorruptFile(file, "Merkle root", "it is not that of the receipts")
+        raise CorruptFile(file, "Merkle root", "it does not match the receipts")
     stated: dict[str, Any] = content
     return stated
 

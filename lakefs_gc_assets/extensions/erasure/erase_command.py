@@ -121,18 +121,18 @@ def erase(
 
     Without --approve it only shows what would go and what must be done first.
 
-    A PATH has no branch: it is looked for in every commit and in what is staged. One that ends with a slash means
+    A PATH has no branch: the command searches all commits and staged data for it. A path that ends with a slash means
     everything below it; * stands for any text without a slash, ** for any text.
 
-    The command shows every address that is, or was, at the paths, what holds it, and what to do first. With --prepare,
-    it does that on branches and tags, and asks before each step unless --yes is given: it resets what is staged,
-    deletes paths on branches and commits, and deletes tags, also at other paths and in other repositories that hold the
-    same objects. With --approve, a run deletes the addresses that nothing holds, after checking again that nothing uses
-    them, with all guards and at once, whatever collection.sweep_mode says. Their copies in quarantine and their older
-    versions are deleted too. Addresses that anything holds are not touched.
+    The command shows every address at the paths, its holders, and the steps to take first. With --prepare, it takes
+    these steps on branches and tags, and asks before each one unless --yes is given: it resets staged data, deletes
+    paths on branches and commits, and deletes tags. This includes other paths and repositories that hold the same
+    objects. With --approve, a run deletes the addresses without a holder, after checking again that nothing uses them.
+    All guards apply, and the objects do not go to quarantine. Their copies in quarantine and their older versions are
+    deleted too. Addresses with a holder are not touched.
 
-    Exit status 0 if everything is gone, 6 if not or if not everything could be looked at; without --approve, 0 if all
-    could be.
+    Exit status 0 if everything is gone, 6 if not or if a part could not be checked. Without --approve, 0 if everything
+    could be checked.
     """
     if new_key is not None:
         _write_new_key(new_key)
@@ -144,7 +144,7 @@ def erase(
     if approve and (key is None or file_of_certificate is None):
         raise click.UsageError("--approve needs --key and --certificate.")
     if approve and file_of_certificate is not None and file_of_certificate.exists():
-        raise ConfigurationError(f"{file_of_certificate} is there already: a certificate takes the place of no other")
+        raise ConfigurationError(f"{file_of_certificate} already exists: choose another file for the certificate")
     signing_key = certificate.read_private_key(read_file(key)) if approve and key is not None else None
     asked = [*paths, *(_read_list(list_) if list_ is not None else ())]
     selection = Selection.parse(target.loaded.configuration.repository, asked)
@@ -197,12 +197,12 @@ def _reserve(file: Path) -> Iterator[Callable[[bytes], None]]:
             opened.flush()
             os.fsync(opened.fileno())
             if file.exists():
-                raise FileExistsError(0, "it is there by now")
+                raise FileExistsError(0, "it exists by now")
             part.replace(file)
         except OSError as error:
             raise CollectionError(
-                f"the erasure is over, and its certificate could not be written to {file}: {error.strerror}. The same "
-                "command with another --certificate makes one: it finds the receipts"
+                f"the objects are erased, but the certificate could not be written to {file}: {error.strerror}. Repeat "
+                "the command with another --certificate: it finds the receipts"
             ) from None
 
     try:
@@ -251,8 +251,8 @@ def _require_approved(finding: ErasureFindings, digest: str) -> None:
         raise CollectionError("nothing was erased: something holds each of the addresses, or there are none")
     if finding.digest != digest:
         raise CollectionError(
-            f"nothing was erased: other addresses are at the paths, or are held now, than were approved. Look "
-            f"again without --approve; the digest is {finding.digest}"
+            f"nothing was erased: the addresses at the paths, or their holders, are not the approved ones. Look again "
+            f"without --approve; the digest is now {finding.digest}"
         )
 
 

@@ -117,9 +117,9 @@ class Selection:
             branch, _, rest = location.key.partition("/")
             forms = {unicodedata.normalize("NFC", asked), unicodedata.normalize("NFD", asked)}
             if branch in branches and rest:
-                yield f"{asked}: {branch} is a branch, and a path has none: ask for lakefs://{location.bucket}/{rest}"
+                yield f"{asked}: {branch} is a branch, and a PATH has none: give lakefs://{location.bucket}/{rest}"
             elif len(forms) > 1:
-                yield f"{asked}: Unicode writes it in two forms that lakeFS tells apart: ask for both (NFC and NFD)"
+                yield f"{asked}: Unicode has two forms of it, which are two paths in lakeFS: give both (NFC and NFD)"
             else:
                 yield asked
 
@@ -151,7 +151,7 @@ _REMEDIES = {
     "{name}/PATH",
     HolderKind.TAG: "delete tag {name} of {repository}, once it is not needed: lakectl tag delete "
     "lakefs://{repository}/{name}",
-    HolderKind.COMMIT: "let the commits of {repository} that still count expire: shorten their retention rule, which "
+    HolderKind.COMMIT: "let the live commits of {repository} expire: shorten their retention rule, which "
     "`lakefs-gc policy show` shows, or wait",
     HolderKind.STAGED: "reset or delete the path on branch {name} of {repository}: lakectl branch reset "
     "lakefs://{repository}/{name} --object PATH",
@@ -167,8 +167,8 @@ _WITHOUT_RULES = (
 )
 _OLD_COMMITS = ". Earlier commits hold it until they expire"
 _COUNTED_AS_A_WHOLE = (
-    "take {repository} out of collection.also_live of {own}, once {repository} needs no objects of {own} any more: "
-    "while it is listed there, all of its commits count, whatever its retention rules, and waiting does not help"
+    "remove {repository} from collection.also_live of {own} once it needs no objects of {own} any more. While it is "
+    "listed there, all of its commits count, regardless of its retention rules"
 )
 
 

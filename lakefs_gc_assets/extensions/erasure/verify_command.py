@@ -12,8 +12,8 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.extensions.erasure import certificate
 
-_HOLDS = "the signature holds, the receipts are those in the store, and nothing of it is there again"
-_HOLDS_WITHOUT_RECEIPTS = "the signature holds, and nothing of it is there again; receipts do not prove each deletion"
+_HOLDS = "the signature holds, the receipts match those in the store, and no erased object has come back"
+_HOLDS_WITHOUT_RECEIPTS = "the signature holds, and no erased object has come back; some deletions have no receipt"
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -27,17 +27,16 @@ def read_file(file: Path) -> bytes:
 
 @click.command()
 @on_repository
-@click.option("--key", required=True, type=FILE, help="Public Ed25519 key in PEM of who signed it.")
+@click.option("--key", required=True, type=FILE, help="The signer's public Ed25519 key, in PEM.")
 @JSON
 @click.argument("certificate_file", metavar="CERTIFICATE", type=FILE)
 def verify(target: Target, key: Path, as_json: bool, certificate_file: Path) -> None:
     """Checks a certificate of `lakefs-gc erase`, and that its objects are still gone.
 
-    The signature must be by this key and the Merkle root that of the receipts. What the certificate calls gone is
-    looked for in the store once more, and its receipts are compared with those of the run.
+    The signature must be valid for this key, and the Merkle root must match the receipts. The command searches the
+    store for every object that the certificate calls gone, and compares the receipts with those of the run.
 
-    Exit status 0 if all of this holds and everything that was asked for was gone, 6 if anything is
-    there or the certificate is incomplete.
+    Exit status 0 if all of this holds and everything was gone, 6 if an object exists or the certificate is incomplete.
     """
     loaded = target.loaded
     public_key = certificate.read_public_key(read_file(key))

@@ -225,8 +225,8 @@ def find_key(repository: OpenRepository, address: str) -> str:
     opened = {opened_repository.facts.id: opened_repository for opened_repository in (repository, *repository.others)}
     if location.bucket not in opened or not path:
         raise ConfigurationError(
-            f"{address} is not a lakefs://REPOSITORY/REF/PATH in {', '.join(opened)}: --repository chooses another one "
-            "of in the configuration"
+            f"{address} is not a lakefs://REPOSITORY/REF/PATH in {', '.join(opened)}: --repository selects another "
+            "repository of the configuration"
         )
     stats = opened[location.bucket].api.stat(reference, path)
     if stats is None:

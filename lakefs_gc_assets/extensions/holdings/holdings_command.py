@@ -70,7 +70,7 @@ def grown_since(store: ObjectStore, after: Holdings, day: datetime) -> Growth:
             known = known_heads.read_usable(store, after.repository, lambda line: None)
             return growth.compare(before, after, known.commits if known else ())
     raise CollectionError(
-        f"no holdings of {after.repository} are stored of {day:%F} or earlier, apart from those after the newest run: "
+        f"no holdings of {after.repository} are stored for {day:%F} or earlier, except those of the newest run: "
         "choose a later day, or compare after the next run"
     )
 

@@ -58,8 +58,8 @@ def routine(
 ) -> None:
     """Lists what object lifecycle, stale branches and collection would delete, in this order, on one page.
 
-    Each part shows its list and the command that approves it; the collection is a dry run. The rules of retention are
-    shown between them. A forecast tells what all parts free together. The page is stored in the bucket.
+    Each part shows its list and the command that approves it; the collection is a dry run. The retention rules are
+    shown between them. A forecast shows the bytes that all parts free together. The page is stored in the bucket.
 
     With --act, a part deletes if a standing approval covers all that it lists. The collection sweeps if the
     configuration sets `sweep`, or if a standing approval covers its candidates. Other parts wait for a person, and the

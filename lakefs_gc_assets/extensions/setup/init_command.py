@@ -204,7 +204,7 @@ collection:
 #   driver_memory: 2g
 #   many_objects: true  # with tens of millions
 
-# Schedules and sensors are off until you turn them on in the Dagster UI.
+# Schedules and sensors that open runs are off until you turn them on in the Dagster UI.
 # automation:
 #   optimized_every_hours: 24
 #   clean_cron: "0 2 * * 6"

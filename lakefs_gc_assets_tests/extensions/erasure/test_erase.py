@@ -337,7 +337,7 @@ class TestHeld:
             self.stays(made, "branch main theirs")
             first, second = made.shown(PATH)["remedies"]
             assert first.startswith("delete the path on branch main of other and commit")
-            assert second.startswith("take other out of collection.also_live of repo")
+            assert second.startswith("remove other from collection.also_live of repo")
 
     def test_by_old_commit_of_repository_that_counts_until_it_counts_no_more(self, tmp_path: Path) -> None:
         with held_by_another_repository(tmp_path) as made:
@@ -346,7 +346,7 @@ class TestHeld:
             clients.commit(made.server, "without", name="other")
             self.stays(made, "commits")
             (remedy,) = made.shown(PATH)["remedies"]
-            assert remedy.startswith("take other out of collection.also_live of repo") and "wait," not in remedy
+            assert remedy.startswith("remove other from collection.also_live of repo") and "wait," not in remedy
             made.configuration(wait_before_dump_seconds=0, wait_before_recheck_seconds=0)
             assert made.erase(PATH).exit_code == Status.WELL
             assert made.addresses["old"] not in made.data
@@ -446,7 +446,7 @@ class TestBetweenShowingAndDeleting:
         shown, before = erasable.shown(PATH), erasable.data
         erasable.put("overwritten", "person/a")
         result = erasable.erase(PATH, digest=shown["digest"])
-        assert result.exit_code == Status.FAILED and "than were approved" in result.stderr
+        assert result.exit_code == Status.FAILED and "are not the approved ones" in result.stderr
         assert before <= erasable.data and not erasable.certificate.exists()
 
     def test_what_becomes_live_after_the_search_stays(self, erasable: Erasing) -> None:
@@ -574,7 +574,7 @@ def test_paths_that_match_nothing_are_named_with_a_hint(erasable: Erasing) -> No
     asked = [PATH, *(f"lakefs://repo/{path}" for path in unmatched), "lakefs://repo/by*"]
     plain, branch, accent, pattern = erasable.shown(*asked)["unmatched"]
     assert (plain, pattern) == ("lakefs://repo/person/b", "lakefs://repo/none/*")
-    assert branch == f"lakefs://repo/main/person/a: main is a branch, and a path has none: ask for {PATH}"
+    assert branch == f"lakefs://repo/main/person/a: main is a branch, and a PATH has none: give {PATH}"
     assert accent.startswith("lakefs://repo/person/ä: ") and "NFC and NFD" in accent
     result = erasable.erase(*asked)
     assert result.exit_code == Status.WELL and f"nothing found: {branch}" in result.stdout
@@ -732,7 +732,7 @@ def test_second_erasure_finds_receipts_of_first_one_whose_certificate_could_not_
             (made.addresses["moved"], "purged"),
             (made.addresses["deleted"], "accepted"),
         }
-        assert "the receipts are those in the store" in made.verify().stdout
+        assert "the receipts match those in the store" in made.verify().stdout
 
 
 def test_part_that_fails_after_the_run_is_certified_as_incomplete(erasable: Erasing) -> None:
@@ -750,7 +750,7 @@ def test_address_without_a_receipt_is_named(erasable: Erasing) -> None:
     named = f"no receipt: {erasable.addresses['old']} "
     verified = erasable.verify()
     assert named in result.stdout and named in verified.stdout
-    assert "the receipts are those in the store" not in verified.stdout
+    assert "the receipts match those in the store" not in verified.stdout
 
 
 class TestSameContent:
@@ -815,7 +815,7 @@ def test_no_certificate_takes_the_place_of_another(erasable: Erasing) -> None:
     erasable.certificate.write_bytes(b"of another erasure")
     before = erasable.data
     result = erasable.erase(PATH)
-    assert result.exit_code == Status.CONFIGURATION and "is there already" in result.stderr
+    assert result.exit_code == Status.CONFIGURATION and "already exists" in result.stderr
     assert erasable.data == before and erasable.certificate.read_bytes() == b"of another erasure"
 
 

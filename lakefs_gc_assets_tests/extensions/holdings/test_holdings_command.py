@@ -111,8 +111,8 @@ def test_storage_classes_are_shown_by_state() -> None:
     [
         (("--by", "color"), Status.USAGE, "no dimension"),
         (("--since", "yesterday"), Status.USAGE, "yesterday"),
-        (("--since", "2020-01-01"), Status.FAILED, "are stored of 2020-01-01 or earlier"),
-        (("--since", "2999-01-01"), Status.FAILED, "apart from those after the newest run"),
+        (("--since", "2020-01-01"), Status.FAILED, "are stored for 2020-01-01 or earlier"),
+        (("--since", "2999-01-01"), Status.FAILED, "except those of the newest run"),
     ],
 )
 def test_what_cannot_be_shown(
