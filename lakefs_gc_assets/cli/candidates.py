@@ -340,9 +340,10 @@ def candidates(
 ) -> None:
     """Lists the garbage of a run: the objects that a sweep deletes.
 
-    Defaults to the newest finished run. Rows have the branch, the path and the expired commit that last referenced an
-    object, and the rule; or the newest earlier run that saw it staged, with its branch and path if that run recorded
-    them. Unknown values are empty. In csv, json and parquet, written_by is the kind of program that wrote the object.
+    Defaults to the newest finished run. If an expired commit references an object, its row has the newest such commit,
+    its branch and path, and the rule. Otherwise it has the newest earlier run that saw it staged, and the branch and
+    path if that run recorded them. Unknown values are empty. In csv, json and parquet, written_by is the kind of
+    program that wrote the object.
     """
     require_file(form, out)
     _require_choice(shown)

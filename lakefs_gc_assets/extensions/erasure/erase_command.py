@@ -100,7 +100,7 @@ def _public_half(key: Path) -> Path:
 @click.option("--prepare", is_flag=True, help="Prepare branches and tags for the erasure, step by step.")
 @click.option("--approve", metavar="DIGEST", help="Erase the objects that an earlier call showed under this digest.")
 @click.option("--key", type=FILE, help="Ed25519 key in PEM that signs the certificate.")
-@click.option("--certificate", "file_of_certificate", type=FILE, help="File to write it to.")
+@click.option("--certificate", "file_of_certificate", type=FILE, help="File to write the certificate to.")
 @YES
 @QUIET
 @JSON

@@ -49,8 +49,8 @@ def explain(target: Target, quiet: bool, verbose: bool, as_json: bool, address: 
 
     ADDRESS is relative to the storage namespace (data/…), a physical address in full, or lakefs://REPOSITORY/REF/PATH.
     If the newest run examined the object and no live commit referenced it, the command reads only ranges that this run
-    did not read. Otherwise it reads every range of the repository, except ranges whose addresses earlier runs of flow
-    unified recorded without this one.
+    did not read. Otherwise it reads every range of the repository, except ranges without this address by the facts of
+    earlier runs of flow unified.
     """
     opened = target.open_to_look()
     with shown_bar("looking for the object", quiet, "ranges") as (say, count):

@@ -38,7 +38,7 @@ def each(file: Path | None, at_once: int, as_json: bool, command: tuple[str, ...
     """Calls a command for each repository of the configuration, one after the other or side by side.
 
     For example `lakefs-gc each --at-once 4 run --dry-run`. COMMAND is any command with the option --repository, and its
-    options. Repositories that `discover` covers now count, too. Each call is a process of its own, which asks no
+    options. Repositories that `discover` covers are included. Each call is a process of its own, which asks no
     questions. Its lines begin with the name of its repository.
 
     If a call fails, the others go on, the last line names it, and the exit status is 6.

@@ -276,10 +276,10 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     The sample is on an embedded lakeFS; its first start makes a dry run, so that there is something to see. Your own
     repositories are not collected until you launch a run.
 
-    It prints last the URL of the lineage of a repository's five assets. The UI listens on this machine alone, and ends
-    on INT and TERM. The next port serves the pages of runs, to which the UI links. Dagster's runs are kept in
-    $DAGSTER_HOME, else in .dagster beside the configuration file, or in the folder. With DAGSTER_HOME set to it, the
-    command line's runs show up too.
+    The last line of output is the URL of the lineage of a repository's five assets. The UI listens only on this machine
+    and ends on INT and TERM. The next port serves the pages of runs, to which the UI links. Dagster's records are kept
+    in $DAGSTER_HOME, else in .dagster beside the configuration file or in the folder of the sample. If DAGSTER_HOME is
+    set for other commands too, their runs show up in the UI.
     """
     with requiring("ui", "the Dagster UI"):
         import dagster_webserver  # noqa: F401
