@@ -38,7 +38,7 @@ def stale_branches_deletion(names: Names) -> ListedDeletion:
         check="branch_deletions_are_complete",
         things="branches",
         work=ApprovedWork.BRANCHES,
-        reason="a branch keeps everything in its commits, and lifecycle has deleted from branches that stay before",
+        reason="a stale branch keeps all of its commits; by now, lifecycle has deleted from the branches that stay",
         command="lakefs-gc branches approve",
         description=f"Branches of {names.repository} that are stale by the policy, and the reasons why others stay. "
         "`lakefs-gc branches restore` recreates deleted ones.",

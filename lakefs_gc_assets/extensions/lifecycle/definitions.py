@@ -23,8 +23,8 @@ from lakefs_gc_assets.extensions.lifecycle.listing import LifecycleListing
 
 _SHOWN = 100
 _FREED_NOTE = (
-    "objects at no path that stays in a head or tag, once older commits expire; objects that are also staged, or at "
-    "another path, are not left out"
+    "objects that no head or tag has at a path that stays, once older commits expire; includes objects that are also "
+    "staged or at another path"
 )
 
 
@@ -45,7 +45,7 @@ def lifecycle_deletion(names: Names) -> ListedDeletion:
         check="lifecycle_is_complete",
         things="expired objects",
         work=ApprovedWork.LIFECYCLE,
-        reason="it takes objects out of heads, which no rule of retention lets expire",
+        reason="it deletes objects from branch heads, which no retention rule lets expire",
         command="lakefs-gc lifecycle approve",
         description=f"Objects on branches of {names.repository} that expire by the policy's rules of lifecycle. "
         "Approved ones go in a commit for each branch and rule, which `lakefs-gc lifecycle revert` brings back.",

@@ -23,7 +23,7 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError, GuardTr
 from lakefs_gc_assets.lakefs import layout
 
 RULES, COLLECTION = "rules", "collection"
-_RULES_REASON = "commits that deletions left behind expire by these rules, so they are shown before collection"
+_RULES_REASON = "older commits still hold deleted objects until they expire by these rules; nothing is changed here"
 _COLLECTION_REASON = (
     "it deletes objects that nothing references any more, so it comes after everything that dereferences"
 )
