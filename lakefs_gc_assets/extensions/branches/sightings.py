@@ -33,7 +33,7 @@ class SeenHeads:
 
 @dataclass(slots=True)
 class Sighting:
-    """What earlier runs saw of a branch. Times are UTC; None if unknown.
+    """Sightings of a branch by earlier runs. Times are UTC; None if unknown.
 
     Attributes:
         metarange_ids: metaranges of its present head and of the commits below that object lifecycle made, down to the

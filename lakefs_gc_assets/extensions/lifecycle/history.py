@@ -1,7 +1,8 @@
-"""Since when paths of a branch have their objects, by the commits on its line of first parents.
+"""Times since which paths of a branch have their objects, by the commits on its line of first parents.
 
 From the head back, each commit is compared with its first parent. Ranges that both have are skipped, since the id of a
-range is a hash of its content. Of the others, only those of the parent are read that may have a path in question.
+range is a hash of its content. Among the other ranges of the parent, only ranges that may have a path in question are
+read.
 """
 
 from bisect import bisect_left, bisect_right

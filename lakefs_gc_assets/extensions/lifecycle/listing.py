@@ -60,7 +60,7 @@ class KeptEntries:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleListing:
-    """What expires in a repository. `made_at`: UTC."""
+    """Entries that expire in a repository. `made_at`: UTC."""
 
     repository: str
     made_at: datetime

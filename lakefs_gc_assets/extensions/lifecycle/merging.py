@@ -1,7 +1,7 @@
-"""What deleting and bringing back have in common: branches of their own, merges, and what interrupted acts left.
+"""Common parts of deleting and reverting: own branches, merges, and leftovers of interrupted acts.
 
 The server has no conditional merge. If another commit comes between the decision and the merge, the server merges by
-contents, which knows nothing of the rules, and drops new paths in rare cases. So the parent of each commit is compared
+contents: it ignores the rules, and drops new paths in rare cases. So the parent of each commit is compared
 with the head that the decision was about. A commit with another parent is reverted at once.
 """
 

@@ -1,7 +1,7 @@
 """The parts of the routine, in order: object lifecycle, stale branches, rules, collection.
 
-Each part takes references away that the next ones would count. A part that waits for a person does not hold up the
-parts behind it. Every part reads the repository as it is then, so collection finds what is garbage without the
+Each part removes references that the next ones would count. A part that waits for a person does not delay the next
+parts. Every part reads the repository's current state, so collection finds objects that are garbage without the
 deletions that wait. A later routine finds the rest.
 """
 
