@@ -41,7 +41,7 @@ from lakefs_gc_assets_tests.documentation.pages import (
 from lakefs_gc_assets_tests.documentation.reference import GENERATED
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=name_of)
-_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#([^)]*))?\)")
 
 
 @PAGES
@@ -250,12 +250,20 @@ def test_the_readme_names_what_ci_runs() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=name_of)
+@pytest.mark.parametrize("page", [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")], ids=name_of)
 def test_links_of_pages_outside_of_the_site_lead_somewhere(page: Path) -> None:
-    links = [link for link in _LINK.findall(page.read_text()) if "://" not in link]
+    links = [(page.parent / link, anchor) for link, anchor in _LINK.findall(page.read_text()) if "://" not in link]
 
     assert links
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [target for target, _ in links if not target.exists()] == []
+    assert [(target, anchor) for target, anchor in links if anchor and anchor not in anchors(target)] == []
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
 @cache
