@@ -71,7 +71,7 @@ lock: $(INSTALLED) ## Writes requirements.lock anew from pyproject.toml (LOCK_FL
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock --quiet $(LOCK_FLAGS)
 
-lint: $(INSTALLED) ## Checks style, types, which way imports go, and that Dagster can load the project
+lint: $(INSTALLED) ## Checks style, types, layers, and that Dagster can load the project
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
@@ -105,14 +105,14 @@ $(OTHER_DAGSTER)/.installed: $(INSTALLED)
 	$(call beside_venv,$(OTHER_DAGSTER),--constraint $(OTHER_DAGSTER).txt "dagster==$(DAGSTER).*" dagster-aws \
 	  dagster-postgres dagster-pyspark dagster-webserver)
 
-costs: $(INSTALLED) ## Measures what each test costs, anew: an hour, on a machine that does nothing else
+costs: $(INSTALLED) ## Measures the cost of each test again: an hour, on an idle machine
 	@$(PYTEST) --costs=lakefs_gc_assets_tests/harness/costs.json
 
 soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, then finds every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --faults all
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
 
-model: $(INSTALLED) ## Visits every state of a formal model of the protocol (TLA+, docs/evidence/model.md), and takes out each of its rules
+model: $(INSTALLED) ## Visits every state of a formal model of the protocol (TLA+, docs/evidence/model.md), and removes each of its rules
 	@$(BIN)/python -m lakefs_gc_assets_tests.model
 
 mutants: $(MUTANTS)/.installed ## Changes modules of the run place by place; their tests must notice (MODULES="guards lock")
@@ -142,7 +142,7 @@ bench: $(INSTALLED) $(if $(SPARK_CHOSEN),$(OTHER_SPARK)/.installed) ## Measures 
 ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0.0.1:3000 (PORT=3001 for another port)
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
 
-docs: $(INSTALLED) ## Builds the documentation into site/; broken links, settings that do not exist and old pictures end it
+docs: $(INSTALLED) ## Builds the documentation into site/; fails for broken links, missing settings and old pictures
 	@$(BIN)/python -m lakefs_gc_assets_tests.documentation
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html; its search needs a server: python3 -m http.server --bind 127.0.0.1 --directory site"
@@ -154,7 +154,7 @@ build: $(INSTALLED) ## Builds the package into dist/, a wheel and its sources, w
 # The time of the commit stands in the archives in place of the time of the build: whoever builds the tag again gets the
 # same bytes, and can check a release without trusting whoever made it.
 release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
-release: releasable build sbom ## Builds what a release has into dist/: wheel, sources, bill of materials, lock and their checksums
+release: releasable build sbom ## Builds the files of a release into dist/: wheel, sources, bill of materials, lock and their checksums
 	@mv sbom.json dist/ && cp requirements.lock dist/
 	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
@@ -169,7 +169,7 @@ sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requ
 	  --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file sbom.json
 	@$(BIN)/python -m lakefs_gc_assets_tests.documentation.licences sbom.json
 
-audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements.lock pins; needs a database over the network
+audit: $(INSTALLED) ## Looks up known weaknesses of the packages in requirements.lock; needs a database over the network
 	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
 	$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes \
 	  --disable-pip --strict --progress-spinner off 2> "$$log" && tail -n 1 "$$log" || { tail -n 1 "$$log" >&2; \
