@@ -191,15 +191,29 @@ def why_void(repository: OpenRepository, approval: StandingApproval, approvers: 
     return ""
 
 
+def _find(repository: OpenRepository, kind: ApprovedWork) -> tuple[StandingApproval | None, str]:
+    """The stored approval, or the reason why its record cannot be read. Neither if none was granted."""
+    try:
+        return read(repository, kind), ""
+    except CorruptFile as corrupt:
+        return None, f"its record cannot be read: {corrupt.check}: {corrupt.detail}"
+
+
+def _why_uncovered(
+    repository: OpenRepository, approval: StandingApproval, planned: PlannedDeletion, approvers: int = 1
+) -> str:
+    """The reason why an approval does not cover a deletion; empty if it does."""
+    why = why_void(repository, approval, approvers) or limit_exceeded(approval.limits, planned)
+    return f"{approval}: {why}" if why else ""
+
+
 def describe_all(repository: OpenRepository, approvers: int = 1) -> Iterator[tuple[ApprovedWork, str]]:
     """One line about the stored approval of each kind of work."""
     for kind in ApprovedWork:
-        try:
-            approval = read(repository, kind)
-        except CorruptFile as corrupt:
-            yield kind, f"approves nothing, since its record cannot be read: {corrupt.check}: {corrupt.detail}"
-            continue
-        if approval is not None:
+        approval, unreadable = _find(repository, kind)
+        if unreadable:
+            yield kind, f"approves nothing, since {unreadable}"
+        elif approval is not None:
             void = why_void(repository, approval, approvers)
             state = f"approves nothing: {void}" if void else f"until {approval.until:%F %T}Z"
             yield kind, f"{approval}: {approval.limits}, {state}"
@@ -207,14 +221,10 @@ def describe_all(repository: OpenRepository, approvers: int = 1) -> Iterator[tup
 
 def list_limits_met(repository: OpenRepository, kind: ApprovedWork, planned: PlannedDeletion) -> list[str]:
     """A warning if there is a standing approval that does not cover a deletion, for a person who decides about it."""
-    try:
-        approval = read(repository, kind)
-    except CorruptFile as corrupt:
-        return [f"{NOT_COVERED}its record cannot be read: {corrupt.check}: {corrupt.detail}"]
-    if approval is None or approval.withdrawn_at is not None:
-        return []
-    why = why_void(repository, approval) or limit_exceeded(approval.limits, planned)
-    return [f"{NOT_COVERED}{approval}: {why}"] if why else []
+    approval, why = _find(repository, kind)
+    if approval is not None and approval.withdrawn_at is None:
+        why = _why_uncovered(repository, approval, planned)
+    return [f"{NOT_COVERED}{why}"] if why else []
 
 
 def require_covered(
@@ -229,16 +239,13 @@ def require_covered(
         GuardTripped: no approval covers the deletion; the message has the reason or the exceeded limit.
         StorageError: the record cannot be fetched.
     """
-    try:
-        approval = read(repository, kind)
-    except CorruptFile as corrupt:
-        guards.refuse_standing(kind, planned.name, f"its record cannot be read: {corrupt.check}: {corrupt.detail}")
+    approval, unreadable = _find(repository, kind)
     if approval is None:
-        guards.refuse_standing(kind, planned.name, "there is none")
+        guards.refuse_standing(kind, planned.name, unreadable or "there is none")
     if approval_id and approval.approval_id != approval_id:
         guards.refuse_standing(kind, planned.name, f"{approval_id} was replaced by {approval}")
-    if why := why_void(repository, approval, approvers) or limit_exceeded(approval.limits, planned):
-        guards.refuse_standing(kind, planned.name, f"{approval}: {why}")
+    if why := _why_uncovered(repository, approval, planned, approvers):
+        guards.refuse_standing(kind, planned.name, why)
     return approval
 
 
@@ -259,10 +266,7 @@ def standing_approver(
     Raises:
         GuardTripped: no standing approval covers all of the list.
     """
-    try:
-        approval = read(repository, kind)
-    except CorruptFile:
-        approval = None  # `require_covered` gives the reason.
+    approval, _ = _find(repository, kind)  # `require_covered` gives the reason.
     planned = count(approval.limits.paths if approval else ())
 
     def cover(approval_id: str = "") -> StandingApproval:
