@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import commits, guards
@@ -306,7 +307,10 @@ def _with_lifecycle(repository: OpenRepository, dump: commits.Dump, note: LogLin
     named = Graph.from_commits(dump.commits, dump.branches, list_own_commits(store, repository_id))
     on_top = sorted({at for positions in commits_on_top(named).values() for at in positions})
     commit_ids = dump.commits.ids.take(pa.array(on_top, pa.int64())).to_pylist()
-    return Graph.from_commits(dump.commits, dump.branches, read_own_commits(store, repository_id, note, commit_ids))
+    intact = read_own_commits(store, repository_id, note, commit_ids)
+    by_lifecycle = np.zeros_like(named.by_lifecycle)
+    by_lifecycle[dump.commits.positions(pa.array(intact, pa.string()))] = True
+    return replace(named, by_lifecycle=by_lifecycle)
 
 
 def commits_on_top(graph: Graph) -> dict[str, list[int]]:
