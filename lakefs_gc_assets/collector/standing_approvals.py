@@ -250,10 +250,7 @@ def require_covered(
 
 
 def standing_approver(
-    repository: OpenRepository,
-    kind: ApprovedWork,
-    count: Callable[[tuple[str, ...]], PlannedDeletion],
-    approvers: int,
+    repository: OpenRepository, kind: ApprovedWork, count: Callable[[tuple[str, ...]], PlannedDeletion], approvers: int
 ) -> Callable[[], str]:
     """The approver of a list that the standing approval covers: a function that reads the approval anew and names it.
 

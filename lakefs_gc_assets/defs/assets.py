@@ -33,6 +33,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.spark.session import ui_address
 from lakefs_gc_assets.spark.tasks import Rows
 
 _CELLS_DESCRIBED = 200
@@ -129,9 +130,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.Assets
     )
     @names.bound
     def asset(
-        context: dg.AssetExecutionContext,
-        collector: dg.ResourceParam[Collector],
-        **frames: StoredFrame[Any] | NotBegun,
+        context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector], **frames: StoredFrame[Any] | NotBegun
     ) -> Iterator[dg.Output[StoredFrame[Any]]]:
         if not_begun := [frame for frame in frames.values() if isinstance(frame, NotBegun)]:
             _launch_whole(context, collector, not_begun[0])
@@ -209,7 +208,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
             if isinstance(current.engine, SparkEngine):
-                context.add_output_metadata(link("Jobs and stages", current.engine.ui_address, "spark"))
+                context.add_output_metadata(link("Jobs and stages", ui_address(current.engine.spark), "spark"))
     except RunEnded:
         raise
     except BaseException as error:

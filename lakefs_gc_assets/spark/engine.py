@@ -18,15 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from lakefs_gc_assets.collector.engine import hashing, port
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, Batches
-from lakefs_gc_assets.collector.engine.port import (
-    LOCAL_ROWS,
-    ChangeBatches,
-    ChangePart,
-    Holds,
-    Item,
-    ReadItem,
-    Result,
-)
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, ChangeBatches, ChangePart, Holds, Item, ReadItem, Result
 from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
 from lakefs_gc_assets.spark import blocks, session, tasks, work_names
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of
@@ -110,11 +102,6 @@ class SparkEngine:
     def ran_on(self) -> str:
         """Spark, or this process if no session was needed so far."""
         return "Spark" if session.is_used(self.spark) else HERE.ran_on
-
-    @property
-    def ui_address(self) -> str | None:
-        """Address of the jobs in Spark's UI, if it has one."""
-        return session.ui_address(self.spark)
 
     def table(self, table: pa.Table) -> Rows:
         """Rows from the driver: few rows stay there; more, up to a file's worth, are sent with the plan."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
+_UNLIMITED = 2**31 - 1
+"""Spark's number of executors without a maximum, which is taken for none."""
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
@@ -378,10 +380,14 @@ def _warm(spark: Any) -> None:
 
 
 def parallelism(spark: "SparkSession") -> int:
-    """Parallel tasks of a classic or remote session."""
+    """Parallel tasks of a classic or remote session, on all executors that dynamic allocation may add."""
     parallelism = spark.conf.get("spark.default.parallelism", None)
     if parallelism is None and hasattr(spark, "_jsc"):
-        parallelism = str(spark.sparkContext.defaultParallelism)
+        dynamic = spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+        # Executors start for tasks that wait, so the cores of this moment say nothing.
+        executors = int(spark.conf.get("spark.dynamicAllocation.maxExecutors", "0") or 0) if dynamic else 0
+        cores = executors % _UNLIMITED * int(spark.conf.get("spark.executor.cores", "1") or 1)
+        parallelism = str(max(spark.sparkContext.defaultParallelism, cores))
     return int(parallelism or _REMOTE_CORES)
 
 

@@ -21,6 +21,8 @@ from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets_tests.harness import process_tree
 
+_DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
+
 
 @pytest.mark.parametrize(("master", "partitions"), [("local", "4"), ("local[1]", "4"), ("local[3]", "12")])
 def test_shuffles_on_one_machine_follow_its_cores(master: str, partitions: str) -> None:
@@ -196,6 +198,26 @@ def test_the_number_of_tasks_is_known_before_a_local_session_is_started() -> Non
     assert spark_session.local_parallelism(SparkSettings(master="local")) == 1
     assert spark_session.local_parallelism(SparkSettings(master="local[3, 2]")) == 3
     assert spark_session.local_parallelism(SparkSettings(config={"spark.default.parallelism": "7"})) == 7
+
+
+@pytest.mark.parametrize(
+    ("properties", "tasks"),
+    [
+        ({}, 2),
+        ({"spark.dynamicAllocation.maxExecutors": "20"}, 2),
+        ({**_DYNAMIC, "spark.dynamicAllocation.maxExecutors": "20", "spark.executor.cores": "4"}, 80),
+        ({**_DYNAMIC, "spark.dynamicAllocation.maxExecutors": "1"}, 2),
+        ({**_DYNAMIC, "spark.dynamicAllocation.maxExecutors": str(2**31 - 1), "spark.executor.cores": "4"}, 2),
+        (_DYNAMIC, 2),
+        ({**_DYNAMIC, "spark.dynamicAllocation.maxExecutors": "20", "spark.default.parallelism": "7"}, 7),
+    ],
+)
+def test_tasks_are_for_all_executors_that_may_be_added(properties: dict[str, str], tasks: int) -> None:
+    """Dynamic allocation begins with few executors, or none: more come for tasks that wait."""
+    session: Any = SimpleNamespace(
+        conf=SimpleNamespace(get=properties.get), _jsc=None, sparkContext=SimpleNamespace(defaultParallelism=2)
+    )
+    assert spark_session.parallelism(session) == tasks
 
 
 @pytest.mark.parametrize(
