@@ -49,6 +49,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
+from lakefs_gc_assets.spark.work_names import named
 
 
 class FrameModel(DataFrameModel):  # type: ignore[type-arg]
@@ -271,7 +272,8 @@ def _check(
         # A check that is executed alone has no lock to release and nothing to report.
         ends_run = any(assets_to_make(context.run, STEPS))
         historian = Historian.from_context(context, collector)
-        with between_steps(collector, checked.run_id, ends_run, historian):
+        work = named(f"check {name} of {asset}", f"{collector.repository} {checked.run_id}")
+        with between_steps(collector, checked.run_id, ends_run, historian), work:
             frame, violations = checked.frame, find(checked)
         if violations and blocking and ends_run:
             end_run(collector, checked.run_id, _in_words(frame, violations), historian)

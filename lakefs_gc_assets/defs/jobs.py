@@ -27,6 +27,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
+from lakefs_gc_assets.spark.work_names import named
 
 OPENED_TAG_PREFIX = ".dagster/lakefs-opened/"
 """Prefix of tags on a Dagster run of open_run or approve; the sensor launches a run of collect with these tags.
@@ -69,7 +70,7 @@ def one_op_job(
             collector: dg.ResourceParam[Collector],
             config: config_type,  # type: ignore[valid-type]
         ) -> None:
-            with readable():
+            with readable(), named(name, collector.repository):
                 work(context, collector, config)
 
         @dg.job(
@@ -239,8 +240,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job open_run: one op, which sets the tags of the new run on its own Dagster run for the sensor."""
     description = (
         f"Opens a run of repository {names.repository}: choose the flow and, if not all, the slice windows. "
-        f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} starts it within "
-        "seconds."
+        f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} soon starts it."
     )
     config_type = _with_relaxable(OpenRunConfig, policy)
 

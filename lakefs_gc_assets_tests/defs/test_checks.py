@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.reporting import Violation
+from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets.defs.checks import MODELS, FrameModel, StoreFrame, broken_rules, shape_violations
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.running import failure_of
@@ -279,9 +280,15 @@ def test_an_empty_live_set_goes_no_further(runs: GraphRuns, monkeypatch: pytest.
     assert_ended(runs, opened.run_id, "empty live set")
 
 
-def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
-    result = runs.make(runs.open(), sweep=False)
+def test_all_checks_of_a_good_run_pass(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[work_names.Work] = []
+    monkeypatch.setattr(checks, "find_losses", lambda _: shown.append(work_names._current.get()) or [])
+    opened = runs.open()
 
+    result = runs.make(opened, sweep=False)
+
+    work = "check nothing_deleted_is_live of candidates"
+    assert shown == [work_names.Work(f"{runs.repository.facts.id} {opened.run_id}", work)]
     assert evaluations(result) == {
         **dict.fromkeys((f"{name}.shape" for name in MODELS), True),
         "candidates.disjoint": True,

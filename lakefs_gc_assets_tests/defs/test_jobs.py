@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.defs import jobs, launching, pages
 from lakefs_gc_assets.defs.jobs import ApprovableGarbage
 from lakefs_gc_assets.defs.launching import Permit
@@ -15,6 +16,7 @@ from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.partitions import (
     RANGE_END_TAG,
     RANGE_START_TAG,
+    Names,
     RunPartitions,
     key_of,
     run_id_in,
@@ -23,7 +25,8 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import FlowName
+from lakefs_gc_assets.settings import Configuration, FlowName
+from lakefs_gc_assets.spark import work_names
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, output_of, sensed, server
 from lakefs_gc_assets_tests.runs.graph_runs import GraphRuns, Replaying, replaying
@@ -167,6 +170,19 @@ def test_the_page_of_the_job_says_what_was_opened_and_why_it_is_a_clean_run(runs
     request = requested(runs, build(runs.loaded, runs.clock))
     assert request.tags["lakefs/flow"] == "optimized"
     assert request.tags["lakefs/why_clean"] == "there is no earlier run"
+
+
+def test_spark_shows_the_job_and_the_repository_of_an_ops_work() -> None:
+    shown: list[work_names.Work] = []
+
+    @jobs.one_op_job(Names("images"), "fsck", "repository_check", dg.Config, "Checks.")
+    def job(context: dg.OpExecutionContext, collector: Collector, config: dg.Config) -> None:
+        """Checks."""
+        shown.append(work_names._current.get())
+
+    collector = Collector(Configuration(repository="images"), SystemClock())
+    assert job.execute_in_process(resources={"collector": collector}).success
+    assert shown == [work_names.Work("images", "fsck")]
 
 
 def test_windows_can_be_chosen(runs: GraphRuns) -> None:
