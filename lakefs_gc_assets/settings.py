@@ -144,14 +144,12 @@ class StoreSettings(Settings):
     )
     signing_key: str = _secret(
         "Keys of at least 32 characters, separated by blanks or commas. The first key signs the files of runs; any of "
-        "them verifies a file. With keys set, files without a signature count as damaged. Empty: files are not "
-        "signed"
+        "them verifies a file. With keys set, files without a signature count as damaged. Empty: files are not signed"
     )
     from_environment: dict[str, str] = Field(
         default_factory=dict,
-        description="Names of environment variables with credentials, by the name of the setting. "
-        "`secret_access_key: {env: NAME}` means the same. Spark's executors receive only the name, and read their own "
-        "environment.",
+        description="Names of environment variables with credentials, by the name of the setting. `secret_access_key: "
+        "{env: NAME}` means the same. Spark's executors receive only the name, and read their own environment.",
     )
 
     @field_validator("from_environment")
@@ -741,6 +739,14 @@ class Configuration(Settings):
     def label(self) -> str:
         """The name of the repository in Dagster."""
         return self.name or self.repository
+
+    @property
+    def session(self) -> SparkSettings:
+        """The section `spark`, with an application named after the repository if this process starts one."""
+        if not self.spark.master or self.spark.remote:
+            return self.spark
+        named = {"spark.app.name": f"lakefs-gc {self.label}", **self.spark.config}
+        return self.spark.model_copy(update={"config": named})
 
     @property
     def resource_keys(self) -> dict[str, str]:

@@ -360,7 +360,7 @@ def start_as_configured(arguments: Sequence[str]) -> None:
     options = _configured.make_context(None, list(arguments), resilient_parsing=True).params
     flow = options.pop("flow")
     with suppress(CollectionError):
-        settings = loaded_configuration(**options).configuration.spark
+        settings = loaded_configuration(**options).configuration.session
         if flow != "optimized" or not spark_session.can_wait(settings):
             spark_session.start(settings)
 

@@ -7,7 +7,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -54,7 +54,16 @@ def session(settings: SparkSettings) -> SparkSession:
     spark_session.wait_for_start()
     with spark_session.handed_over(settings) as remaining:
         spark: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
+    if hasattr(spark, "_jsc"):
+        _log_application(spark.sparkContext.applicationId, spark_session.ui_address(spark))
     return spark
+
+
+@cache
+def _log_application(application_id: str, address: str | None) -> None:
+    """Logs once where Spark shows the work, so that it can be followed during the run and after a failure."""
+    if address or not application_id.startswith("local-"):
+        dg.get_dagster_logger().info(f"Spark application {application_id}: {address or 'its UI is off'}")
 
 
 class CollectorSpark(LazyPySparkResource):
@@ -130,7 +139,7 @@ class Collector:
     def spark(self) -> SparkSettings:
         """Settings of Spark, completed by the deployment's Spark resource. Raises ConfigurationError."""
         own = self.configuration.spark
-        return with_spark(own, self.deployed_spark) if own.resource else own
+        return with_spark(own, self.deployed_spark) if own.resource else self.configuration.session
 
     def open(self, *, to_read: bool = False) -> OpenRepository:
         """Asks the server for the repository and opens its store, to collect it or only to read it.

@@ -1,7 +1,9 @@
 import os
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlparse
 
 import dagster as dg
@@ -11,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import loaded_from
+from lakefs_gc_assets.defs import resources
 from lakefs_gc_assets.defs.resources import Collector, launch_of, session
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
@@ -81,6 +84,48 @@ def test_a_remote_session_needs_no_java() -> None:
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "12m",
         "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "12m",
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (SparkSettings(master="yarn"), "lakefs-gc of team"),
+        (SparkSettings(master="yarn", config={"spark.app.name": "theirs"}), "theirs"),
+        (SparkSettings(master=""), None),
+        (SparkSettings(remote="sc://spark"), None),
+    ],
+)
+def test_an_application_has_the_name_of_its_repository(settings: SparkSettings, name: str | None) -> None:
+    """One that spark-submit or a server has named keeps its name."""
+    configuration = Configuration(repository="images", name="of team", spark=settings)
+    assert Collector(configuration, SystemClock()).spark.config.get("spark.app.name") == name
+
+
+@pytest.mark.parametrize(
+    ("application", "ui", "line"),
+    [
+        ("application_7_1", "http://driver:4040", "Spark application application_7_1: http://driver:4040/jobs/"),
+        ("application_7_2", None, "Spark application application_7_2: its UI is off"),
+        ("local-7", None, None),
+    ],
+)
+def test_a_run_logs_its_application_once_before_it_works(
+    application: str, ui: str | None, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = SimpleNamespace(applicationId=application, uiWebUrl=ui, getConf=dict)
+    started = SimpleNamespace(spark_session=SimpleNamespace(_jsc=None, sparkContext=context))
+    monkeypatch.setattr(resources.spark_session, "handed_over", lambda _: nullcontext({}))
+    monkeypatch.setattr(resources, "LazyPySparkResource", lambda spark_config: started)
+
+    @dg.op
+    def work() -> None:
+        session(SparkSettings(master="yarn"))
+        session(SparkSettings(master="yarn"))
+
+    with dg.instance_for_test() as instance:
+        ended = dg.GraphDefinition("run", node_defs=[work]).execute_in_process(instance=instance)
+        logged = [entry.user_message for entry in instance.all_logs(ended.run_id)]
+    assert [each for each in logged if "Spark application" in each] == ([line] if line else [])
 
 
 def test_a_repository_without_a_name_is_not_opened() -> None:

@@ -162,9 +162,8 @@ class Caller:
             answer = refused.answer
         except ApiException as failure:
             raise ServerUnavailable(
-                f"{call}: no secure connection to {self.endpoint}: {_one_line(failure.reason)}. "
-                "Check lakefs.endpoint and the server's certificate; lakefs.ca_bundle names the certificates of an "
-                "authority of your own"
+                f"{call}: no secure connection to {self.endpoint}: {_one_line(failure.reason)}. Check lakefs.endpoint "
+                "and the server's certificate; lakefs.ca_bundle names the certificates of an authority of your own"
             ) from None
         except HTTPError as failure:
             raise _Transient(self._unreachable(call, failure)) from None
