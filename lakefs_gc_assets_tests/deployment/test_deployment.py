@@ -153,6 +153,9 @@ def test_the_manifests_configuration_is_one(monkeypatch: pytest.MonkeyPatch) -> 
         ("lakefs", "secret_access_key"): "LAKEFS_SECRET_ACCESS_KEY",
         ("store", "signing_key"): "LAKEFS_GC_SIGNING_KEY",
     }
+    [code] = deployments()["lakefs-gc-code"]["containers"]
+    master = f"local[{code['resources']['requests']['cpu']}]"
+    assert loaded.configuration.spark.master == master, "a node's other cores would add workers, but no memory"
     text = (FOLDER / "kubernetes.yaml").read_text()
     assert all(f"--from-literal={variable}=" in text for variable in loaded.secret_variables.values())
 
