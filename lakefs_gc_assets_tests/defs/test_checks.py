@@ -282,7 +282,12 @@ def test_an_empty_live_set_goes_no_further(runs: GraphRuns, monkeypatch: pytest.
 
 def test_all_checks_of_a_good_run_pass(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[work_names.Work] = []
-    monkeypatch.setattr(checks, "find_losses", lambda _: shown.append(work_names._current.get()) or [])
+
+    def find_none(_: object) -> list[Violation]:
+        shown.append(work_names._current.get())
+        return []
+
+    monkeypatch.setattr(checks, "find_losses", find_none)
     opened = runs.open()
 
     result = runs.make(opened, sweep=False)

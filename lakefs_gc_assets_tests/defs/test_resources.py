@@ -18,6 +18,7 @@ from lakefs_gc_assets.defs.resources import Collector, launch_of, session
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration, LakeFSSettings, SparkSettings, StoreSettings
+from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.session import parallelism, properties
 
 
@@ -114,7 +115,7 @@ def test_a_run_logs_its_application_once_before_it_works(
 ) -> None:
     context = SimpleNamespace(applicationId=application, uiWebUrl=ui, getConf=dict)
     started = SimpleNamespace(spark_session=SimpleNamespace(_jsc=None, sparkContext=context))
-    monkeypatch.setattr(resources.spark_session, "handed_over", lambda _: nullcontext({}))
+    monkeypatch.setattr(spark_session, "handed_over", lambda _: nullcontext({}))
     monkeypatch.setattr(resources, "LazyPySparkResource", lambda spark_config: started)
 
     @dg.op

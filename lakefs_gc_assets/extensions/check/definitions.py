@@ -66,7 +66,7 @@ def check_asset(names: Names) -> dg.AssetSpec:
         description=f"State of {names.repository}: it is whole if each object that live commits, branches and tags "
         f"need is stored with its size, and metadata can be read. Launch the job {names.qualified(JOB)} to see it "
         "here. The job deletes nothing, takes no lock, and may run beside a collection.",
-        kinds={"pyspark", "parquet"},
+        kinds={"lakefs", "pyspark"},
     )
 
 
