@@ -56,6 +56,8 @@ _END_WITHOUT_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 Otherwise Spark goes on without the threads that failed, and collects garbage for minutes, until a job fails with an
 error that does not name memory. One JVM is the whole of a local Spark, so no other can take over its tasks.
 """
+_NO_EXECUTORS = "-Dlakefs.gc.executors=off"
+"""Suppresses warnings about lost executors and a lack of them (log4j2.properties): a local master has none."""
 ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
 """One shared arena for copying blocks to and from Python: by default each thread keeps its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -131,7 +133,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         **_OF_EVERY_SESSION,
     }
     if settings.master.startswith("local"):
-        options.append(_END_WITHOUT_MEMORY)
+        options += [_END_WITHOUT_MEMORY, _NO_EXECUTORS]
         if not settings.many_objects:
             options += [_QUICK_COMPILER, *SMALL_HEAP, ONE_ARENA]
             spark_properties |= _INTERPRETED

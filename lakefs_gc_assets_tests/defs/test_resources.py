@@ -76,6 +76,17 @@ def test_what_the_jvm_may_say_is_in_a_file_that_is_there() -> None:
     assert "rootLogger.level = error" in file.read_text()
 
 
+def test_only_a_clusters_driver_warns_about_executors() -> None:
+    """Otherwise a run on a cluster that provides none waits without a word."""
+    local, cluster = (
+        properties(SparkSettings(master=master))["spark.driver.extraJavaOptions"]
+        for master in ("local[2]", "spark://host:7077")
+    )
+
+    assert "-Dlakefs.gc.executors=off" in local.split()
+    assert "lakefs.gc.executors" not in cluster
+
+
 def test_a_remote_session_needs_no_java() -> None:
     assert properties(SparkSettings(remote="sc://spark:15002")) == {
         "spark.remote": "sc://spark:15002",
