@@ -53,6 +53,8 @@ DRY_RUNS = "dry_runs"
 """Name of the schedule that opens dry runs."""
 ACTING_ROUTINE = "routine_within_approvals"
 """Name of the schedule of routines whose dry runs may be swept by a standing approval, like scheduled ones."""
+_COLLECTING = ("collect", "collect_on_emr_serverless")
+"""Names of jobs whose runs collect, and belong to the history even if their process was killed."""
 _WATCH_SECONDS = 600
 """Seconds between two ticks of watch_sweeps."""
 
@@ -129,9 +131,9 @@ def note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
 
 
 def is_collection(names: Names, run: dg.DagsterRun) -> bool:
-    """True if a Dagster run collects this repository: as its job, or as some of its assets."""
+    """True if a Dagster run collects this repository: as one of its jobs, or as some of its assets."""
     ours = {names.asset(step) for step in STEPS}
-    return run.job_name == names.qualified("collect") or bool(ours & set(run.asset_selection or ()))
+    return run.job_name in map(names.qualified, _COLLECTING) or bool(ours & set(run.asset_selection or ()))
 
 
 def follow_deleted_report(

@@ -27,7 +27,15 @@ from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.automation import is_collection
 from lakefs_gc_assets.defs.jobs import ApprovableGarbage, approval_address
-from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
+from lakefs_gc_assets.defs.partitions import (
+    RUN_TAG,
+    Names,
+    Reaction,
+    for_each_ended_run,
+    run_id_in,
+    run_key_of,
+    selected,
+)
 from lakefs_gc_assets.defs.resources import Collector, end_of
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, counted
@@ -102,12 +110,7 @@ def post(url: str, text: str, sleep: Callable[[float], None], ca_bundle: str = "
 def _post_once(pool: urllib3.PoolManager, url: str, body: bytes) -> None:
     try:
         answer = pool.request(
-            "POST",
-            url,
-            body=body,
-            headers={"Content-Type": "application/json"},
-            timeout=_SECONDS,
-            retries=False,
+            "POST", url, body=body, headers={"Content-Type": "application/json"}, timeout=_SECONDS, retries=False
         )
     except ProxyError:
         raise _WebhookTransient(
@@ -236,10 +239,11 @@ def _ended(context: dg.SensorEvaluationContext, collector: Collector, names: Nam
 
 
 def _run_of(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, collector: Collector) -> str | None:
-    """The id of the run that a Dagster run collected; None if it covers no partition, or its partitions are gone."""
+    """The id of the run that a Dagster run collected; None if it made none, or its partitions are gone."""
     key = run_key_of(run)
     if key is None:
-        return None
+        # The job on EMR Serverless covers no partition, but tags its Dagster run.
+        return run_id_in(run.tags.get(RUN_TAG, ""))
     if (run_id := run_id_in(key)) is not None:
         return run_id
     if not plans.is_name(key):

@@ -23,7 +23,8 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, loaded_from
-from lakefs_gc_assets.defs.partitions import key_of
+from lakefs_gc_assets.defs.history import HISTORY
+from lakefs_gc_assets.defs.partitions import key_of, newest_metadata
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
@@ -204,14 +205,19 @@ def test_a_run_that_fails_there_fails_here(
 
 
 def test_windows_that_cannot_be_run_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    with demo.open_server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
+    with demo.open_server(tmp_path, "oss", "", None) as server, dg.instance_for_test() as instance:
         content = demo.configuration(server, make_sample_repository(server, objects=60).repository)
         application = EMRServerlessSettings(application_id="none")
         loaded = Loaded(content.model_copy(update={"emr_serverless": application}), {})
-        job = build(loaded, SystemClock(), [define]).resolve_job_def(JOB)
+        definitions = build(loaded, SystemClock(), [define])
+        job, sensor = definitions.resolve_job_def(JOB), definitions.get_sensor_def("note_failures")
         config = launched_with(windows="1999-01")
         result = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+        with dg.build_sensor_context(instance, "-1", definitions=definitions) as context:
+            sensor.evaluate_tick(context)
+        recorded = newest_metadata(instance, dg.AssetKey(HISTORY))
     assert "1999-01 has no slice" in failure_in(result)
+    assert (recorded["ending"], recorded["dagster_run"]) == ("failed", result.run_id)
 
 
 def test_there_is_no_such_job_without_an_application() -> None:

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.standing_approvals import NOT_COVERED
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, Names
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, RUN_TAG, Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LakeFSError
 from lakefs_gc_assets.extensions.notifications import definitions as notifications
@@ -90,6 +90,7 @@ def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> dg
         working()
 
     names = {"flow": FLOW_TAG, "mode": MODE_TAG, "ending": ENDING_TAG, "freed": FREED_TAG, "cell": RANGE_START_TAG}
+    names |= {"run": RUN_TAG}
     given = {names[name]: value for name, value in tags.items()}
     result = work.execute_in_process(instance=instance, raise_on_error=False, tags=given)
     run = instance.get_run_by_id(result.run_id)
@@ -264,6 +265,11 @@ def test_bytes_that_a_sweep_freed_are_posted_and_a_damaged_report_is_named(
         "(1,200 objects of garbage found, 1,100 deleted)"
     )
     assert second.startswith(f"{START} run {damaged.run_id} ended, but its report cannot be read: ")
+
+    for tag in ("a name", plan.run_id):
+        made(instance, "collect_on_emr_serverless", False, run=tag)
+    tick("tell_of_runs", cursor)
+    assert [message["text"] for message in receiver.posted] == [first, second, first]
 
 
 def test_no_message_is_lost_to_a_webhook_or_server_that_fails(
