@@ -50,6 +50,12 @@ def test_nothing_is_sent_home(instance: dg.DagsterInstance) -> None:
     assert not instance.nux_enabled
 
 
+def test_sensors_of_many_repositories_can_be_evaluated_at_the_same_time(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text(commented("sensors"))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.get_sensor_settings() == {"use_threads": True, "num_workers": 8}
+
+
 def test_what_steps_print_can_be_kept_on_s3(
     tmp_path: Path, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
