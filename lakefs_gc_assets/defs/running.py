@@ -87,12 +87,7 @@ _WAITING = "waiting "
 
 
 def execute(
-    loaded: Loaded,
-    asked: AskedRun,
-    progress: LogLine,
-    clock: Clock,
-    home: dg.DagsterInstance,
-    detail: Detail = _NORMAL,
+    loaded: Loaded, asked: AskedRun, progress: LogLine, clock: Clock, home: dg.DagsterInstance, detail: Detail = _NORMAL
 ) -> tuple[str, CollectionError | None]:
     """Makes one run on an instance; returns its id, and its error if it failed.
 
@@ -183,10 +178,7 @@ def decided_here(loaded: Loaded, **collection: object) -> Loaded:
         collection: settings of the section `collection` to change.
     """
     content = loaded.configuration
-    changes = {
-        "launch": LaunchSettings(sweep="any"),
-        "collection": content.collection.model_copy(update=collection),
-    }
+    changes = {"launch": LaunchSettings(sweep="any"), "collection": content.collection.model_copy(update=collection)}
     return replace(loaded, configuration=content.model_copy(update=changes))
 
 

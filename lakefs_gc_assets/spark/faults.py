@@ -51,13 +51,18 @@ _REMEDIES = (
         f"a Python worker of Spark got no more memory from the system. {_FEWER_WORKERS}",
     ),
     (
+        re.compile("ExecutorLostFailure"),
+        "each attempt of a task lost its executor, most often because the cluster ended it for its memory. Raise "
+        "spark.executor.memoryOverhead under spark.config: Python workers are outside of the heap",
+    ),
+    (
         re.compile("Cannot run program|reading the port number from|PYTHON_VERSION_MISMATCH"),
         "a Python worker of Spark did not start. Each machine of Spark needs this version of Python with this package: "
         "check the image of the executors, or set spark.pyspark.python under spark.config. If both are right, "
         "the worker was killed, most often for lack of memory",
     ),
 )
-_WHY_NO_WORKER = re.compile(r"Cannot run program [^\n]+|(?<=Error from python worker:\n)[^\n]+")
+_OWN_WORDS = re.compile(r"Cannot run program [^\n]+|(?<=Error from python worker:\n)[^\n]+|(?<=\) Reason: )\s*[^\n]+")
 _CAUSED_BY = re.compile(r"^(?:Caused by|): (.+)$", re.MULTILINE)
 _MAX_CAUSE = 300
 _OF_PYSPARK = re.compile(r"pyspark\.")
@@ -100,7 +105,7 @@ def from_spark(error: BaseException) -> CollectionError | None:
         return SparkFailed(f"a job of Spark failed: {_full_folder()}")
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), None)
     if remedy is not None:
-        why = _WHY_NO_WORKER.search(text)
+        why = _OWN_WORDS.search(text)
         return SparkFailed(f"a job of Spark failed: {remedy}{f'. Its own words: {why[0].strip()}' if why else ''}")
     if "PythonException" in text:
         return None

@@ -160,6 +160,13 @@ Caused by: {cause}
 """
 
 
+_LOST = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 3 in stage 5.0 failed 4 times, most recent "
+    "failure: Lost task 3.3 in stage 5.0 (TID 31) (10.0.0.3 executor 7): ExecutorLostFailure (executor 7 exited caused "
+    "by one of the running tasks) Reason: {reason}\nDriver stacktrace:"
+)
+
+
 @pytest.mark.parametrize(
     ("cause", "line"),
     [
@@ -191,6 +198,15 @@ Caused by: {cause}
             "org.apache.spark.SparkException: \nError from python worker:\n  python3: No module named 'x'\n"
             "org.apache.spark.SparkException: EOFException occurred while reading the port number from x's stdout",
             ". Its own words: python3: No module named 'x'",
+        ),
+        (_LOST.format(reason="Command exited with code 137"), "spark.executor.memoryOverhead under spark.config"),
+        (
+            _LOST.format(reason="Container killed by YARN for exceeding physical memory limits. 4.5 GB of 4.5 GB"),
+            ". Its own words: Container killed by YARN for exceeding physical memory limits. 4.5 GB of 4.5 GB",
+        ),
+        (
+            _LOST.format(reason="\nThe executor with id 4 exited with exit code 137(SIGKILL, possible container OOM)."),
+            ". Its own words: The executor with id 4 exited with exit code 137(SIGKILL, possible container OOM).",
         ),
         ("java.net.BindException: Address in use", "a job of Spark failed: java.net.BindException: Address in use"),
     ],
