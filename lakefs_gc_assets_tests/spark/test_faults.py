@@ -161,9 +161,9 @@ Caused by: {cause}
 
 
 _LOST = (
-    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 3 in stage 5.0 failed 4 times, most recent "
-    "failure: Lost task 3.3 in stage 5.0 (TID 31) (10.0.0.3 executor 7): ExecutorLostFailure (executor 7 exited caused "
-    "by one of the running tasks) Reason: {reason}\nDriver stacktrace:"
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 3 in stage 5.0 failed 4 times, most "
+    "recent failure: Lost task 3.3 in stage 5.0 (TID 31) (10.0.0.3 executor 7): ExecutorLostFailure (executor 7 exited "
+    "caused by one of the running tasks) Reason: {reason}\nDriver stacktrace:"
 )
 
 
