@@ -418,10 +418,9 @@ def foresee_refusals(
     repository, figures = step.repository, committed.figures
     own = repository.api, repository.store, repository.namespace
     listed_at, settings = listed.manifest.span.started_at, repository.settings
-    hooks = uncommitted.figures.hooks_without_limit
     checks: tuple[Callable[[], None], ...] = (
         partial(other_repositories.require_own_addresses, *own, figures.heads),
-        partial(guards.require_limited_commits, hooks, settings),
+        partial(guards.require_limited_commits, uncommitted.figures.hooks_without_limit, settings),
         partial(guards.require_fresh_mark, listed_at, latest_clock(repository), settings),
     )
     refusals = []

@@ -146,27 +146,16 @@ def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[s
     text = _is_text(places.column("path"))
     askable = places.filter(text)
     askable = askable.set_column(1, "path", askable.column("path").cast(pa.string()))
-    asked, requests, live = 0, 0, set[str]()
+    questions = list(_questions(askable, heads))
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        questions = list(_questions(askable, heads))
-        for question, (live_keys, request_count) in zip(
-            questions, pool.map(partial(_answer, api, namespace), questions), strict=True
-        ):
-            live |= live_keys
-            asked += len(question.paths)
-            requests += request_count
-    return Answers(frozenset(live), places.filter(pc.invert(text)), asked, requests)
+        answers = list(pool.map(partial(_answer, api, namespace), questions))
+    live = frozenset[str]().union(*(keys for keys, _ in answers))
+    asked, requests = sum(len(each.paths) for each in questions), sum(count for _, count in answers)
+    return Answers(live, places.filter(pc.invert(text)), asked, requests)
 
 
 def _is_text(paths: pa.ChunkedArray) -> pa.BooleanArray:
-    def is_text(path: bytes) -> bool:
-        try:
-            path.decode()
-        except UnicodeDecodeError:
-            return False
-        return True
-
-    return pa.array([is_text(path) for path in paths.to_pylist()], pa.bool_())
+    return pa.array([path.decode(errors="ignore").encode() == path for path in paths.to_pylist()], pa.bool_())
 
 
 def _questions(places: pa.Table, heads: Mapping[str, HeadRange]) -> Iterator[_Question]:

@@ -8,8 +8,10 @@ the preparations of its rechecks. Notes in a separate folder name the preparatio
 other clients' preparations lie in the same folder, and stay.
 """
 
+import base64
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -102,6 +104,7 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
         progress(state.pages)
         if not page.continuation_token:
             break
+        _require_text(page.continuation_token)
         if page.continuation_token in left_behind:
             raise LakeFSError(
                 f"prepare_uncommited returned to an earlier continuation token after {state.pages} pages, so it would "
@@ -120,6 +123,23 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
             )
     ended_at = clock.now()
     return Prepared(started_at, ended_at, tuple(state.run_ids), _written(repository.store, state), state.pages)
+
+
+def _require_text(token: str) -> None:
+    r"""Raises LakeFSError if a continuation token names a path that is not UTF-8: the server would skip entries there.
+
+    A token is the path of the next entry as JSON, in base64 (`encodeGCUncommittedMark` in `pkg/api/controller.go` of
+    lakeFS 1.86). Go writes each byte that is not UTF-8 as `\ufffd`, and reads it as a character that sorts behind most
+    such bytes. Below a folder with such a name, that skips all further entries. A replacement character that the path
+    itself has is not escaped.
+    """
+    with suppress(ValueError):
+        mark = base64.b64decode(token).decode()
+        if r"\ufffd" in mark:
+            raise LakeFSError(
+                "a page of prepare_uncommited ended at a path that is not UTF-8, and the server would skip staged "
+                f"entries there: {mark}. Commit or reset such paths, and start the collection again"
+            )
 
 
 def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:

@@ -1,3 +1,4 @@
+import base64
 import io
 import json
 import pickle
@@ -240,6 +241,29 @@ class TestRepeatedTokens:
         with pytest.raises(LakeFSError, match="continuation token"):
             prepare(api, store)
         assert len(api.tokens) < 10
+
+    @pytest.mark.parametrize("path", ["donn\\ufffdes/x", "\\ufffd"])
+    def test_that_name_a_path_of_other_bytes_end_the_run(self, store: LocalStore, path: str) -> None:
+        """Go's JSON replaces bytes that are not UTF-8, so the server would skip entries behind such a path."""
+        location = self._files(store, 2)
+        token = self._token(f'{{"branch":"main","path":"{path}","run_id":"run1","key":""}}')
+        api = ScriptedApi(pages=Script(page(location, token), page(location)))
+        with pytest.raises(LakeFSError, match=r"not UTF-8.*\"branch\":\"main\",\"path\":\"") as ended:
+            prepare(api, store)
+        assert path in str(ended.value)
+        assert api.tokens == [None]
+
+    @pytest.mark.parametrize("path", ["données/x", "a replacement character \ufffd of the path itself", r"\u00e9"])
+    def test_that_name_a_path_of_text_are_sent_back(self, store: LocalStore, path: str) -> None:
+        location = self._files(store, 2)
+        token = self._token(f'{{"branch":"main","path":"{path}","run_id":"run1","key":""}}')
+        api = ScriptedApi(pages=Script(page(location, token), page(location)))
+        assert prepare(api, store).pages == 2
+        assert api.tokens == [None, token]
+
+    @staticmethod
+    def _token(content: str) -> str:
+        return base64.b64encode(content.encode()).decode()
 
     @staticmethod
     def _files(store: ObjectStore, count: int) -> str:

@@ -9,6 +9,7 @@ import csv
 import io
 import itertools
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -211,12 +212,13 @@ class _Token:
             separators=(",", ":"),
             ensure_ascii=False,
         )
-        return base64.b64encode(text.encode("utf-8", "surrogateescape")).decode()
+        # As Go does it with bytes that are not UTF-8: the next page skips entries.
+        return base64.b64encode(re.sub("[\ud800-\udfff]", r"\\ufffd", text).encode()).decode()
 
 
 def _decode_token(token: str) -> _Token:
     try:
-        content = json.loads(base64.b64decode(token, validate=True).decode("utf-8", "surrogateescape"))
+        content = json.loads(base64.b64decode(token, validate=True))
         return _Token(str(content["branch"]), str(content["path"]), str(content["run_id"]))
     except (ValueError, KeyError, TypeError):
         raise bad_request("invalid continuation token") from None

@@ -39,7 +39,7 @@ def call(
     content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     connection.request(
         method,
-        f"{target}?{urlencode(query)}" if query else target,
+        f"{target}?{urlencode(query, errors='surrogateescape')}" if query else target,
         content,
         {"Authorization": authorization or server.basic_authorization},
     )

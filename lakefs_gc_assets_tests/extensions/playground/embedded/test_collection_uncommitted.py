@@ -2,9 +2,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
+from lakefs_gc_assets.collector.live.uncommitted import prepare
+from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import LakeFSSettings
+from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets_tests.collector.scripted import opened
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 _PREPARE = "/repositories/repo/gc/prepare_uncommited"
@@ -87,3 +96,17 @@ def test_a_moved_row_is_listed_before_or_after_but_never_missed(tmp_path: Path) 
         rows = _rows(server, first)
         assert sorted(rows) == sorted(set(addresses) - {addresses[3]})
         assert len(rows) == len(set(rows))
+
+
+def test_pages_skip_the_rest_of_a_folder_that_is_not_utf8_and_no_run_believes_them(tmp_path: Path) -> None:
+    """As a real server: its token has replacement characters, which sort behind the bytes of the folder."""
+    settings = ServerSettings(page_check_rows=2, page_bytes=0)
+    with EmbeddedServer(tmp_path, settings=settings) as server:
+        clients.repository(server)
+        staged = [clients.upload(server, f"donn\udce9es/{number}", b"x") for number in range(6)]
+        assert _rows(server, _pages(server)[0]) == staged[:2]
+        credentials = {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
+        client = LakeFSClient(LakeFSSettings(endpoint=server.url, **credentials), "repo", SystemClock())
+        store = LocalStore(server.objects_folder / "repo")
+        with pytest.raises(LakeFSError, match=r'not UTF-8.*"path":"donn\\ufffdes/2"'):
+            prepare(opened(client, store, Namespace.parse("local://repo")))
