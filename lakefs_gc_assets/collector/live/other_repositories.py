@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.live.live_files import live_table
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, NotFound, NotSupported
+from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import AddressType, Location, Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RepositoryFacts
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -70,10 +70,8 @@ def _own_entries(store: ObjectStore, metarange_id: str) -> Iterator[tuple[str, s
         part_key = METADATA_PREFIX + record.id
         entries = ranges.read_range(fetch(store, part_key), part_key, expected=record, columns=["keys"])
         assert entries.keys is not None
-        rows = zip(
-            entries.keys.to_pylist(), entries.addresses.to_pylist(), entries.address_types.to_pylist(), strict=True
-        )
-        for path, address, address_type in rows:
+        columns = entries.keys, entries.addresses, entries.address_types
+        for path, address, address_type in zip(*(each.to_pylist() for each in columns), strict=True):
             if address_type != AddressType.FULL and address.startswith(DATA_PREFIX):
                 with suppress(UnicodeDecodeError):
                     yield path.decode(), address
@@ -168,7 +166,10 @@ def staged_elsewhere(others: Iterable[LakeFSApi], namespace: Namespace, window_s
     A server's uncommitted data omits objects outside of the repository's own namespace. So each branch is asked for its
     changes, with one request for each change.
 
-    Raises LakeFSError.
+    A path that is not UTF-8 comes with replacement characters: by it the server finds no object, and the next page of
+    changes may skip some.
+
+    Raises LakeFSError, also for such a path.
     """
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
         keys = {key for api in others for branch in api.branches() for key in _staged(api, branch.id, namespace, pool)}
@@ -178,9 +179,11 @@ def staged_elsewhere(others: Iterable[LakeFSApi], namespace: Namespace, window_s
 def _staged(api: LakeFSApi, branch: str, namespace: Namespace, pool: ThreadPoolExecutor) -> Iterator[str]:
     try:
         paths = [change.path for change in api.changes(branch) if change.type != "removed"]
-        for stats in pool.map(lambda path: api.stat(branch, path), paths):
+        for path, stats in zip(paths, pool.map(lambda path: api.stat(branch, path), paths), strict=True):
             if stats is not None:
                 yield from namespace.live_keys(stats.physical_address, AddressType.FULL)
+            elif "\ufffd" in path:
+                raise LakeFSError(f"{path!r} on branch {branch!r} is staged and not UTF-8: commit or reset such paths")
     except NotFound:
         # A deleted branch holds nothing any more; any other absence ends the run.
         if any(existing.id == branch for existing in api.branches()):

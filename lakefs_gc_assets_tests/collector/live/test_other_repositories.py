@@ -338,6 +338,18 @@ def test_nothing_staged_is_an_empty_table() -> None:
     assert keys(staging()) == []
 
 
+def test_a_path_that_is_not_utf8_ends_the_run() -> None:
+    """The server answers with replacement characters, by which it finds no object, and begins the next page."""
+    api = staging(a=f"s3://bucket/repo/{KEY}")
+    api.changes_of["work"] = Script([DiffEntry("a", "added"), DiffEntry("donn\ufffdes/x", "added")])
+    with pytest.raises(LakeFSError, match="'donn\ufffdes/x' on branch 'work'.*not UTF-8"):
+        keys(api)
+
+
+def test_a_path_that_has_a_replacement_character_itself_is_asked_for() -> None:
+    assert keys(staging(**{"a \ufffd": f"s3://bucket/repo/{KEY}"})) == [KEY]
+
+
 def test_removals_are_not_asked_for() -> None:
     api = staging()
     api.changes_of["work"] = Script([DiffEntry("gone", "removed")])
