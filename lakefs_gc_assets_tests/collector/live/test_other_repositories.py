@@ -342,7 +342,7 @@ def test_a_path_that_is_not_utf8_ends_the_run() -> None:
     """The server answers with replacement characters, by which it finds no object, and begins the next page."""
     api = staging(a=f"s3://bucket/repo/{KEY}")
     api.changes_of["work"] = Script([DiffEntry("a", "added"), DiffEntry("donn\ufffdes/x", "added")])
-    with pytest.raises(LakeFSError, match="'donn\ufffdes/x' on branch 'work'.*not UTF-8"):
+    with pytest.raises(LakeFSError, match=r"'donn\ufffdes/x' on branch 'work'.*not UTF-8"):
         keys(api)
 
 
