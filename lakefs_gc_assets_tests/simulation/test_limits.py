@@ -256,6 +256,37 @@ class TestUnlistedAndReferencedInAnotherWay:
         assert (result.deleted, result.losses) == (0, 0)
 
 
+def _reset_hard(world: World, branch: int, entries: int) -> Iterator[float | None]:
+    """Moves a branch to the commit with so many entries, as a server does it: whatever is staged stays.
+
+    See `ResetHard` in `pkg/graveler/graveler.go` of lakeFS 1.86.
+    """
+    commits = {len(record.entries): commit_id for commit_id, record in world.repository.commits.items()}
+    writers.branch_at(world, branch).commit_id = commits[entries]
+    yield from ()
+
+
+class TestHardResetsThatHideAStagedObject:
+    """The server lists a staged object only while its branch is on a commit without the object's content at the path.
+
+    The mark looks it up by the commit of the refs dump, and a recheck does not look it up.
+    """
+
+    AWAY, BACK = Step("w1", "reset_hard", (0, 0)), Step("w1", "reset_hard", (0, 1))
+
+    def played(self, *steps: Step) -> int:
+        """Number of deleted objects of a run during whose mark the branch is set to its empty first commit."""
+        with mock.patch.dict(writers.OPERATIONS, {"reset_hard": _reset_hard}):
+            return played(*UNLISTED, UNTIL_DUMP, self.AWAY, *steps, FINISH).deleted
+
+    def test_one_that_shows_it_before_the_recheck_keeps_it(self) -> None:
+        assert self.played() == 0
+
+    def test_a_second_one_that_hides_it_again_loses_it(self) -> None:
+        with pytest.raises(Violation, match="it is referenced since"):
+            self.played(UNTIL_CANDIDATES, self.BACK)
+
+
 def test_a_commit_does_not_take_up_what_equals_the_committed_object() -> None:
     """Such an object is therefore garbage if its path is staged again while the commit is in progress."""
     under_way = (Step("w1", "commit", (0, 0, 0)), Step("w2", "upload_now", (0, 0, 2, 0)))
