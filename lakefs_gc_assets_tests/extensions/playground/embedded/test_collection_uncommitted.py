@@ -105,8 +105,10 @@ def test_pages_skip_the_rest_of_a_folder_that_is_not_utf8_and_no_run_believes_th
         clients.repository(server)
         staged = [clients.upload(server, f"donn\udce9es/{number}", b"x") for number in range(6)]
         assert _rows(server, _pages(server)[0]) == staged[:2]
-        credentials = {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
-        client = LakeFSClient(LakeFSSettings(endpoint=server.url, **credentials), "repo", SystemClock())
+        credentials = LakeFSSettings(
+            endpoint=server.url, access_key_id=server.access_key_id, secret_access_key=server.secret_access_key
+        )
+        client = LakeFSClient(credentials, "repo", SystemClock())
         store = LocalStore(server.objects_folder / "repo")
         with pytest.raises(LakeFSError, match=r'not UTF-8.*"path":"donn\\ufffdes/2"'):
             prepare(opened(client, store, Namespace.parse("local://repo")))
