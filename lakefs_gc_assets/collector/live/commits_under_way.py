@@ -161,8 +161,9 @@ def _hook_limit(hook: Any) -> HookLimit:
     seconds = _timeout(properties.get("timeout"))
     if kind not in ("webhook", "airflow"):
         return HookLimit(why_unknown=f"hook {name} is of type {kind}, which has no time limit")
-    if seconds is None:
-        return HookLimit(why_unknown=f"the timeout of hook {name} is no duration such as 90s")
+    # Go's HTTP client takes 0 for no timeout, and durations are whole nanoseconds.
+    if seconds is None or (kind == "webhook" and seconds < 1e-9):
+        return HookLimit(why_unknown=f"the timeout of hook {name} is no duration above 0, such as 90s")
     if kind == "webhook":
         return HookLimit(seconds)
     waits = properties.get("wait_for_dag") is True

@@ -174,7 +174,17 @@ def test_a_webhook_lasts_until_its_timeout(timeout: str, seconds: float) -> None
 
 @pytest.mark.parametrize("timeout", ["'90'", "soon", "-5s", "'1 m'", "1d"])
 def test_a_timeout_that_is_no_duration_is_no_limit(timeout: str) -> None:
-    assert limit_of(webhook(timeout)).why_unknown == "the timeout of hook one is no duration such as 90s"
+    assert limit_of(webhook(timeout)).why_unknown == "the timeout of hook one is no duration above 0, such as 90s"
+
+
+@pytest.mark.parametrize("timeout", ["0s", "+0h0m", "'0'", ".4ns"])
+def test_a_webhook_with_a_timeout_of_0_has_no_limit(timeout: str) -> None:
+    """Go's HTTP client takes 0 for no timeout, and durations are whole nanoseconds."""
+    assert limit_of(webhook(timeout)).why_unknown == "the timeout of hook one is no duration above 0, such as 90s"
+
+
+def test_airflow_with_a_timeout_of_0_does_not_wait() -> None:
+    assert limit_of(airflow(", wait_for_dag: true, timeout: 0s")) == HookLimit(10)
 
 
 @pytest.mark.parametrize(
