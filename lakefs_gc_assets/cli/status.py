@@ -47,7 +47,7 @@ class RepositoryStatus:
         quarantine: content of the quarantine; None if it cannot be read.
         approvals: descriptions of standing approvals, by the kind of work.
         reports: reports by run, newest first; None if the run has not ended, or its report cannot be read.
-        unreadable: reasons for unreadable parts, by `lock`, `quarantine`, or the id of a run.
+        unreadable: reasons for unreadable parts, by `lock`, `quarantine`, `standing approvals`, or the id of a run.
     """
 
     repository: OpenRepository
@@ -67,7 +67,7 @@ class RepositoryStatus:
 def read(repository: OpenRepository, runs: int, approvers: int = 1) -> RepositoryStatus:
     """Reads the lock, the quarantine, the standing approvals and the reports of the newest `runs` runs.
 
-    Raises StorageError if runs cannot be listed, or standing approvals cannot be fetched.
+    Raises StorageError if runs cannot be listed.
     """
     unreadable: dict[str, str] = {}
 
@@ -85,8 +85,8 @@ def read(repository: OpenRepository, runs: int, approvers: int = 1) -> Repositor
     reports = {run_id: read_part(run_id, "its report", partial(report.read, store, run_id)) for run_id in run_ids}
     holder = read_part("lock", "it", partial(lock.holder, store))
     quarantine = read_part("quarantine", "it", partial(plan_purge, repository, None))
-    approvals = dict(describe_all(repository, approvers))
-    return RepositoryStatus(repository, holder, quarantine, approvals, reports, unreadable)
+    approvals = read_part("standing approvals", "they", lambda: dict(describe_all(repository, approvers)))
+    return RepositoryStatus(repository, holder, quarantine, approvals or {}, reports, unreadable)
 
 
 def describe(standing: RepositoryStatus) -> Iterator[str]:
@@ -102,6 +102,7 @@ def describe(standing: RepositoryStatus) -> Iterator[str]:
     else:
         yield f"quarantine: {unreadable['quarantine']}"
     yield from (f"standing approval for {kind}: {text}" for kind, text in standing.approvals.items())
+    yield from (f"{part}: {why}" for part, why in unreadable.items() if part == "standing approvals")
     for run_id, run_report in standing.reports.items():
         yield f"{run_id}  {_line(run_report) if run_report else unreadable.get(run_id, 'not ended')}"
     if not standing.reports:

@@ -130,6 +130,27 @@ def test_a_part_that_cannot_be_read_is_named_and_the_others_are_shown(
     store.delete([sweeping.key(plan.run_id, "data/some/object") for plan in plans])
 
 
+def test_standing_approvals_that_cannot_be_fetched_are_named_and_the_rest_is_shown(
+    automated: Automated, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(automated.repository, began(automated.repository, DAY))
+    usual = status()
+    get = LocalStore.get
+
+    def refusing(self: LocalStore, key: str) -> bytes:
+        if "standing-approvals/" in key:
+            raise StorageError("403")
+        return get(self, key)
+
+    monkeypatch.setattr(LocalStore, "get", refusing)
+    answer = status()
+    assert answer.exit_code == ExitStatus.INCOMPLETE
+    before, after = usual.stdout.splitlines(), answer.stdout.splitlines()
+    assert [line for line in after if line not in before] == ["standing approvals: they cannot be read: 403"]
+    assert len(after) == len(before) + 1
+    assert json.loads(status("--json").stdout)["errors"] == ["standing approvals: they cannot be read: 403"]
+
+
 def test_copies_of_a_run_that_cannot_be_judged_are_reported(automated: Automated, status: Status) -> None:
     store = automated.repository.store
     plans = [began(automated.repository, hours * HOUR) for hours in (1, 2, 3)]
