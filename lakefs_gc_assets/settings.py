@@ -67,7 +67,7 @@ class LakeFSSettings(Settings):
     read_timeout_seconds: float = Field(
         default=300,
         gt=0,
-        description="Timeout of one answer; a page of prepare_uncommited may take more than a minute.",
+        description="Timeout until an answer begins, and again until it ends; prepare_uncommited may take minutes.",
     )
     retries: int = Field(
         default=4,

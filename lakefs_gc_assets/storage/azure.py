@@ -39,6 +39,7 @@ from azure.identity import (
 from azure.storage.blob import BlobClient, BlobProperties, ContainerClient, ExponentialRetry
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore as Files
+from requests.adapters import HTTPAdapter
 
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -54,13 +55,7 @@ from lakefs_gc_assets.storage.cloud import (
     delete_in_batches,
     outcome_of,
 )
-from lakefs_gc_assets.storage.interface import (
-    LISTING_SCHEMA,
-    DeleteOutcome,
-    ObjectFacts,
-    Page,
-    checked_key,
-)
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, DeleteOutcome, ObjectFacts, Page, checked_key
 
 if TYPE_CHECKING:
     from azure.core.pipeline import PipelineRequest
@@ -188,6 +183,10 @@ class _Retries(ExponentialRetry):
         return cloud.pause_after(settings["count"])
 
 
+class _AzureConnections(cloud.LimitedAdapter, HTTPAdapter):
+    """See `cloud.LimitedAdapter`."""
+
+
 class _Transport(RequestsTransport):  # type: ignore[misc]
     """The library's HTTP transport, which also retries 429 and refuses XML with a DOCTYPE."""
 
@@ -200,10 +199,14 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         self.last = threading.local()
         """The last `response` per thread. The library's response hook loses it after a failed attempt."""
 
+    def _init_session(self, session: Any) -> None:
+        super()._init_session(session)
+        for scheme, adapter in [*session.adapters.items()]:
+            session.mount(scheme, _AzureConnections(max_retries=adapter.max_retries))
+
     def send(self, request: Any, *, proxies: Any = None, **kwargs: Any) -> Any:
         """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for XML with a DOCTYPE, DeletesOver."""
         cloud.require_time_to_delete()
-        traffic.count(1)
         response = super().send(request, proxies=proxies, **kwargs)
         if response.status_code == 429:
             raise HttpResponseError(response=response)
@@ -236,8 +239,7 @@ def _one_segment(url: str, root: str) -> str:
 
 
 def _answer(response: Any) -> StoreAnswer:
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return StoreAnswer(response.status_code, headers, response.body())
+    return StoreAnswer.from_headers(response.status_code, response.headers, response.body())
 
 
 BATCH = 256
@@ -302,11 +304,8 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         # Names only: the library then parses nothing else. The rest of the page is parsed here.
-        listed: Any = (
-            self._container.walk_blobs(prefix, results_per_page=PAGE)
-            if delimiter
-            else self._container.list_blob_names(name_starts_with=prefix, results_per_page=PAGE)
-        )
+        list_blobs: Any = self._container.walk_blobs if delimiter else self._container.list_blob_names
+        listed = list_blobs(name_starts_with=prefix, results_per_page=PAGE)
         answer = self._ask(action, lambda: next(listed.by_page(continuation_token=token), None))
         if answer.status != 200:
             raise self._refused_container(action, answer)
@@ -316,10 +315,6 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
             return self._container.download_blob(full).readall()
-
-    def head(self, key: str) -> ObjectFacts:
-        """See ObjectStore.head."""
-        return _facts(key, self._look(self._full(key)))
 
     def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
         with self._asking(action):
@@ -356,10 +351,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             # The library raises ValueError for a malformed answer. Its readable parts are parsed below.
             with suppress(ValueError):
                 self._container.delete_blobs(
-                    *full_keys,
-                    raise_on_any_failure=False,
-                    url_prepend=self._path or None,
-                    **self._with_snapshots,
+                    *full_keys, raise_on_any_failure=False, url_prepend=self._path or None, **self._with_snapshots
                 )
 
         answer = self._ask(action, send)
@@ -372,11 +364,12 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         with self._asking(f"look at {full!r}"):
             properties = self._blob(full).get_blob_properties()
             # Raises if a field is missing or malformed.
-            _facts(full, properties)
+            self._facts(full, properties)
         return properties
 
     def _facts(self, key: str, content: BlobProperties) -> ObjectFacts:
-        return _facts(key, content)
+        modified = content.last_modified.astimezone(UTC)
+        return ObjectFacts(key, int(content.size), modified, str(content.etag.strip('"')))
 
     def _alike(self, one: BlobProperties, other: BlobProperties) -> bool:
         """True if sizes are equal, MD5s are equal if both exist, and no copy to `other` is pending or failed."""
@@ -523,10 +516,6 @@ def _name(element: xml.Element) -> str:
 
 def _text(name: xml.Element) -> str:
     return unquote(name.text or "") if name.get("Encoded") == "true" else name.text or ""
-
-
-def _facts(key: str, blob: BlobProperties) -> ObjectFacts:
-    return ObjectFacts(key, int(blob.size), blob.last_modified.astimezone(UTC), str(blob.etag.strip('"')))
 
 
 def _outcome(full: str, part: StoreAnswer | None) -> DeleteOutcome:

@@ -282,6 +282,10 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         except ObjectNotFound:
             return None
 
+    def head(self, key: str) -> ObjectFacts:
+        """See ObjectStore.head."""
+        return self._facts(key, self._look(self._full(key)))
+
     @abstractmethod
     def _look(self, full: str) -> _Contents:
         """Content of an object as the service describes it. Raises ObjectNotFound."""

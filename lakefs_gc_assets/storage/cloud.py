@@ -21,7 +21,7 @@ from email.policy import HTTP
 from enum import Enum, auto
 from pathlib import Path
 from random import uniform
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 from obstore.exceptions import BaseError
@@ -37,7 +37,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.storage import traffic
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, are_deletes_over
-from lakefs_gc_assets.waits import Waits
+from lakefs_gc_assets.waits import Waits, limit_answers
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, RetryConfig
@@ -73,6 +73,11 @@ class StoreAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    @classmethod
+    def from_headers(cls, status: int, headers: Mapping[str, str], body: bytes) -> "StoreAnswer":
+        """An answer whose headers have names in any case."""
+        return cls(status, {name.lower(): value for name, value in headers.items()}, body)
 
 
 @contextmanager
@@ -112,6 +117,19 @@ def pause_after(failed: int) -> float:
 
 
 waits = Waits("the store")
+
+
+class LimitedAdapter:
+    """Mixin for requests' HTTPAdapter in Google's and Azure's clients: limits answers, and counts requests."""
+
+    def send(self, *arguments: Any, **named: Any) -> Any:
+        """See HTTPAdapter.send."""
+        traffic.count(1)
+        return super().send(*arguments, **named)  # type: ignore[misc]
+
+    def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
+        """See HTTPAdapter.get_connection_with_tls_context."""
+        return limit_answers(super().get_connection_with_tls_context(*arguments, **named))  # type: ignore[misc]
 
 
 def obstore_options(ca_bundle: str) -> "ClientConfig":
@@ -310,9 +328,7 @@ class CloudErrors:
     def unreachable(self, action: str) -> StorageError:
         """The error for a request without an answer."""
         return self.failed(
-            action,
-            "no connection, or it broke or timed out",
-            "check `store.endpoint_url`: http or https, host, port",
+            action, "no connection, or it broke or timed out", "check `store.endpoint_url`: http or https, host, port"
         )
 
     def nonsense(self, action: str, what: str) -> StorageError:

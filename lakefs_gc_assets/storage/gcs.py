@@ -47,12 +47,7 @@ from lakefs_gc_assets.storage.cloud import (
     delete_in_batches,
     outcome_of,
 )
-from lakefs_gc_assets.storage.interface import (
-    LISTING_SCHEMA,
-    DeleteOutcome,
-    ObjectFacts,
-    Page,
-)
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, DeleteOutcome, ObjectFacts, Page
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -123,20 +118,15 @@ def _is_retried(error: Exception) -> bool:
     return is_retried
 
 
-class _Counting(HTTPAdapter):
-    """Connections that count their requests."""
-
-    def send(self, *arguments: Any, **named: Any) -> Response:
-        """See HTTPAdapter.send."""
-        traffic.count(1)
-        return super().send(*arguments, **named)
+class _GoogleConnections(cloud.LimitedAdapter, HTTPAdapter):
+    """See `cloud.LimitedAdapter`."""
 
 
 def _session(tokens: Tokens, ca_bundle: str) -> AuthorizedSession:
     """Connections shared by all threads; redirects are not followed."""
     session = AuthorizedSession(tokens, refresh_status_codes=())  # type: ignore[no-untyped-call]
     for scheme in ("https://", "http://"):
-        session.mount(scheme, _Counting(pool_maxsize=cloud.CONNECTIONS))
+        session.mount(scheme, _GoogleConnections(pool_maxsize=cloud.CONNECTIONS))
     session.verify = ca_bundle or True
     session.max_redirects = 0
     return session
@@ -182,10 +172,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             # The library's connections, which authenticate requests.
             self._session = _session(tokens, settings.ca_bundle)
             client = Client(
-                project=None,
-                credentials=tokens,
-                _http=self._session,
-                client_options={"api_endpoint": self._endpoint},
+                project=None, credentials=tokens, _http=self._session, client_options={"api_endpoint": self._endpoint}
             )
             files = Files(
                 location.bucket,
@@ -200,9 +187,8 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
                 "default credentials of Google Cloud"
             ) from None
         except GoogleAuthError as error:
-            raise StorageError(
-                f"cannot open {name}: Google's credentials cannot be used ({type(error).__name__})"
-            ) from None
+            kind = type(error).__name__
+            raise StorageError(f"cannot open {name}: Google's credentials cannot be used ({kind})") from None
         except (BaseError, ValueError, OSError) as error:
             raise ConfigurationError(f"cannot open {name} with the settings of `store`: {error}") from None
         self._bucket = client.bucket(location.bucket)
@@ -228,10 +214,6 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         with self._asking(action):
             content: bytes = self._bucket.blob(full).download_as_bytes(raw_download=True, **retry_policy())
         return content
-
-    def head(self, key: str) -> ObjectFacts:
-        """See ObjectStore.head; the ETag is the generation."""
-        return _facts(key, self._look(self._full(key)))
 
     def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
         """Writes an object, replacing the expected generation, if given; the service compares CRC32C."""
@@ -299,11 +281,13 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         with self._asking(f"look at {full!r}"):
             blob.reload(**retry_policy())
             # Raises if a field is missing or malformed.
-            _facts(full, blob)
+            self._facts(full, blob)
         return blob
 
     def _facts(self, key: str, content: Blob) -> ObjectFacts:
-        return _facts(key, content)
+        """The ETag is the generation."""
+        etag, md5 = str(int(content.generation)), _md5(content.md5_hash)
+        return ObjectFacts(key, int(content.size), content.updated.astimezone(UTC), etag, md5)
 
     def _alike(self, one: Blob, other: Blob) -> bool:
         """True if the sizes are equal, both have at least one common kind of digest, and all common ones are equal."""
@@ -364,8 +348,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 
 
 def _answer(response: Response) -> StoreAnswer:
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return StoreAnswer(response.status_code, headers, response.content)
+    return StoreAnswer.from_headers(response.status_code, response.headers, response.content)
 
 
 def _page(answer: Mapping[str, Any]) -> Page:
@@ -388,8 +371,3 @@ def _page(answer: Mapping[str, Any]) -> Page:
 def _md5(digest: str | None) -> str | None:
     """The digest in hexadecimal, as other stores give it."""
     return base64.b64decode(digest, validate=True).hex() if digest else None
-
-
-def _facts(key: str, blob: Blob) -> ObjectFacts:
-    md5 = _md5(blob.md5_hash)
-    return ObjectFacts(key, int(blob.size), blob.updated.astimezone(UTC), str(int(blob.generation)), md5)

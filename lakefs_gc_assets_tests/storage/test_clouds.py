@@ -36,6 +36,7 @@ from lakefs_gc_assets_tests.servers.emulators import (
     Response,
 )
 from lakefs_gc_assets_tests.servers.s3_server import Request
+from lakefs_gc_assets_tests.servers.trickling import IN_BODY, IN_HEADERS, trickling
 
 BUSY = Response(503, {}, b"<Error><Code>ServerBusy</Code><Message>Too many requests.</Message></Error>")
 
@@ -570,6 +571,26 @@ def test_a_silent_server_is_given_another_try(cloud: Cloud, monkeypatch: pytest.
 
         with cloud.server.failing(slow):
             assert call() == expected
+
+
+@pytest.mark.parametrize("start", [IN_BODY, IN_HEADERS], ids=["body", "headers"])
+@pytest.mark.parametrize("call", [keys, lambda store: store.get("key//odd")], ids=["list", "read"])
+def test_an_answer_that_trickles_is_given_up(
+    root: tuple[StoreSettings, str],
+    start: bytes,
+    call: Callable[[ObjectStore], object],
+    impatient: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings, bucket = root
+    monkeypatch.setattr(cloud_module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(cloud_module, "READ_TIMEOUT", timedelta(seconds=0.2))
+    with trickling(start) as server:
+        changed = settings.model_copy(update={"endpoint_url": server.url})
+        store = open_store(changed, Namespace.parse(f"{bucket}/trickling"))
+        with pytest.raises(StorageError, match="no connection, or it broke or timed out"):
+            call(store)
+        assert server.was_given_up()
 
 
 def test_an_endpoint_nobody_listens_at_is_named(cloud: Cloud, impatient: None, gcs_server: GcsServer) -> None:

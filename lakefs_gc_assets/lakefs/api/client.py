@@ -152,8 +152,7 @@ class LakeFSClient:
             title=title, description=description, source_branch=source, destination_branch=destination
         )
         operation = self._pulls.create_pull_request_with_http_info
-        answer = self._caller.ask(call, operation, self._repository, body, once=True)
-        return Fields.read(call, answer.body).text("id")
+        return self._fields(call, operation, self._repository, body, once=True).text("id")
 
     def pull_request(self, pull_id: str) -> PullRequest:
         """A pull request of any status. Raises NotFound."""
@@ -263,8 +262,7 @@ class LakeFSClient:
             allow_empty=False,
         )
         operation = self._refs.merge_into_branch_with_http_info
-        answer = self._caller.ask(call, operation, self._repository, source, branch, body, once=True)
-        return Fields.read(call, answer.body).text("reference")
+        return self._fields(call, operation, self._repository, source, branch, body, once=True).text("reference")
 
     def merge_base(self, source: str, branch: str) -> str:
         """The commit on which a merge of a reference into a branch would be based."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -35,7 +36,7 @@ from lakefs_gc_assets.errors import ConfigurationError, LakeFSError, ServerUnava
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, is_transient, refusal
 from lakefs_gc_assets.settings import LakeFSSettings
-from lakefs_gc_assets.waits import Waits
+from lakefs_gc_assets.waits import Waits, limit_answers
 
 _API_PATH = "/api/v1"
 _BACKOFF = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 0.5)
@@ -124,6 +125,7 @@ class Caller:
             configuration.proxy = proxy.url  # type: ignore[assignment]
             configuration.proxy_headers = headers_for(proxy)  # type: ignore[assignment]
         self.sdk = SdkClient(configuration, self._saw)
+        limit_answers(self.sdk.rest_client.pool_manager.connection_from_url(self.endpoint))
 
     def ask(
         self,
@@ -141,23 +143,17 @@ class Caller:
         Args:
             once: True for a call that must not be retried, because it may have taken effect.
         """
+        request = partial(operation, *arguments, **query, _request_timeout=self._timeout)
         repeat: Callable[..., Answer] = (lambda make, *details: make(*details)) if once else self._retrying
         try:
-            return repeat(self._once, call, operation, arguments, query, accepted)
+            return repeat(self._once, call, request, accepted)
         except _Transient as last:
             raise last.error from None
 
-    def _once(
-        self,
-        call: Call,
-        operation: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        query: Mapping[str, Any],
-        accepted: frozenset[int],
-    ) -> Answer:
+    def _once(self, call: Call, request: Callable[[], Any], accepted: frozenset[int]) -> Answer:
         try:
             with waits.shown(str(call)):
-                response = operation(*arguments, **query, _request_timeout=self._timeout)
+                response = request()
         except _Refused as refused:
             answer = refused.answer
         except ApiException as failure:

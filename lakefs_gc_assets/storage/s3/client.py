@@ -54,6 +54,7 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud, traffic
 from lakefs_gc_assets.storage.cloud import CloudErrors, Meaning
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, Page
+from lakefs_gc_assets.waits import limit_answers
 
 EVENT = "before-parse.*.ListObjectsV2"
 """With this wildcard, a handler runs before boto3's own one, which parses the whole page to find an error."""
@@ -554,6 +555,9 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
             response_checksum_validation="when_required",
         ),
     )
+    # The session has no public way; connections through a proxy are of these classes too.
+    pools = client._endpoint.http_session._pool_classes_by_scheme  # type: ignore[attr-defined]
+    pools |= {scheme: limit_answers(type(pool.__name__, (pool,), {})) for scheme, pool in pools.items()}
     events = client.meta.events
     events.register(EVENT, read_page)
     # The stubs do not know that this event takes an answer.

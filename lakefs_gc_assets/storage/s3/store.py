@@ -91,14 +91,12 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
 
     def head(self, key: str) -> ObjectFacts:
         """See ObjectStore.head."""
-        full = self._full(key)
         try:
-            head = self._look(full)
+            return super().head(key)
         except ObjectNotFound:
             if self._bucket_exists():
                 raise
-            raise self._errors.refused(f"look at {full!r}", "404") from None
-        return self._facts(key, head)
+            raise self._errors.refused(f"look at {self._full(key)!r}", "404") from None
 
     def _facts(self, key: str, content: Head) -> ObjectFacts:
         etag, modified = content.get("ETag", "").strip('"'), content["LastModified"].astimezone(UTC)

@@ -41,6 +41,7 @@ from lakefs_gc_assets_tests.lakefs.api.scripted_server import (
     talking,
 )
 from lakefs_gc_assets_tests.servers import private_authority
+from lakefs_gc_assets_tests.servers.trickling import IN_BODY, IN_HEADERS, trickling
 
 
 class TestRefusals:
@@ -151,6 +152,19 @@ class TestConnections:
             while len(server.requests) < 2 and time.monotonic() < until:
                 time.sleep(0.01)
             assert (len(server.requests), len(sleeps.seconds)) == (2, 1)
+
+    @pytest.mark.parametrize("proxied", [False, True], ids=["direct", "proxied"])
+    @pytest.mark.parametrize("start", [IN_BODY, IN_HEADERS], ids=["body", "headers"])
+    def test_an_answer_that_trickles_is_given_up(
+        self, start: bytes, proxied: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with trickling(start) as server:
+            monkeypatch.setenv("http_proxy", server.url)
+            endpoint = "http://lakefs.invalid" if proxied else server.url
+            client = LakeFSClient(settings(endpoint, read_timeout_seconds=0.2, retries=0), "repo", FixedClock())
+            with pytest.raises(ServerUnavailable, match="did not answer in time"):
+                client.repository()
+            assert server.was_given_up()
 
     @pytest.mark.parametrize("answer", [Scripted(breaks=True), Scripted(body=b'{"id": "ta', truncated=True)])
     def test_broken(self, answer: Scripted) -> None:
