@@ -555,8 +555,8 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
             response_checksum_validation="when_required",
         ),
     )
-    # The session has no public way; connections through a proxy are of these classes too.
-    pools = client._endpoint.http_session._pool_classes_by_scheme  # type: ignore[attr-defined]
+    # The session has no public way, and a later botocore may have no such attribute: its answers have no limit then.
+    pools: dict[str, Any] = getattr(client._endpoint.http_session, "_pool_classes_by_scheme", {})  # type: ignore[attr-defined]
     pools |= {scheme: limit_answers(type(pool.__name__, (pool,), {})) for scheme, pool in pools.items()}
     events = client.meta.events
     events.register(EVENT, read_page)
