@@ -140,7 +140,7 @@ class Step(Generic[R]):
             OrderViolation: an input is of another attempt.
         """
         self.require_attempt(*inputs)
-        completed = self._of_files(frame, figures, written, inputs, started_at)
+        completed = self.unfinished(frame, figures, written, inputs, started_at)
         files.write_manifest(self.repository.store, completed.manifest)
         self._frames[self.plan.run_id, frame.name] = completed
         if frame.name in STEPS:
@@ -151,14 +151,15 @@ class Step(Generic[R]):
             self.log(f"{counted(completed.count, 'rows')} in {seconds:.1f} s{rate}{waited}, by {self.engine.ran_on}")
         return completed
 
-    def _of_files(
+    def unfinished(
         self,
         frame: Frame[F],
         figures: F,
         written: Sequence[FrameFile],
-        inputs: Sequence[StoredFrame[Any]],
-        started_at: datetime | None,
+        inputs: Sequence[StoredFrame[Any]] = (),
+        started_at: datetime | None = None,
     ) -> StoredFrame[F]:
+        """A readable frame of files whose manifest is not stored yet. The arguments are those of `complete`."""
         span = Span(
             frame.name,
             self.plan.run_id,
@@ -170,10 +171,6 @@ class Step(Generic[R]):
         ordered = sorted(written, key=lambda file: (file.slice_window, file.key))
         digests = {stored.name: stored.manifest.digest for stored in inputs}
         return StoredFrame(frame, Manifest(span, tuple(ordered), figures, digests), self.repository.opener)
-
-    def unfinished(self, frame: Frame[F], figures: F, written: Sequence[FrameFile]) -> StoredFrame[F]:
-        """A readable frame of files whose manifest is not stored yet."""
-        return self._of_files(frame, figures, written, (), None)
 
     def _write(self, frame: Frame[Any], rows: R, place: files.Placed) -> tuple[FrameFile, ...]:
         written = self.engine.map_batches(rows, self._writer(frame, place), files.WRITTEN)

@@ -16,7 +16,7 @@ into a sealed slice late (a very long upload). Such an object waits for the next
 
 import hashlib
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -434,9 +434,8 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
         )
         held = committed.rows(engine, "address")
         both = engine.count(engine.among_exactly(held, pending, committed.count + waiting.count))
-        checked = CheckpointCounts(kept, both, lost)
         carried = stored_committed()
-    if problem := checked.contradiction:
+    if problem := contradiction(both, lost):
         return problem
     sealed_before = required(listed.figures.sealed_objects)
     checkpoint = Checkpoint(
@@ -444,9 +443,7 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
         sealed=len(sealed or ()),
         # Expired objects were among the sealed objects that commits held, and are counted again if they still are.
         sealed_objects=(
-            0
-            if sealed is None
-            else max(sealed_before - (committed.figures.expired_objects or 0), 0) + checked.committed
+            0 if sealed is None else max(sealed_before - (committed.figures.expired_objects or 0), 0) + kept
         ),
         sealed_sha256=write_sealed(store, run_id, attempt, sealed or frozenset()),
         read=0,
@@ -588,28 +585,17 @@ def select_pending(
     return engine.without_exactly(_select_carried(engine, not_committed, sealed), deleted, count)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointCounts:
-    """Numbers of objects in sealed slices, or in no slice, by their state.
+def contradiction(both: int, lost: int) -> str | None:
+    """The reason why the next run cannot build on the frames of a checkpoint; None if it can.
 
-    Attributes:
-        committed: objects that commits hold.
-        both: objects that would be pending although commits hold them.
-        lost: objects that no commit holds and that would be neither pending nor deleted.
+    Args:
+        both: number of objects that would be pending although commits hold them.
+        lost: number of objects in sealed slices, or in no slice, that no commit holds and that would be neither pending
+            nor deleted.
     """
-
-    committed: int
-    both: int
-    lost: int
-
-    @property
-    def contradiction(self) -> str | None:
-        """The reason why the next run cannot build on these frames; None if it can."""
-        if self.both:
-            return f"{counted(self.both, 'objects')} would be pending although commits hold them"
-        if self.lost:
-            return f"{counted(self.lost, 'listed objects')} would be neither pending nor committed nor deleted"
-        return None
+    if both:
+        return f"{counted(both, 'objects')} would be pending although commits hold them"
+    return f"{counted(lost, 'listed objects')} would be neither pending nor committed nor deleted" if lost else None
 
 
 def count_sealed(
@@ -617,7 +603,7 @@ def count_sealed(
 ) -> tuple[int, int]:
     """Counts objects of sealed slices by their state, to check the pending frame as it is stored.
 
-    All rows have an address. Returns the numbers of committed and of lost objects, see CheckpointCounts.
+    All rows have an address. Returns the numbers of objects that commits hold, and of lost ones, see `contradiction`.
 
     Args:
         universe: all objects.
