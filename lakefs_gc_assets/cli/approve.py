@@ -49,7 +49,5 @@ def approve(target: Target, quiet: bool, verbose: bool, as_json: bool, run_id: s
     action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
     require_yes(f"{action}, except any that are live by now?", "nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
-        error = execute_approved(target.loaded, run_id, progress, collector.clock, home, Detail(level, watch))
-    if error is not None:
-        raise error
+        execute_approved(target.loaded, run_id, progress, collector.clock, home, Detail(level, watch))
     print_report(require_report(opened.store, run_id), as_json)

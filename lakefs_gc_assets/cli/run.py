@@ -97,9 +97,7 @@ def sweep_if_covered(loaded: Loaded, dry: Report, progress: LogLine, clock: Cloc
     approvers, work = loaded.configuration.launch.approvers, standing_approvals.ApprovedWork.COLLECTION
     approval = standing_approvals.require_covered(repository, work, planned, approvers)
     with instance() as home:
-        error = execute_approved(loaded, dry.run_id, progress, clock, home, detail, approval)
-    if error is not None:
-        raise error
+        execute_approved(loaded, dry.run_id, progress, clock, home, detail, approval)
     return require_report(repository.store, dry.run_id)
 
 

@@ -277,7 +277,17 @@ def _check(
             frame, violations = checked.frame, find(checked)
         if violations and blocking and ends_run:
             end_run(collector, checked.run_id, _in_words(frame, violations), historian)
-        return _result(frame, violations)
+        return dg.AssetCheckResult(
+            passed=not violations,
+            description=_in_words(frame, violations) if violations else None,
+            metadata={
+                "rows": frame.manifest.rows,
+                "violations": table(
+                    {"rule": "string", "detail": "string", "rows": "int"},
+                    ((violation.rule, violation.detail, violation.rows or 0) for violation in violations),
+                ),
+            },
+        )
 
     return check
 
@@ -313,17 +323,3 @@ def _nothing_deleted_is_live(checked: Checked) -> list[Violation]:
 
 def _in_words(frame: StoredFrame[Any], violations: Sequence[Violation]) -> str:
     return f"check of {frame.name}: " + "; ".join(f"{violation.rule}: {violation.detail}" for violation in violations)
-
-
-def _result(frame: StoredFrame[Any], violations: Sequence[Violation]) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        passed=not violations,
-        description=_in_words(frame, violations) if violations else None,
-        metadata={
-            "rows": frame.manifest.rows,
-            "violations": table(
-                {"rule": "string", "detail": "string", "rows": "int"},
-                ((violation.rule, violation.detail, violation.rows or 0) for violation in violations),
-            ),
-        },
-    )

@@ -80,8 +80,7 @@ def purge(
     repository = collector.open()
 
     def check(plan: Plan, lock: Lock) -> Check:
-        step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
-        return LiveCheck(step)
+        return LiveCheck(Step(note, warn, repository, collector.engine(repository.settings), plan, lock))
 
     with errors_of_spark():
         yield from purge_by(repository, run_id, owner, check, warn, planned)

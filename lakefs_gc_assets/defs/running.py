@@ -125,14 +125,14 @@ def execute_approved(
     home: dg.DagsterInstance,
     detail: Detail = _NORMAL,
     standing: StandingApproval | None = None,
-) -> CollectionError | None:
-    """Approves a dry run and runs its last step, which sweeps after a recheck; returns its error.
+) -> None:
+    """Approves a dry run and runs its last step, which sweeps after a recheck.
 
     Args:
         progress: called with each line of the log.
         standing: the standing approval that covers the candidates; None if the caller approves them.
     Raises:
-        CollectionError: there is no such run.
+        CollectionError: there is no such run, or its last step failed.
     """
     approving = {} if standing else {"approve_run": run_id}
     loaded, names = decided_here(loaded, **approving), Names.from_loaded(loaded)
@@ -144,7 +144,8 @@ def execute_approved(
         progress(f"run {run_id}: {standing} covers its candidates: deleting them after a recheck")
     # The instance may differ from the dry run's instance.
     tags = names.partitions.add_again(home, plan)
-    return failure_of(_collect(job, home, tags, assets=[names.asset(STEPS[-1])]), run_id)
+    if error := failure_of(_collect(job, home, tags, assets=[names.asset(STEPS[-1])]), run_id):
+        raise error
 
 
 def _collect_job(loaded: Loaded, clock: Clock, progress: LogLine, detail: Detail) -> dg.JobDefinition:

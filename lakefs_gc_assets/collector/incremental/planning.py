@@ -430,18 +430,17 @@ def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[st
     Only for choosing partitions: the plan decides again when the run has the lock.
     """
     size, slices = repository.settings.slice_window, folders(repository.store).slices
-    if flow is Flow.OPTIMIZED:
-        try:
-            base = find_base_run(repository)
-        except NoBaseRun as reason:
-            return windows_of(slices, size), str(reason)
-        needed = set(base.checkpoint.pending_windows)
-        unsealed = tuple(name for name in slices if name not in base.sealed)
-        # With `legacy`: names that lakeFS never makes belong there, even inside of a new slice.
-        needed.update(windows_of(unsealed, size))
-        ordered = dict.fromkeys([*windows_of(slices, size), *sorted(needed)])
-        return tuple(name for name in ordered if name in needed), None
-    return windows_of(slices, size), None
+    every = windows_of(slices, size)
+    if flow is not Flow.OPTIMIZED:
+        return every, None
+    try:
+        base = find_base_run(repository)
+    except NoBaseRun as reason:
+        return every, str(reason)
+    unsealed = tuple(name for name in slices if name not in base.sealed)
+    # With `legacy`: names that lakeFS never makes belong there, even inside of a new slice.
+    needed = {*base.checkpoint.pending_windows, *windows_of(unsealed, size)}
+    return tuple(name for name in dict.fromkeys([*every, *sorted(needed)]) if name in needed), None
 
 
 def choose_windows(
