@@ -246,9 +246,16 @@ _IN_SQLITE = ("database or disk is full", "disk I/O error")
 """Messages of SQLite. The second one means that its journal or its shared memory found no space."""
 
 
-def exhausted(error: BaseException | None) -> DiskFull | OutOfMemory | None:
-    """Our error for an exception that a full disk or a lack of memory caused; None for any other."""
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and its causes and contexts; nothing for None."""
     while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def exhausted(failure: BaseException | None) -> DiskFull | OutOfMemory | None:
+    """Our error for an exception that a full disk or a lack of memory caused; None for any other."""
+    for error in error_chain(failure):
         # Errors of Arrow and numpy are of this class, too.
         if isinstance(error, MemoryError):
             return OutOfMemory(
@@ -266,7 +273,6 @@ def exhausted(error: BaseException | None) -> DiskFull | OutOfMemory | None:
             where = f"{error.filename}: " if error.filename else ""
             why = f"{where}{os.strerror(error.errno)}. Free space on that disk"
             return DiskFull(f"{why}. Temporary files go to the folder that TMPDIR names")
-        error = error.__cause__ or error.__context__
     return None
 
 

@@ -29,13 +29,7 @@ from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.records import report, run_folder, stored_holdings
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.configuration_file import (
-    CONFIGURATION_VARIABLE,
-    DEFAULT_FILE,
-    Loaded,
-    default_file,
-    load_one,
-)
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, DEFAULT_FILE, default_file, load_one
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -229,7 +223,12 @@ class Repository:
 def open_repository(configuration: str | Path | Configuration | None, repository: str | None) -> Repository:
     """See `lakefs_gc_assets.open`."""
     if not isinstance(configuration, Configuration):
-        configuration = _load_one(configuration, repository).with_secrets()
+        file = default_file() if configuration is None else Path(configuration)
+        if file is None:
+            raise ConfigurationError(
+                f"no configuration: give a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+            )
+        configuration = load_one(file, repository, "`repository`").with_secrets()
     elif repository is not None:
         configuration = configuration.model_copy(update={"repository": repository})
     if not configuration.repository:
@@ -237,13 +236,3 @@ def open_repository(configuration: str | Path | Configuration | None, repository
     facts = LakeFSClient(configuration.lakefs, configuration.repository, SystemClock()).repository()
     namespace = Namespace.parse(facts.storage_namespace)
     return Repository(facts.id, namespace.uri, StoreOpener(configuration.store, namespace.uri))
-
-
-def _load_one(file: str | Path | None, repository: str | None) -> Loaded:
-    """Loads the configuration of one repository from a file."""
-    path = default_file() if file is None else Path(file)
-    if path is None:
-        raise ConfigurationError(
-            f"no configuration: give a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
-        )
-    return load_one(path, repository, "`repository`")

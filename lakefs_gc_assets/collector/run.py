@@ -370,7 +370,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             kept = {**reasons.kept, **cleared.kept}
             earlier_runs.keep_sightings(step, unreferenced, reasons.multipart, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
-            written = step.write(frames.UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
+            written = step.write(frames.UNRECOGNISED_DF, strange) if reasons.kept.get(Kept.UNRECOGNISED.value) else ()
             step.complete(frames.UNRECOGNISED_DF, frames.NoFigures(), written)
             gap = gap_result()
             written = step.write(frames.CANDIDATES_DF, cleared.candidates, say_why(step))

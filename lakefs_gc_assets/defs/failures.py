@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, exhausted
+from lakefs_gc_assets.errors import CollectionError, error_chain, exhausted
 from lakefs_gc_assets.spark.faults import from_spark
 
 _log = logging.getLogger(__name__)
@@ -48,11 +48,8 @@ def summary(error: BaseException) -> str:
 
 def was_interrupted(error: BaseException | None) -> bool:
     """True if an error is an interrupt, or happened while interrupted work was ending."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt | dg.DagsterExecutionInterruptedError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    interrupts = KeyboardInterrupt | dg.DagsterExecutionInterruptedError
+    return any(isinstance(each, interrupts) for each in error_chain(error))
 
 
 @contextmanager

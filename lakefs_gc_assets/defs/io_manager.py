@@ -174,7 +174,7 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = (), with_paths: bo
         "frame": table_of(
             {
                 "rows": described(manifest.rows, "rows", manifest.object_bytes),
-                "files": described(len(manifest.files), "files", manifest.file_bytes),
+                "files": described(len(manifest.files), "files", sum(file.bytes for file in manifest.files)),
                 "seconds": f"{manifest.span.worked_seconds:,.1f}",
                 "seconds of waiting": f"{manifest.span.waited_seconds:,.1f}",
                 **_numbers(manifest.figures),

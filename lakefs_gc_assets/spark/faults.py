@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 
 from lakefs_gc_assets import errors
-from lakefs_gc_assets.errors import CollectionError, SparkFailed, exhausted
+from lakefs_gc_assets.errors import CollectionError, SparkFailed, error_chain, exhausted
 
 _RAISED = re.compile(r"^\s*(?:lakefs_gc_assets\.errors\.)(\w+): (.+)$", re.MULTILINE)
 
@@ -91,7 +91,7 @@ def from_spark(error: BaseException) -> CollectionError | None:
     ours = from_worker(error)
     if ours is not None:
         return ours
-    chain = list(_chain(error))
+    chain = list(error_chain(error))
     if any(map(_found_pyspark_no_space, chain)):
         return SparkFailed(_full_folder())
     failed_job = next((each for each in chain if isinstance(each, Py4JJavaError)), None)
@@ -119,13 +119,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return type(error).__name__
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and its causes and contexts."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _found_pyspark_no_space(error: BaseException) -> bool:

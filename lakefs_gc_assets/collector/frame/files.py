@@ -143,11 +143,6 @@ class Manifest(Generic[F]):
         return sum(file.rows for file in self.files)
 
     @property
-    def file_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(file.bytes for file in self.files)
-
-    @property
     def object_bytes(self) -> int:
         """Bytes of all objects in the rows."""
         return sum(file.object_bytes for file in self.files)

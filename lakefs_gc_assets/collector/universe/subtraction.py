@@ -27,7 +27,6 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.incremental import earlier_runs
 from lakefs_gc_assets.collector.incremental.earlier_runs import is_multipart
 from lakefs_gc_assets.collector.live.hidden import Cleared
-from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.errors import OrderViolation
 
@@ -118,11 +117,6 @@ class Reasons:
     eligible: int
     kept: Mapping[str, int]
     multipart: int
-
-    @property
-    def unrecognised(self) -> int:
-        """Objects whose names lakeFS never makes."""
-        return self.kept.get(Kept.UNRECOGNISED.value, 0)
 
 
 def count_reasons(engine: Engine[R], unreferenced: R) -> Reasons:

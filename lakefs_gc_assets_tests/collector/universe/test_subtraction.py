@@ -166,7 +166,6 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
     kept = {Kept.YOUNG.value: 2, Kept.OTHER_WINDOW.value: 1, Kept.UNRECOGNISED.value: 1, Kept.MULTIPART.value: 2}
     reasons = count_reasons(engine, unreferenced)
     assert reasons == Reasons(eligible=3, kept=kept, multipart=3)
-    assert reasons.unrecognised == 1
 
 
 def test_where_nothing_is_committed_the_files_of_the_listing_are_what_no_commit_holds(tmp_path: Path) -> None:
@@ -192,8 +191,7 @@ def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
     step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
     not_committed = subtract_committed(step, stored, committed)
     left = subtract_live(step, stored, not_committed, committed, staged, engine.table(schema.empty_table()))
-    reasons = count_reasons(engine, left)
-    assert (reasons, reasons.unrecognised) == (Reasons(eligible=0, kept={}, multipart=0), 0)
+    assert count_reasons(engine, left) == Reasons(eligible=0, kept={}, multipart=0)
 
 
 def test_what_is_live_and_not_committed_for_good_is_subtracted_and_stays_pending(tmp_path: Path) -> None:
