@@ -160,14 +160,8 @@ class Step(Generic[R]):
         started_at: datetime | None = None,
     ) -> StoredFrame[F]:
         """A readable frame of files whose manifest is not stored yet. The arguments are those of `complete`."""
-        span = Span(
-            frame.name,
-            self.plan.run_id,
-            self.plan.attempt,
-            started_at or self.started_at,
-            self.repository.clock.now(),
-            self.waited,
-        )
+        plan, began = self.plan, started_at or self.started_at
+        span = Span(frame.name, plan.run_id, plan.attempt, began, self.repository.clock.now(), self.waited)
         ordered = sorted(written, key=lambda file: (file.slice_window, file.key))
         digests = {stored.name: stored.manifest.digest for stored in inputs}
         return StoredFrame(frame, Manifest(span, tuple(ordered), figures, digests), self.repository.opener)

@@ -547,14 +547,10 @@ def _has_not_committed(step: Step[R]) -> bool:
 
 def seal(step: Step[R]) -> frozenset[str]:
     """The slices that are sealed after this run: all shards were listed, so a slice is complete in every shard."""
-    before = open_base_checkpoint(step)
-    listed = read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
-    return sealed(
-        before.sealed if before else frozenset(),
-        listed.union(find_slices_in_shards(step, step.stored(STORE_DF))),
-        step.plan.cutoff,
-        step.plan.skew,
-    )
+    before, plan = open_base_checkpoint(step), step.plan
+    listed = read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
+    listed |= find_slices_in_shards(step, step.stored(STORE_DF))
+    return sealed(before.sealed if before else frozenset(), listed, plan.cutoff, plan.skew)
 
 
 def find_slices_in_shards(step: Step[R], listed: StoredFrame[StoredFigures]) -> frozenset[str]:

@@ -145,14 +145,11 @@ def _made_before(step: Step[R], runs: Iterable[Plan]) -> Expired:
     """
     repository = step.repository.dumping_at_once()
     dump = commits.complete_dump(repository, repository.clock.now(), step.log)
-    return {
-        plan.attempt: frozenset(
-            commits.distinct_metaranges(
-                dump.commits, dump.commits.seconds < int(plan.started_at.timestamp())
-            ).to_pylist()
-        )
-        for plan in runs
-    }
+    made_before: dict[str, frozenset[str]] = {}
+    for plan in runs:
+        are_older = dump.commits.seconds < int(plan.started_at.timestamp())
+        made_before[plan.attempt] = frozenset(commits.distinct_metaranges(dump.commits, are_older).to_pylist())
+    return made_before
 
 
 def _select_held(step: Step[R], rows: R, expired: Expired) -> R:

@@ -107,9 +107,8 @@ def _join_hashes(parts: Sequence[pa.Table]) -> pa.Table:
     """Joins facts. For each range and namespace the first ones are taken, since the others are equal."""
     rows = pa.concat_tables(parts)
     places: dict[tuple[str, str], int] = {}
-    for place, key in enumerate(
-        zip(*(rows.column(name).to_pylist() for name in ("range_id", "namespace")), strict=True)
-    ):
+    keys = zip(*(rows.column(name).to_pylist() for name in ("range_id", "namespace")), strict=True)
+    for place, key in enumerate(keys):
         places.setdefault(key, place)
     return rows.take(pa.array(places.values(), pa.int64())) if len(places) < rows.num_rows else rows
 
@@ -226,15 +225,9 @@ def _sum_and_mark(rows: pa.Table, hashes: HashSet, met: Flags) -> pa.Table:
     values = pc.list_flatten(lists).to_numpy()
     lengths = pc.list_value_length(lists).to_numpy()
     hashes.mark(values.view(np.uint64), met)
-    columns = [
-        rows.column("range_id"),
-        rows.column("entries"),
-        lengths.astype(np.int64),
-        _sum_by_list(values, lengths),
-        pa.nulls(rows.num_rows, pa.binary()),
-        pa.nulls(rows.num_rows, pa.string()),
-    ]
-    return pa.table(columns, schema=HASHES_LOOKED_UP)
+    sums = [rows.column("range_id"), rows.column("entries"), lengths.astype(np.int64), _sum_by_list(values, lengths)]
+    nulls = [pa.nulls(rows.num_rows, HASHES_LOOKED_UP.field(name).type) for name in ("met", "damage")]
+    return pa.table([*sums, *nulls], schema=HASHES_LOOKED_UP)
 
 
 def split_sums_and_hits(looked_up: pa.Table, hashes: HashSet) -> tuple[pa.Table, Hashes]:
@@ -323,15 +316,9 @@ def name_ranges(metarange_id: str, place: int, ranges: pa.Table) -> pa.Table:
 def join_runs(rows: pa.Table) -> pa.Table:
     """Merges rows (NAMED_RANGES) whose runs of places touch or overlap; the result is in order of first places."""
     each = rows.group_by(RANGES.names, use_threads=False).aggregate([("first", "list"), ("last", "list")])
-    firsts = each.column("first_list").combine_chunks()
-    of, first, last = (
-        column.to_numpy()
-        for column in (
-            pc.list_parent_indices(firsts),
-            pc.list_flatten(firsts),
-            pc.list_flatten(each.column("last_list").combine_chunks()),
-        )
-    )
+    firsts, lasts = (each.column(name).combine_chunks() for name in ("first_list", "last_list"))
+    of = pc.list_parent_indices(firsts).to_numpy()
+    first, last = (pc.list_flatten(lists).to_numpy() for lists in (firsts, lasts))
     order = np.lexsort((first, of))
     of, first, last = of[order], first[order], last[order]
     follows = (of[1:] == of[:-1]) & (first[1:] <= last[:-1] + 1)
@@ -379,12 +366,9 @@ def look_up_metaranges(store: ObjectStore, wanted: Set[str], files: Iterable[Fac
     """The wanted metaranges in files, and every range that they name (METARANGES_LOOKED_UP)."""
 
     def look_up_in(file: FactFile) -> Iterator[pa.RecordBatch]:
-        ranges_of_wanted = select_wanted(read_metaranges(store, file), wanted).select(RANGES.names)
-        yield from (
-            ranges_of_wanted.append_column("damage", pa.nulls(ranges_of_wanted.num_rows, pa.string()))
-            .cast(METARANGES_LOOKED_UP)
-            .to_batches()
-        )
+        rows = select_wanted(read_metaranges(store, file), wanted).select(RANGES.names)
+        rows = rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
+        yield from rows.cast(METARANGES_LOOKED_UP).to_batches()
 
     return facts.each_readable(look_up_in, files, METARANGES_LOOKED_UP)
 

@@ -403,14 +403,8 @@ def _clear(
         unreadable = engine.count(archived) if known.unreadable else 0
         kept |= {Kept.UNREADABLE.value: unreadable, reason.value: engine.count(uncertain) - unreadable}
         cleared = engine.without_exactly(cleared, engine.select(uncertain, "address"))
-    return Cleared(
-        cleared,
-        {why: count for why, count in kept.items() if count},
-        answers.asked,
-        left_out,
-        answers.live,
-        known.unreadable,
-    )
+    kept = {why: count for why, count in kept.items() if count}
+    return Cleared(cleared, kept, answers.asked, left_out, answers.live, known.unreadable)
 
 
 def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> tuple[pa.Table, int]:

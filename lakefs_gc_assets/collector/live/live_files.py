@@ -284,20 +284,10 @@ class LiveFiles:
         places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
         read = layout.read_names(keys, self.window_size)
         written = pc.multiply(entries.last_modified.take(places), 1_000_000).cast(TIME)
-        listed = pa.table(
-            [
-                keys,
-                read.slices,
-                read.windows,
-                read.layouts,
-                read.issued_at,
-                pc.coalesce(read.issued_at, written),
-                entries.sizes.take(places),
-                pa.nulls(len(keys), pa.string()),
-                pa.nulls(len(keys), pa.string()),
-            ],
-            schema=LISTED,
-        )
+        named = [keys, read.slices, read.windows, read.layouts, read.issued_at]
+        unknown = pa.nulls(len(keys), pa.string())
+        stated = [pc.coalesce(read.issued_at, written), entries.sizes.take(places), unknown, unknown]
+        listed = pa.table([*named, *stated], schema=LISTED)
         usual = pc.not_equal(read.layouts, Layout.SPECIAL.value)
         return places.filter(usual), listed.filter(usual)
 
@@ -396,9 +386,7 @@ class LiveFiles:
         Args:
             only_certain: include only addresses that certainly mean one key of this bucket.
         """
-        column = read_addresses(self.store, file)
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
+        column = read_addresses(self.store, file).combine_chunks()
         types = pa.repeat(pa.scalar(AddressType.BY_PREFIX_DEPRECATED.value, pa.uint8()), len(column))
         return self._live(column, types, only_certain)
 
@@ -410,16 +398,9 @@ class LiveFiles:
         rows = pc.indices_nonzero(pc.is_in(entries.sizes, value_set=sizes))
         places, keys = self._keys(entries.addresses.take(rows), entries.address_types.take(rows), only_certain=True)
         of_row = pc.index_in(pa.array(range(len(rows)), pa.int64()), value_set=places)
-        return pa.table(
-            [
-                pa.repeat(pa.scalar(range_id), len(rows)),
-                entries.keys.take(rows),
-                entries.sizes.take(rows),
-                entries.etags.take(rows),
-                keys.take(of_row),
-            ],
-            schema=HEAD_ENTRIES,
-        )
+        stated = [column.take(rows) for column in (entries.keys, entries.sizes, entries.etags)]
+        columns = [pa.repeat(pa.scalar(range_id), len(rows)), *stated, keys.take(of_row)]
+        return pa.table(columns, schema=HEAD_ENTRIES)
 
     def _live(self, addresses: pa.StringArray, types: pa.UInt8Array, only_certain: bool = False) -> pa.Table:
         """The canonical keys of references (LIVE), each once."""

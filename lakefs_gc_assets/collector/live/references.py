@@ -94,13 +94,8 @@ class References(Generic[R]):
             repository: the repository whose files are read, by default the step's. Addresses are relative to the
                 storage namespace of the step's repository in either case.
         """
-        return cls(
-            step.engine,
-            (repository or step.repository).opener,
-            step.repository.namespace,
-            step.plan.slice_window,
-            step.tasks(step.repository.settings.range_partitions),
-        )
+        opener, tasks = (repository or step.repository).opener, step.tasks(step.repository.settings.range_partitions)
+        return cls(step.engine, opener, step.repository.namespace, step.plan.slice_window, tasks)
 
     def range_records(self, metarange_ids: Sequence[str], facts_into: str | None = None) -> RangeRecords:
         """The distinct ranges of metaranges. Two counts for one id give two records, and reading the range fails.

@@ -192,14 +192,8 @@ def count_last_held(rows: pa.Table, holders: pa.Table) -> LastHeld:
     held = rows.filter(pc.is_valid(rows.column("holder")))
     not_committed = rows.column("size").filter(pc.is_null(rows.column("holder")))
     at = held.column("holder")
-    named = pa.table(
-        {
-            "branch": holders.column("branch").take(at),
-            "rule": holders.column("rule").take(at),
-            "folder": held.column("folder"),
-            "size": held.column("size"),
-        }
-    )
+    of_holder = {name: holders.column(name).take(at) for name in ("branch", "rule")}
+    named = pa.table({**of_holder, "folder": held.column("folder"), "size": held.column("size")})
     counted = named.group_by(["branch", "rule", "folder"]).aggregate([("size", "count"), ("size", "sum")])
     kinds = [
         LastHolder(

@@ -594,15 +594,9 @@ def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) ->
     chosen = newest_first.column("at").to_numpy()[np.sort(first)]
     walks = pa.array(reduce(lambda own, more: np.where(own < 0, more, own), [w.longest[chosen] for w in active.walks]))
     rules = [str(active.rules.of(branch)) for branch in active.walk_names]
-    return pa.table(
-        [
-            commits.metarange_ids.take(pa.array(chosen)),
-            commits.ids.take(pa.array(chosen)),
-            pa.array(active.walk_names, pa.string()).take(walks),
-            pa.array(rules, pa.string()).take(walks),
-        ],
-        schema=LAST_HOLDERS,
-    )
+    of_commits = [column.take(pa.array(chosen)) for column in (commits.metarange_ids, commits.ids)]
+    of_walks = [pa.array(texts, pa.string()).take(walks) for texts in (active.walk_names, rules)]
+    return pa.table([*of_commits, *of_walks], schema=LAST_HOLDERS)
 
 
 def write_last_holders(store: ObjectStore, run_id: str, attempt: str, holders: pa.Table) -> None:

@@ -239,20 +239,9 @@ def as_listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     """Objects of a store's listing as a run stores them (LISTED), without lakeFS's own files."""
     addresses = batch.column("key")
     read = layout.read_names(addresses, window_size)
-    listed = pa.RecordBatch.from_arrays(
-        [
-            addresses,
-            read.slices,
-            read.windows,
-            read.layouts,
-            read.issued_at,
-            batch.column("last_modified"),
-            batch.column("size"),
-            batch.column("etag"),
-            batch.column("storage_class"),
-        ],
-        schema=LISTED,
-    )
+    stated = [batch.column(name) for name in ("last_modified", "size", "etag", "storage_class")]
+    columns = [addresses, read.slices, read.windows, read.layouts, read.issued_at, *stated]
+    listed = pa.RecordBatch.from_arrays(columns, schema=LISTED)
     return listed.filter(pc.not_equal(read.layouts, Layout.SPECIAL.value))
 
 
