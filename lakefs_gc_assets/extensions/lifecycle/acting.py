@@ -230,7 +230,7 @@ class _Deletion:
         require_nothing_staged(work, branch)
         if branch not in self.decided or self.decided[branch][0] != current.commit_id:
             try:
-                decision = expired_now(work.repository, self.listing, branch, work.note)
+                decision = expired_now(work.repository, self.listing, current, work.note)
             except CorruptFile as corrupt:
                 raise GroupKept(str(corrupt)) from corrupt
             self.decided[branch] = current.commit_id, decision

@@ -32,6 +32,7 @@ from lakefs_gc_assets.extensions.lifecycle.deciding import Deciding, ExpiredEntr
 from lakefs_gc_assets.extensions.lifecycle.entries import Integers, inside
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, KeptEntries, LifecycleListing
 from lakefs_gc_assets.extensions.lifecycle.rules import read_rules, rules_of
+from lakefs_gc_assets.lakefs.api.models import Branch
 
 _FOLDERS = 10
 _FOLDER_DEPTH = 2
@@ -212,21 +213,23 @@ def read_entries(repository: OpenRepository, listing: LifecycleListing, group: G
 
 
 def expired_now(
-    repository: OpenRepository, listing: LifecycleListing, branch: str, note: LogLine
+    repository: OpenRepository, listing: LifecycleListing, branch: Branch, note: LogLine
 ) -> Mapping[str, pa.Table]:
-    """The stored entries (ENTRIES) that still expire unchanged on the present head of a branch, by rule.
+    """The stored entries (ENTRIES) that still expire unchanged on a head of a branch, by rule.
 
-    Empty if the branch is gone or hidden, or if everything on it stays by now.
+    Empty if the branch is gone or hidden by now, or if everything on it stays.
+
+    Args:
+        branch: with the head to decide about. It is not read again here, since it could be another one.
 
     Raises:
         CorruptFile: the stored entries cannot be read.
         CollectionError: see `list_expired`.
     """
-    rules, now = rules_of(read_rules(repository.settings), branch), earliest_clock(repository)
-    current = repository.branches_api.branch(branch)
-    if current is None or not rules or branch not in repository.branches_api.visible_branches():
+    rules, now = rules_of(read_rules(repository.settings), branch.id), earliest_clock(repository)
+    if not rules or branch.id not in repository.branches_api.visible_branches():
         return {}
-    head = Head(current.commit_id, repository.api.commit(current.commit_id).metarange_id, rules)
+    head = Head(branch.commit_id, repository.api.commit(branch.commit_id).metarange_id, rules)
 
     def graph() -> Graph:
         dump = commits.complete_dump(repository.dumping_at_once(), now, note, [head.commit_id])
@@ -235,7 +238,7 @@ def expired_now(
     expired = Deciding(repository, now, graph, note).decide([head])[head].by_rule
     still: dict[str, pa.Table] = {}
     for group in listing.groups:
-        if group.branch == branch and group.rule in expired:
+        if group.branch == branch.id and group.rule in expired:
             stored, fresh = read_entries(repository, listing, group), expired[group.rule]
             at = pc.index_in(stored.column("path"), value_set=fresh.column("path").combine_chunks())
             same = pc.equal(fresh.column("address").take(at), stored.column("address"))

@@ -20,6 +20,7 @@ from lakefs_gc_assets.extensions.lifecycle import acting, reverting
 from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleOutcome
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, LifecycleListing
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 from lakefs_gc_assets_tests.extensions.playground.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.runs.retained_repository import SECRET_VARIABLE, RetainedRepository
@@ -75,10 +76,10 @@ class ActingRepository:
     def own_branches(self) -> list[str]:
         return [each.id for each in self.open().api.branches() if each.id.startswith(BRANCH_PREFIX)]
 
-    def _expired(self, repository: OpenRepository, branch: str) -> pa.Table:
+    def _expired(self, repository: OpenRepository, reference: str) -> pa.Table:
         rows = [
             {"path": each.path, "address": each.physical_address, "size": each.size, "last_modified": datetime.now(UTC)}
-            for each in repository.api.list_objects(f"{branch}@", "", OLD).objects
+            for each in repository.api.list_objects(reference, "", OLD).objects
         ]
         return pa.Table.from_pylist(rows, ENTRIES)
 
@@ -86,7 +87,7 @@ class ActingRepository:
         """Lists what expires on these branches."""
         repository, groups = self.open(), list[Group]()
         for branch in branches or ("main",):
-            table = self._expired(repository, branch)
+            table = self._expired(repository, f"{branch}@")
             stated = json.dumps([table["path"].to_pylist(), table["address"].to_pylist()])
             digest = hashlib.sha256(stated.encode()).hexdigest()[:16]
             head = repository.branches_api.branch(branch)
@@ -103,11 +104,12 @@ class ActingRepository:
         return self.listing
 
     def expired_now(
-        self, repository: OpenRepository, listing: LifecycleListing, branch: str, note: Callable[[str], None]
+        self, repository: OpenRepository, listing: LifecycleListing, branch: Branch, note: Callable[[str], None]
     ) -> Mapping[str, pa.Table]:
         self.decisions += 1
-        known = {tuple(row.values()) for row in self.listed[branch][RULE].select(["path", "address"]).to_pylist()}
-        rows = [row for row in self._expired(repository, branch).to_pylist() if (row["path"], row["address"]) in known]
+        known = {tuple(row.values()) for row in self.listed[branch.id][RULE].select(["path", "address"]).to_pylist()}
+        now = self._expired(repository, branch.commit_id).to_pylist()
+        rows = [row for row in now if (row["path"], row["address"]) in known]
         return {RULE: pa.Table.from_pylist(rows, ENTRIES)} if rows else {}
 
     def approve(

@@ -148,7 +148,8 @@ class PlainBranches:
 
     def expired_now(self, rules: list[dict[str, Any]], listing: LifecycleListing, branch: str) -> dict[str, set[str]]:
         with mock.patch.object(commits, "complete_dump", self.dumped):
-            found = expired.expired_now(self.opened(rules), listing, branch, lambda line: None)
+            head = Branch(branch, self.heads[branch])
+            found = expired.expired_now(self.opened(rules), listing, head, lambda line: None)
         return {rule: paths_of(rows) for rule, rows in found.items()}
 
 
@@ -201,9 +202,6 @@ class _Api:
 
     def visible_branches(self) -> frozenset[str]:
         return frozenset(self._plain.heads) - self._plain.hidden
-
-    def branch(self, name: str) -> Branch | None:
-        return Branch(name, self._plain.heads[name]) if name in self._plain.heads else None
 
     def commit(self, id_: str) -> Commit:
         return self._plain.served(id_)

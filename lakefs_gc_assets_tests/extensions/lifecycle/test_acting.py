@@ -24,10 +24,12 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.extensions.lifecycle import acting
 from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate, describe_unfinished
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, LifecycleListing
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import Branch, LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.extensions.check.test_fsck import Asked
 from lakefs_gc_assets_tests.extensions.lifecycle.acting_repository import OLD, RULE, ActingRepository, acting_repository
+from lakefs_gc_assets_tests.extensions.lifecycle.aged_repository import aged_repository
+from lakefs_gc_assets_tests.extensions.playground.embedded import clients
 
 CHANGES = frozenset(
     {"create_branch", "delete_branch", "delete_paths", "commit_changes", "squash_merge", "revert", "open_pull_request"}
@@ -185,8 +187,8 @@ class TestKept:
         assert not made.own_branches()
 
     def test_damaged_entries_keep_a_branch_alone(self, made: ActingRepository, monkeypatch: pytest.MonkeyPatch) -> None:
-        def damaged(repository: OpenRepository, listing: LifecycleListing, branch: str, note: Any) -> Any:
-            if branch == "main":
+        def damaged(repository: OpenRepository, listing: LifecycleListing, branch: Branch, note: Any) -> Any:
+            if branch.id == "main":
                 raise CorruptFile("listing.json", "checksum", "it was changed")
             return made.expired_now(repository, listing, branch, note)
 
@@ -336,6 +338,27 @@ def test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted() -> None:
         own = {commit["id"] for commit in made.log() if MARK in commit["metadata"]}
         assert list_own_commits(made.open().store, "repo") == own and len(own) == 3
         assert not made.own_branches()
+
+
+def test_a_branch_that_moves_during_the_decision_and_back_loses_nothing_new(tmp_path: Path) -> None:
+    """The decision is about the head on which it is carried out: at another one, the path has an old object."""
+    with aged_repository(tmp_path) as made:
+        made.add(100, "raw/a", "raw/b")
+        made.policy({"paths": "raw/", "older_than": "90d"})
+        listing, before = made.listed(), made.commits["100 ('raw/a', 'raw/b')"]
+        made.add(1, "raw/a")
+        heads = {"first_change": before, "visible_branches": made.commits["1 ('raw/a',)"]}
+
+        def move(name: str, number: int) -> None:
+            path = "/repositories/repo/branches/main/hard_reset"
+            if name in heads:
+                assert clients.call(made.server, "PUT", path, ref=heads.pop(name))[0] == 204
+
+        opened = made.opened()
+        api = cast("LakeFSApi", Meddler(opened.api, frozenset(heads), move))
+        moving = replace(opened, api=api)
+        list(acting.approve(moving, listing.digest, "test", lambda line: None, pytest.fail))
+        assert [each.path for each in opened.api.list_objects("main", "").objects] == ["raw/a"]
 
 
 class TestInterrupted:

@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.run_folder import LIFECYCLE
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, OrderViolation
 from lakefs_gc_assets.extensions.lifecycle import deciding, expired
+from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.extensions.lifecycle.aged_repository import AgedRepository, aged_repository
 
@@ -32,11 +33,16 @@ def made(tmp_path: Path) -> Iterator[AgedRepository]:
         yield repository
 
 
+def head_of(made: AgedRepository, branch: str) -> Branch:
+    head = made.opened().branches_api.branch(branch)
+    assert head is not None
+    return head
+
+
 def damage(made: AgedRepository, branch: str) -> str:
     """Damages a range of a branch's head that holds raw/old; returns its key."""
     opened = made.opened()
-    head = opened.branches_api.branch(branch)
-    assert head is not None
+    head = head_of(made, branch)
     files = deciding.Deciding(opened, opened.clock.now(), pytest.fail, lambda line: None).files
     (range_id,) = files.metarange(opened.api.commit(head.commit_id).metarange_id).column("id").to_pylist()
     opened.store.put(METADATA_PREFIX + range_id, b"damaged")
@@ -68,7 +74,7 @@ def test_a_listing_is_stored_with_its_entries_and_found_by_its_digest_alone(made
         expired.read_entries(opened, listing, first)
     opened.store.delete([key])
     with pytest.raises(CorruptFile):
-        expired.expired_now(opened, listing, "main", lines.append)
+        expired.expired_now(opened, listing, head_of(made, "main"), lines.append)
     made.policy({"paths": "nothing/", "older_than": "1d", "branches": "none"})
     assert made.listed().digest == "" and not made.listed().groups
 
@@ -77,11 +83,11 @@ def test_only_stored_entries_that_still_expire_unchanged_are_given_for_deletion(
     listing = made.listed()
 
     def now(branch: str = "main") -> dict[str, list[str]]:
-        found = expired.expired_now(made.opened(), listing, branch, lambda line: None)
+        found = expired.expired_now(made.opened(), listing, head_of(made, branch), lambda line: None)
         return {rule: rows.column("path").to_pylist() for rule, rows in found.items()}
 
     assert now() == {"rule-1": ["raw/old"], "rule-2": ["other/old"]}
-    assert now("dev") == now("hidden") == now("missing") == {}
+    assert now("dev") == now("hidden") == {}
     made.add(95, "raw/old", "raw/older")
     assert made.expired()["main", "rule-1"] == ["raw/old", "raw/older"]
     assert now() == {"rule-2": ["other/old"]}, "another object is at raw/old"
