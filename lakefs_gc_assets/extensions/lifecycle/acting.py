@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.records import tables
-from lakefs_gc_assets.collector.records.outcomes import Amount, one_by_one
+from lakefs_gc_assets.collector.records.outcomes import one_by_one
 from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.standing_approvals import PlannedDeletion
@@ -32,7 +32,6 @@ from lakefs_gc_assets.errors import (
     ServerUnavailable,
 )
 from lakefs_gc_assets.extensions.lifecycle.acts import (
-    BRANCH_PREFIX,
     WORK,
     Act,
     ActState,
@@ -118,15 +117,14 @@ def count_planned(repository: OpenRepository, listing: LifecycleListing, paths: 
     Args:
         paths: prefixes of the only paths that may be deleted; empty for no such limit.
     """
-    total = Amount.total(group.expired for group in listing.groups)
     heads = {(group.branch, group.commit_id) for group in listing.groups}
     outside = 0
     for group in listing.groups if paths else ():
         entries = read_entries(repository, listing, group).column("path").to_pylist()
         outside += sum(not path.startswith(paths) for path in entries)
     return PlannedDeletion(
-        objects=total.objects,
-        bytes=total.bytes,
+        objects=listing.expired.objects,
+        bytes=listing.expired.bytes,
         branches=len({branch for branch, _ in heads}),
         whole=sum(count_entries(repository, commit_id) for _, commit_id in heads),
         outside=outside,
@@ -159,19 +157,19 @@ class _Deletion:
     def delete_group(self, numbered: tuple[int, Group]) -> LifecycleOutcome:
         """Deletes the entries of one group, given with its number."""
         number, group = numbered
-        act = read_act(self.work.repository, self.run_id, number)
-        if act is not None:
-            act = settle(self.work, act)
-            if act.state is ActState.WAITING:
-                return self.work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
-            if act.state is not ActState.KEPT:
-                return self.work.outcome(act, LifecycleFate.GONE, f"{act.state} at {act.at:%F %T}Z")
-        for other in self.waiting:
-            if (other.branch, other.rule) == (group.branch, group.rule):
-                return self.work.outcome(other, LifecycleFate.WAITING, f"pull request {other.pull_id}")
         try:
+            act = read_act(self.work.repository, self.run_id, number)
+            if act is not None:
+                act = settle(self.work, act)
+                if act.state is ActState.WAITING:
+                    return self.work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
+                if act.state is not ActState.KEPT:
+                    return self.work.outcome(act, LifecycleFate.GONE, f"{act.state} at {act.at:%F %T}Z")
+            for other in self.waiting:
+                if (other.branch, other.rule) == (group.branch, group.rule):
+                    return self.work.outcome(other, LifecycleFate.WAITING, f"pull request {other.pull_id}")
             return self._delete(number, group)
-        except (GroupKept, HookFailed) as reason:
+        except (GroupKept, HookFailed, CorruptFile) as reason:
             return LifecycleOutcome(self.run_id, group.branch, group.rule, LifecycleFate.KEPT, str(reason))
 
     def _delete(self, number: int, group: Group) -> LifecycleOutcome:
@@ -181,13 +179,11 @@ class _Deletion:
             if act.state is ActState.WAITING:
                 return self.work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
             if act.state is ActState.DELETED:
-                if is_based_on(self.work.api.commit(act.commit_id), act.head):
-                    self.decided[group.branch] = act.commit_id, self.decided[group.branch][1]
                 return self.work.outcome(act, LifecycleFate.DELETED, f"{act.amount} by commit {act.commit_id}")
         raise GroupKept(f"other clients committed to the branch during each of {_TRIES} attempts")
 
     def _delete_once(self, number: int, group: Group) -> Act:
-        """One attempt; returns the act, which is kept if it was based on an earlier head of the branch."""
+        """One attempt; returns the act, which is kept if another client committed to the branch meanwhile."""
         work, listing = self.work, self.listing
         head, entries = self._decide(group)
         act = Act(
@@ -211,28 +207,24 @@ class _Deletion:
             return self._merge(act, entries["path"])
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}; the entries may be deleted: approve again to find out") from error
-        except Conflict:
-            return work.put(act, ActState.KEPT)
-        except (GroupKept, GuardTripped, LakeFSError):
-            work.put(act, ActState.KEPT)
-            raise
+        except (GroupKept, GuardTripped, LakeFSError) as error:
+            # The server may have merged, although it failed then, or its answer could not be read.
+            act = settle(work, act)
+            if act.state is ActState.KEPT and not isinstance(error, Conflict):
+                raise
+            return act
 
     def _decide(self, group: Group) -> tuple[str, pa.Table]:
         """Head of the branch, and the entries of a group that still expire there. Raises GroupKept."""
         work, branch = self.work, group.branch
         if work.api.repository().read_only:
             raise GroupKept("the repository is read-only")
-        if branch.startswith(BRANCH_PREFIX):
-            raise GroupKept("lifecycle made the branch")
         current = work.api.branch(branch)
         if current is None:
             raise GroupKept("the branch was deleted")
         require_nothing_staged(work, branch)
         if branch not in self.decided or self.decided[branch][0] != current.commit_id:
-            try:
-                decision = expired_now(work.repository, self.listing, current, work.note)
-            except CorruptFile as corrupt:
-                raise GroupKept(str(corrupt)) from corrupt
+            decision = expired_now(work.repository, self.listing, current, work.note)
             self.decided[branch] = current.commit_id, decision
         head, tables_by_rule = self.decided[branch]
         entries = tables_by_rule.get(group.rule, ENTRIES.empty_table())
@@ -243,7 +235,7 @@ class _Deletion:
     def _merge(self, act: Act, paths: pa.ChunkedArray) -> Act:
         """Deletes paths on a branch of its own, and merges that, or asks for a review.
 
-        Raises GroupKept, LakeFSError.
+        Raises GroupKept, Conflict if another client changed or protected the branch, LakeFSError.
         """
         work, name = self.work, act.own_branch
         protection, title = protecting(work, act.branch), f"Delete {act.amount} that expired by rule {act.rule}"
@@ -260,8 +252,8 @@ class _Deletion:
             if protection:
                 return work.put(act, ActState.WAITING, pull_id=request_review(work, name, act, title))
             current = work.api.branch(act.branch)
-            if current is None or current.commit_id != act.head:
-                return work.put(act, ActState.KEPT)
+            if current is None or current.commit_id != act.head or protecting(work, act.branch):
+                raise Conflict(f"branch {act.branch} was changed or protected meanwhile")
             require_nothing_staged(work, act.branch)
             commit_id = work.api.squash_merge(name, act.branch, message, metadata)
             try:
@@ -269,4 +261,6 @@ class _Deletion:
             except LakeFSError as error:
                 # The act is neither kept nor concluded: the next attempt finds its commit.
                 raise ServerUnavailable(f"commit {commit_id} was made and cannot be read: {error}") from error
+            if is_based_on(commit, act.head):
+                self.decided[act.branch] = commit_id, self.decided[act.branch][1]
             return conclude(work, act, commit)

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.records.outcomes import BaseFate, size
 from lakefs_gc_assets.collector.records.own_commits import MARK, OwnCommit, record_own_commit
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import LogLine, counted
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, counted
 from lakefs_gc_assets.extensions.lifecycle.listing import LifecycleListing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import Commit
@@ -31,9 +31,11 @@ BRANCH_PREFIX = "lakefs-gc-lifecycle-"
 """Beginning of the names of branches that lifecycle makes."""
 REVERT = "-revert"
 """End of the names of branches, and of ids in metadata, that bring entries back."""
-_OWN_BRANCH = re.compile(rf"{BRANCH_PREFIX}([0-9a-v]{{20}})-([0-9]+)(?:{REVERT})?")
+_NAME = re.compile(rf"(?:{BRANCH_PREFIX})?([0-9a-v]{{20}})-([0-9]+)(?:-[0-9a-f]{{12}})?(?:{REVERT})?")
+"""Id of an act, or name of its branch."""
 _FOLDER = f"{layout.RUNS_PREFIX}lifecycle/"
 _ACTS = f"{_FOLDER}acts/"
+_UNFINISHED = f"{_FOLDER}unfinished.json"
 _ACT, _RULE, _OBJECTS, _APPROVED_BY = (f"{MARK}-{name}" for name in ("act", "rule", "objects", "approved-by"))
 """Metadata keys of commits, beside MARK."""
 _MOST_COMMITS = 10_000
@@ -50,6 +52,10 @@ class ActState(StrEnum):
     REVERTING = "reverting"
     REVERT_WAITING = "reverting, waiting for review"
     REVERTED = "reverted"
+
+
+FINISHED = (ActState.DELETED, ActState.KEPT, ActState.REVERTED)
+"""States of acts that were not interrupted, and do not wait for review."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,12 @@ class Act:
 
     @property
     def own_branch(self) -> str:
-        """Name of the branch on which the entries are deleted before the merge."""
-        return f"{BRANCH_PREFIX}{self.act_id}"
+        """Name of the branch on which the entries are deleted before the merge.
+
+        Attempts that delete different entries have different branches. So a process that has lost the lock cannot
+        delete on the branch of the one that took it over.
+        """
+        return f"{BRANCH_PREFIX}{self.act_id}-{self.entries_sha256[:12]}"
 
     @property
     def entries_key(self) -> str:
@@ -120,6 +130,15 @@ class _Approval:
     listing: str
     listed_at: datetime
     run_id: str
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """Ids of acts that may be unfinished. A finished act may be among them, and an act that changed nothing missing."""
+
+    repository: str
+    acts: tuple[str, ...]
     format_version: int = FORMAT_VERSION
 
 
@@ -175,10 +194,19 @@ class LifecycleWork:
         return self.repository.branches_api
 
     def put(self, act: Act, state: ActState, **changes: str) -> Act:
-        """Stores an act in another state, and with other changes; returns it."""
+        """Stores an act in another state, and with other changes; returns it. Raises LockLost."""
+        self.lock.check()
         act = replace(act, state=state, at=self.repository.clock.now(), **changes)  # type: ignore[arg-type]
         self.repository.store.put(f"{_ACTS}{act.run_id}/{act.number}.json", records_json.encode(act))
+        self.index(act)
         return act
+
+    def index(self, act: Act) -> None:
+        """Adds an act to the unfinished ones, or removes it, by its state."""
+        before = frozenset(list_unfinished(self.repository))
+        after = before - {act.act_id} if act.state in FINISHED else before | {act.act_id}
+        if after != before:
+            self.repository.store.put(_UNFINISHED, records_json.encode(_Unfinished(act.repository, (*sorted(after),))))
 
     def record_commit(self, act: Act, commit_id: str) -> None:
         """Stores the receipt by which rules that count commits leave this one out."""
@@ -199,17 +227,22 @@ class LifecycleWork:
 
         Args:
             suffixes: suffixes of the act's id in metadata.
+        Raises:
+            LakeFSError: the server failed, or there are too many commits to find out.
         """
         branch = self.api.branch(act.branch)
         commit_id = "" if branch is None else branch.commit_id
         for _ in range(_MOST_COMMITS):
             if commit_id in ("", act.head):
-                break
+                return None
             commit = self.api.commit(commit_id)
             if any(self.is_of(act, commit, suffix) for suffix in suffixes):
                 return commit
             commit_id = commit.parents[0] if commit.parents else ""
-        return None
+        raise LakeFSError(
+            f"it is unknown if the entries of branch {act.branch}, rule {act.rule}, were deleted: more than "
+            f"{_MOST_COMMITS:,} commits came since; look for one with {_ACT}={act.act_id} in its metadata"
+        )
 
 
 def read_act(repository: OpenRepository, run_id: str, number: int) -> Act | None:
@@ -218,35 +251,58 @@ def read_act(repository: OpenRepository, run_id: str, number: int) -> Act | None
     return act if act is not None and act.repository == repository.facts.id else None
 
 
-def acts_of(repository: OpenRepository, run_id: str) -> Iterator[Act]:
-    """The acts of a run, in order of their numbers. Raises CorruptFile."""
+def acts_of(repository: OpenRepository, run_id: str) -> Iterator[Act | CorruptFile]:
+    """The acts of a run, in order of their numbers, or the damage of a record."""
     names = (key.rpartition("/")[2].removesuffix(".json") for key in keys_below(repository.store, f"{_ACTS}{run_id}/"))
     for number in sorted(int(name) for name in names if name.isdigit()):
-        if (act := read_act(repository, run_id, number)) is not None:
+        try:
+            act: Act | CorruptFile | None = read_act(repository, run_id, number)
+        except CorruptFile as damage:
+            act = damage
+        if act is not None:
             yield act
 
 
+def list_unfinished(repository: OpenRepository) -> tuple[str, ...]:
+    """Ids of acts that may be unfinished; of all acts if the record is damaged."""
+    try:
+        record = records_json.read(repository.store, _Unfinished, _UNFINISHED)
+    except CorruptFile:
+        keys = (key.removeprefix(_ACTS) for key in keys_below(repository.store, _ACTS) if key.endswith(".json"))
+        return tuple(key.removesuffix(".json").replace("/", "-") for key in keys)
+    return record.acts if record is not None and record.repository == repository.facts.id else ()
+
+
 def describe_unfinished(repository: OpenRepository) -> Iterator[str]:
-    """Yields a line about each act that was interrupted, with the command that finishes it. Raises CorruptFile."""
-    runs = repository.store.list_level(_ACTS).prefixes
-    for run_id in (prefix.removeprefix(_ACTS).rstrip("/") for prefix in runs):
-        for act in acts_of(repository, run_id):
-            commands = {ActState.DELETING: f"approve {act.listing}", ActState.REVERTING: f"revert {run_id}"}
-            if act.state in commands:
-                again = f"`lakefs-gc lifecycle {commands[act.state]}` finishes it"
-                yield f"{act.state} {act.amount} of branch {act.branch}, rule {act.rule}, was interrupted: {again}"
+    """Yields a line about each act that was interrupted, with the command that finishes it."""
+    for act_id in list_unfinished(repository):
+        try:
+            act = act_of(repository, act_id)
+        except CorruptFile as damage:
+            yield f"it is unknown if act {act_id} was interrupted, since its record is damaged: {damage}"
+            continue
+        if act is not None and act.state in (ActState.DELETING, ActState.REVERTING):
+            command = f"approve {act.listing}" if act.state is ActState.DELETING else f"revert {act.run_id}"
+            again = f"`lakefs-gc lifecycle {command}` finishes it"
+            yield f"{act.state} {act.amount} of branch {act.branch}, rule {act.rule}, was interrupted: {again}"
 
 
-def act_of_branch(repository: OpenRepository, name: str) -> Act | None:
-    """The act that made a branch, by its name and a record; None for any other branch. Raises CorruptFile."""
-    match = _OWN_BRANCH.fullmatch(name)
+def act_of(repository: OpenRepository, name: str) -> Act | None:
+    """The act with an id, or that made a branch of this name; None if no record names it. Raises CorruptFile."""
+    match = _NAME.fullmatch(name)
     return None if match is None else read_act(repository, match[1], int(match[2]))
 
 
 def run_of(repository: OpenRepository, listing: LifecycleListing) -> str:
-    """The run of an approved listing: the one of an earlier approval of it, or a new one, which is recorded."""
+    """The run of an approved listing: the one of an earlier approval of it, or a new one, which is recorded.
+
+    If the record is damaged, a new run decides anew about entries that the earlier one has not deleted.
+    """
     key = f"{_FOLDER}approved/{listing.digest}.json"
-    approval = records_json.read(repository.store, _Approval, key)
+    try:
+        approval = records_json.read(repository.store, _Approval, key)
+    except CorruptFile:
+        approval = None
     if approval is None or (approval.repository, approval.listed_at) != (repository.facts.id, listing.made_at):
         run_id = layout.issue_run_id(repository.clock.now())
         approval = _Approval(repository.facts.id, listing.digest, listing.made_at, run_id)

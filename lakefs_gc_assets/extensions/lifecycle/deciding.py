@@ -26,7 +26,6 @@ from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
 from lakefs_gc_assets.extensions.lifecycle.entries import (
     UNKNOWN,
     EntryReader,
-    Flags,
     Integers,
     Ordered,
     known_times,
@@ -35,7 +34,7 @@ from lakefs_gc_assets.extensions.lifecycle.entries import (
 )
 from lakefs_gc_assets.extensions.lifecycle.history import PathHistory
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES
-from lakefs_gc_assets.extensions.lifecycle.rules import LifecycleRule, Rules, Unit, assign, may_match
+from lakefs_gc_assets.extensions.lifecycle.rules import Flags, LifecycleRule, Rules, Unit, assign, may_match
 from lakefs_gc_assets.lakefs.formats.ranges import RangeEntries, RangeRecord
 
 MOST_ENTRIES = 5_000_000
@@ -218,11 +217,9 @@ class Deciding:
                 part.ordered[place] = _newest(ordered, rule.keep_newest, distinct=rule.of is Unit.PARTITIONS)
                 continue
             assert rule.period is not None
-            old = times < self._seconds - int(rule.period.total_seconds())
-            if rule.older_than:
-                is_known = (times != UNKNOWN) & (times <= self._seconds)
-                part.doubts[place, Doubt.TIME] = int((~is_known).sum())
-                old &= is_known
+            is_known = (times != UNKNOWN) & (times <= self._seconds)
+            part.doubts[place, Doubt.TIME] = int((~is_known).sum())
+            old = is_known & (times < self._seconds - int(rule.period.total_seconds()))
             # Ranges are read in order of paths, so a listing has the first entries.
             if self._stored[rules, place] <= MOST_ENTRIES:
                 part.rows[place] = _as_placed(selected.filter(pa.array(old)))

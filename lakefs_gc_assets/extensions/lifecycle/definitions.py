@@ -3,7 +3,6 @@
 The job lists expired objects, and deletes the objects of an approved listing from their branches.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
@@ -83,27 +82,18 @@ def freed_by_branch(listing: LifecycleListing) -> dict[str, Amount | None]:
 
 def describe_planned(listing: LifecycleListing) -> str:
     """Describes the planned deletion."""
-    total, branches = _total(listing), {group.branch for group in listing.groups}
+    total, branches = listing.expired, {group.branch for group in listing.groups}
     return f"{counted(total.objects, 'entries')} of {counted(len(branches), 'branches')}, {size(total.bytes)}"
 
 
 def describe_metadata(listing: LifecycleListing) -> dict[str, Any]:
     """Metadata of a listing for the UI: numbers, which are plotted, the groups, and reasons why others stay."""
-    total, freed = _total(listing), freed_by_branch(listing)
+    freed = freed_by_branch(listing)
     known = [each for each in freed.values() if each is not None]
     return {
-        "expired_objects": total.objects,
-        "expired_bytes": total.bytes,
+        "expired_objects": listing.expired.objects,
+        "expired_bytes": listing.expired.bytes,
         **({"freed_later_bytes": Amount.total(known).bytes} if len(known) == len(freed) else {}),
-        "groups": bullets(_groups(listing)),
+        "groups": bullets(f"{each.branch}, rule {each.rule}: {each.expired.shown}" for each in listing.groups[:_SHOWN]),
         "kept": bullets(f"{each.branch}, rule {each.rule}: {each.why}" for each in listing.kept[:_SHOWN]),
     }
-
-
-def _groups(listing: LifecycleListing) -> Iterator[str]:
-    for group in listing.groups[:_SHOWN]:
-        yield f"{group.branch}, rule {group.rule}: {group.expired.shown}"
-
-
-def _total(listing: LifecycleListing) -> Amount:
-    return Amount.total(group.expired for group in listing.groups)

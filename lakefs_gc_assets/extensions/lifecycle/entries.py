@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.extensions.lifecycle.rules import as_flags
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -22,7 +23,6 @@ from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 UNKNOWN = np.iinfo(np.int64).min
 """Replaces a time that no entry states, and the order of a partition whose value is no date or number."""
 _READ_AT_ONCE = 4
@@ -149,7 +149,7 @@ def order_by_partition(paths: pa.BinaryArray, key: str, now: int) -> Ordered:
     orders = np.array(
         [UNKNOWN if value is None or (value.form and value.order > now) else value.order for value in parsed], np.int64
     )
-    has_value = _flags(parts.is_valid())
+    has_value = as_flags(parts.is_valid())
     codes = pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False)
     nothing = np.zeros(len(paths), np.int64)
     return Ordered(
@@ -163,8 +163,3 @@ def order_by_time(paths: pa.BinaryArray, times: Integers, now: int) -> Ordered:
     """Orders entries of each folder by their times; unknown ones, and times in the future, do not count."""
     folders = pc.replace_substring_regex(paths, pattern=r"(?s)[^/]*\z", replacement="", max_replacements=1)
     return Ordered(folders, np.zeros(len(paths), np.int64), np.where(times > now, UNKNOWN, times))
-
-
-def _flags(column: pa.BooleanArray) -> Flags:
-    flags: Flags = column.to_numpy(zero_copy_only=False)
-    return flags

@@ -28,6 +28,7 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, dated_by_files
 from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation
+from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX
 from lakefs_gc_assets.extensions.lifecycle.deciding import Deciding, ExpiredEntries, Head, place_of
 from lakefs_gc_assets.extensions.lifecycle.entries import Integers, inside
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, Group, KeptEntries, LifecycleListing
@@ -55,10 +56,11 @@ def list_expired(repository: OpenRepository, note: LogLine) -> LifecycleListing:
     kept: list[KeptEntries] = []
     for branch, commit_id in sorted(dump.branches.items()):
         own = rules_of(rules, branch)
-        if own and branch in visible:
+        why = "lifecycle made it" if branch.startswith(BRANCH_PREFIX) else "" if branch in visible else "it is hidden"
+        if own and not why:
             heads[branch] = Head(commit_id, metaranges[commit_id], own)
         else:
-            kept += (KeptEntries(branch, rule.name, "it is hidden") for rule in own)
+            kept += (KeptEntries(branch, rule.name, why) for rule in own)
     for rule in rules:
         if not any(rule in head.rules for head in heads.values()):
             note(f"WARNING: {rule.name} in the policy's lifecycle, line {rule.line}, matches no branch")

@@ -19,7 +19,8 @@ from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, records_of
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine
-from lakefs_gc_assets.extensions.lifecycle.entries import EntryReader, Flags, Integers
+from lakefs_gc_assets.extensions.lifecycle.entries import EntryReader, Integers
+from lakefs_gc_assets.extensions.lifecycle.rules import Flags
 
 _METARANGES_KEPT = 64
 _COMMITS_OF_A_NOTE = 1_000

@@ -79,8 +79,7 @@ def describe(listing: LifecycleListing) -> Iterator[str]:
         yield f"{listing.repository}: nothing expires"
         return
     branches = {group.branch for group in listing.groups}
-    expired_objects = Amount.total(group.expired for group in listing.groups).shown
-    yield f"{listing.repository}: {expired_objects} expire on {counted(len(branches), 'branches')}"
+    yield f"{listing.repository}: {listing.expired.shown} expire on {counted(len(branches), 'branches')}"
     freed = [group.freed for group in listing.groups if group.freed is not None]
     if len(freed) == len(listing.groups):
         total = Amount.total(freed).shown

@@ -69,6 +69,11 @@ class LifecycleListing:
     format_version: int = field(default=FORMAT_VERSION)
 
     @property
+    def expired(self) -> Amount:
+        """Everything that would be deleted."""
+        return Amount.total(group.expired for group in self.groups)
+
+    @property
     def digest(self) -> str:
         """Digest of everything that would be deleted; empty for nothing."""
         stated = sorted([each.branch, each.rule, each.digest] for each in self.groups)

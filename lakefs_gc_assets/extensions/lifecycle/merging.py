@@ -13,8 +13,10 @@ from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,
     LakeFSError,
+    LockLost,
     NotSupported,
     ServerUnavailable,
+    StorageError,
     UnknownPath,
 )
 from lakefs_gc_assets.extensions.lifecycle.acts import (
@@ -23,7 +25,8 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
     Act,
     ActState,
     LifecycleWork,
-    act_of_branch,
+    act_of,
+    list_unfinished,
 )
 from lakefs_gc_assets.lakefs.api.models import Commit
 
@@ -38,24 +41,23 @@ def require_nothing_staged(work: LifecycleWork, branch: str) -> None:
         raise GroupKept(f"the branch has uncommitted changes, such as {change.path}: commit or reset them")
 
 
-def protecting(work: LifecycleWork, *names: str) -> str:
-    """The first branch protection rule that matches, or may match, one of these branches; empty for none."""
-    patterns = work.api.protection_patterns()
-    return next((pattern for pattern in patterns if any(may_fit(pattern, name) for name in names)), "")
+def protecting(work: LifecycleWork, branch: str) -> str:
+    """The first branch protection rule that matches, or may match, a branch; empty for none."""
+    return next((pattern for pattern in work.api.protection_patterns() if may_fit(pattern, branch)), "")
 
 
 @contextmanager
 def own_branch(work: LifecycleWork, name: str, commit_id: str, *, hidden: bool = True) -> Iterator[None]:
     """A branch for the work of an act, which is made anew, and removed at the end if it is hidden.
 
-    It stays if the server could not be reached, or if the process ends: then it is unknown whether its merge was made,
-    and the next attempt finds out.
+    It stays if the server or the store failed, the lock was lost, or the process ends: then it is unknown whether its
+    merge was made, and the next attempt finds out.
     """
     work.api.delete_branch(name)
     work.api.create_branch(name, commit_id, hidden)
     try:
         yield
-    except ServerUnavailable:
+    except (ServerUnavailable, StorageError, LockLost):
         raise
     except CollectionError:
         work.api.delete_branch(name)
@@ -105,10 +107,14 @@ def request_bringing_back(work: LifecycleWork, act: Act) -> Act:
 
 
 def _revert_on(work: LifecycleWork, act: Act, name: str, commit_id: str) -> tuple[str, ...]:
-    """Reverts a commit on a branch that begins at it; returns the paths that a merge brings back."""
+    """Reverts a commit on a branch that begins at it; returns the paths that a merge brings back. Raises GroupKept."""
     work.api.revert(name, commit_id)
     _require_in_history(work, act.branch, name, commit_id)
-    return tuple(change.path for change in work.api.merge_changes(name, act.branch) if change.type != "conflict")
+    changes = [change for change in work.api.merge_changes(name, act.branch) if change.type != "conflict"]
+    if act.pull_id and (more := next((change.path for change in changes if change.type != "added"), "")):
+        # The revert would take that change back, and could remove a path that reviewers added.
+        raise GroupKept(f"reviewers changed {more} in commit {commit_id}, too: revert it in lakeFS")
+    return tuple(change.path for change in changes)
 
 
 def _require_in_history(work: LifecycleWork, branch: str, name: str, commit_id: str) -> None:
@@ -133,7 +139,7 @@ def conclude(work: LifecycleWork, act: Act, commit: Commit) -> Act:
         try:
             bring_back(work, act, commit.id)
             return work.put(act, ActState.KEPT)
-        except ServerUnavailable:
+        except (ServerUnavailable, StorageError, LockLost):
             raise
         except CollectionError as error:
             work.warn(
@@ -143,33 +149,34 @@ def conclude(work: LifecycleWork, act: Act, commit: Commit) -> Act:
     return work.put(act, ActState.DELETED, commit_id=commit.id)
 
 
-def settle(work: LifecycleWork, act: Act) -> Act:
+def settle(work: LifecycleWork, act: Act, *others: str) -> Act:
     """Finds out what an interrupted or waiting act has done, records that, and removes its branches.
 
-    Raises LakeFSError.
+    Args:
+        others: names of branches of earlier attempts, which are removed too.
+    Raises:
+        LakeFSError: the server failed, or it is unknown what the act has done.
     """
-    if act.state is ActState.DELETING:
-        found = work.find_commit(act, "", REVERT)
+    back = act.own_branch + REVERT
+    if act.state in (ActState.DELETING, ActState.REVERTING):
+        deletes = act.state is ActState.DELETING
+        found = work.find_commit(act, REVERT, *([""] if deletes else []))
         if found is None:
-            act = _find_review(work, act, act.own_branch, ActState.WAITING) or work.put(act, ActState.KEPT)
+            name, waiting = (act.own_branch, ActState.WAITING) if deletes else (back, ActState.REVERT_WAITING)
+            before = ActState.KEPT if deletes else ActState.DELETED
+            act = _find_review(work, act, name, waiting) or work.put(act, before)
         elif work.is_of(act, found, REVERT):
             work.record_commit(act, found.id)
-            act = work.put(act, ActState.KEPT)
+            act = work.put(act, ActState.KEPT if deletes else ActState.REVERTED)
         else:
             act = conclude(work, act, found)
-    elif act.state is ActState.REVERTING:
-        if (found := work.find_commit(act, REVERT)) is not None:
-            work.record_commit(act, found.id)
-            act = work.put(act, ActState.REVERTED)
-        else:
-            name = act.own_branch + REVERT
-            act = _find_review(work, act, name, ActState.REVERT_WAITING) or work.put(act, ActState.DELETED)
     elif act.state is ActState.WAITING:
         act = _settle_review(work, act, ActState.DELETED, ActState.KEPT)
     elif act.state is ActState.REVERT_WAITING:
         act = _settle_review(work, act, ActState.REVERTED, ActState.DELETED)
-    for name, waiting in ((act.own_branch, ActState.WAITING), (act.own_branch + REVERT, ActState.REVERT_WAITING)):
-        if act.state is not waiting:
+    needed = {ActState.WAITING: act.own_branch, ActState.REVERT_WAITING: back}.get(act.state)
+    for name in {act.own_branch: None, back: None, **dict.fromkeys(others)}:
+        if name != needed:
             work.api.delete_branch(name)
     return act
 
@@ -184,34 +191,40 @@ def _settle_review(work: LifecycleWork, act: Act, merged: ActState, closed: ActS
     pull = work.api.pull_request(act.pull_id)
     if pull.status == "open":
         return act
-    if pull.status != "merged":
+    # The status alone proves nothing: a client may set it.
+    if not pull.merged_commit_id:
         return work.put(act, closed)
     return work.put(act, merged, commit_id=pull.merged_commit_id if merged is ActState.DELETED else act.commit_id)
 
 
 def settle_leftovers(work: LifecycleWork) -> tuple[Act, ...]:
-    """Settles acts whose branches are left, of any run; returns the acts that wait for review.
+    """Settles acts of any run that are unfinished, or whose branches are left; returns those that wait for review.
 
     A branch of such a name without a record is not lifecycle's, and stays.
     """
     waiting = dict[str, Act]()
-    for branch in work.api.branches():
-        if not branch.id.startswith(BRANCH_PREFIX):
-            continue
+    for name in _leftovers(work):
         try:
-            act = act_of_branch(work.repository, branch.id)
+            act = act_of(work.repository, name)
         except CorruptFile as corrupt:
-            work.warn(f"WARNING: branch {branch.id} is left, since its record is damaged: {corrupt}")
+            work.warn(f"WARNING: {name} is left, since its record is damaged: {corrupt}")
             continue
         if act is None:
-            work.warn(f"WARNING: branch {branch.id} is left, since no record of this repository names it")
+            work.warn(f"WARNING: {name} is left, since no record of this repository names it")
             continue
         try:
-            act = settle(work, act)
+            act = settle(work, act, *([name] if name.startswith(BRANCH_PREFIX) else []))
+            work.index(act)
         except ServerUnavailable:
             raise
         except LakeFSError as error:
-            work.warn(f"WARNING: branch {branch.id} of run {act.run_id} is left: {error}")
+            work.warn(f"WARNING: {name} of run {act.run_id} is left: {error}")
         if act.state in (ActState.WAITING, ActState.REVERT_WAITING):
             waiting[act.act_id] = act
     return tuple(waiting.values())
+
+
+def _leftovers(work: LifecycleWork) -> Iterator[str]:
+    """Yields ids of unfinished acts, then names of branches that are left once these are settled."""
+    yield from list_unfinished(work.repository)
+    yield from (branch.id for branch in work.api.branches() if branch.id.startswith(BRANCH_PREFIX))

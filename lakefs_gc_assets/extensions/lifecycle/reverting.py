@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,
+    CorruptFile,
     HookFailed,
     LakeFSError,
     LogLine,
@@ -64,10 +65,12 @@ def revert(
         work = LifecycleWork(repository, lock, note, warn)
         data = DeletedData(repository, lock, WORK, warn)
 
-        def act_on(act: Act) -> LifecycleOutcome:
-            return _revert_one(work, data, act)
+        def act_on(act: Act | CorruptFile) -> LifecycleOutcome:
+            return failed(act, act) if isinstance(act, CorruptFile) else _revert_one(work, data, act)
 
-        def failed(act: Act, error: CollectionError) -> LifecycleOutcome:
+        def failed(act: Act | CorruptFile, error: CollectionError) -> LifecycleOutcome:
+            if isinstance(act, CorruptFile):
+                return LifecycleOutcome(run_id, "unknown", "unknown", LifecycleFate.FAILED, str(error))
             return work.outcome(act, LifecycleFate.FAILED, str(error))
 
         yield from one_by_one(acts, act_on, failed)
@@ -76,15 +79,14 @@ def revert(
 def _revert_one(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOutcome:
     was = act.state
     act = settle(work, act)
-    if act.state is ActState.REVERTED:
-        fate = LifecycleFate.UNNEEDED if was is ActState.REVERTED else LifecycleFate.REVERTED
-        return work.outcome(act, fate, f"brought back at {act.at:%F %T}Z")
-    if act.state is ActState.REVERT_WAITING:
-        return work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
+    if act.state is ActState.REVERTED and was is ActState.REVERTED:
+        return work.outcome(act, LifecycleFate.UNNEEDED, f"brought back at {act.at:%F %T}Z")
+    if act.state in (ActState.REVERTED, ActState.REVERT_WAITING):
+        return _settled(work, data, act)
     if act.state is ActState.WAITING:
         work.api.close_pull_request(act.pull_id)
+        # A reviewer may have merged it right before.
         act = settle(work, act)
-        return work.outcome(act, LifecycleFate.UNNEEDED, f"pull request {act.pull_id} is {act.state}")
     if act.state is not ActState.DELETED:
         return work.outcome(act, LifecycleFate.UNNEEDED, "nothing was deleted")
     if work.api.branch(act.branch) is None:
@@ -94,35 +96,49 @@ def _revert_one(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOu
 
 def _bring_back(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOutcome:
     """Brings back the entries of a deleted group, or asks for a review if the branch is protected."""
+    act = work.put(act, ActState.REVERTING)
     try:
         if protecting(work, act.branch):
-            work.put(act, ActState.REVERTING)
-            act = request_bringing_back(work, act)
-            return work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
-        work.put(act, ActState.REVERTING)
+            return _settled(work, data, request_bringing_back(work, act))
         paths = bring_back(work, act, act.commit_id)
     except ServerUnavailable as error:
         raise ServerUnavailable(f"{error}; the entries may be back: repeat the command to find out") from error
-    except (GroupKept, HookFailed) as reason:
-        return work.outcome(work.put(act, ActState.DELETED), LifecycleFate.KEPT, str(reason))
-    except LakeFSError:
-        work.put(act, ActState.DELETED)
+    except (GroupKept, LakeFSError) as error:
+        # The server may have merged, although it failed then, or its answer could not be read.
+        act = settle(work, act)
+        if act.state is not ActState.DELETED:
+            return _settled(work, data, act)
+        if isinstance(error, GroupKept | HookFailed):
+            return work.outcome(act, LifecycleFate.KEPT, str(error))
         raise
     act = work.put(act, ActState.REVERTED)
     came = f"{counted(len(paths), 'entries')} of {act.objects:,}"
     stay = "" if len(paths) == act.objects else "; the other paths were written again, and stay so"
+    return _came_back(work, data, act, f"{came}{stay}", paths)
+
+
+def _settled(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOutcome:
+    """The outcome for an act whose entries were brought back, or wait for that."""
+    if act.state is ActState.REVERT_WAITING:
+        return work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
+    return _came_back(work, data, act, f"brought back at {act.at:%F %T}Z")
+
+
+def _came_back(
+    work: LifecycleWork, data: DeletedData, act: Act, why: str, paths: tuple[str, ...] | None = None
+) -> LifecycleOutcome:
+    """The outcome for entries that came back, with their data or without. `paths`: None for all of the act."""
     gone = _describe_gone(data, act, paths)
-    fate = LifecycleFate.INCOMPLETE if gone else LifecycleFate.REVERTED
-    return work.outcome(act, fate, f"{came}{stay}{gone}")
+    return work.outcome(act, LifecycleFate.INCOMPLETE if gone else LifecycleFate.REVERTED, f"{why}{gone}")
 
 
-def _describe_gone(data: DeletedData, act: Act, paths: tuple[str, ...]) -> str:
+def _describe_gone(data: DeletedData, act: Act, paths: tuple[str, ...] | None) -> str:
     """Number of entries whose objects earlier runs deleted, or why it is unknown, in words; empty for none."""
     try:
         repository, store = data.repository, data.repository.store
         data_of_act = tables.get(store, act.entries_key, act.entries_sha256)
         stored = tables.decode(ENTRIES, data_of_act, act.entries_key, WORK)
-        came = stored.filter(pc.is_in(stored["path"], value_set=pa.array(paths, pa.string())))
+        came = stored if paths is None else stored.filter(pc.is_in(stored["path"], pa.array(paths, pa.string())))
         keys = [repository.namespace.relative(each) or each for each in came["address"].to_pylist()]
         deleted = data.addresses.filter(pc.is_in(data.addresses["address"], value_set=pa.array(keys, pa.string())))
         count = data.count_gone(data.step.engine.table(deleted))

@@ -108,15 +108,16 @@ class PathPattern:
     def matches(self, paths: pa.BinaryArray) -> Flags:
         """True for each path that it matches."""
         if not self.is_folder and not self.expression:
-            return _flags(pc.equal(paths, self.prefix))
-        begins = _flags(pc.starts_with(paths, self.prefix))
+            return as_flags(pc.equal(paths, self.prefix))
+        begins = as_flags(pc.starts_with(paths, self.prefix))
         if self.expression and begins.any():
             # On binary data, Arrow's RE2 matches bytes, so paths need not be UTF-8.
-            begins[begins] = _flags(pc.match_substring_regex(paths.filter(pa.array(begins)), self.expression))
+            begins[begins] = as_flags(pc.match_substring_regex(paths.filter(pa.array(begins)), self.expression))
         return begins
 
 
-def _flags(column: pa.BooleanArray) -> Flags:
+def as_flags(column: pa.BooleanArray) -> Flags:
+    """A column without nulls as flags, which may be changed."""
     flags: Flags = column.to_numpy(zero_copy_only=False).copy()
     return flags
 
@@ -193,12 +194,8 @@ def _read_rules(node: yaml.Node) -> list[yaml.Node]:
     return items
 
 
-def _as_given(value: tuple[PathPattern, ...]) -> tuple[PathPattern, ...]:
-    return value
-
-
 _Period = Annotated[timedelta, PlainValidator(read_word("a duration such as 36h, 21d or 6w", _parse_period))]
-_Paths = Annotated[tuple[PathPattern, ...], PlainValidator(_as_given)]
+_Paths = Annotated[tuple[PathPattern, ...], PlainValidator(lambda value: value)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +281,7 @@ def may_match(rules: Rules, first: bytes, last: bytes) -> bool:
 def assign(rules: Rules, paths: pa.BinaryArray) -> npt.NDArray[np.int16]:
     """The number of the rule that decides about each path; NO_RULE or EXCEPTED for a path that stays."""
     chosen = np.full(len(paths), NO_RULE, np.int16)
-    is_of_lakefs = _flags(pc.starts_with(paths, _OF_LAKEFS))
+    is_of_lakefs = as_flags(pc.starts_with(paths, _OF_LAKEFS))
     for number, rule in enumerate(rules):
         fitting = _match_any(rule.paths, paths, is_of_lakefs) & (chosen == NO_RULE)
         if fitting.any():

@@ -51,7 +51,7 @@ LIFECYCLE_HISTORY_BUGS: dict[str, Bug] = {
     "own time taken for the time at which an entry came": replaced((PathHistory, "are_older", _by_own_time)),
     "deletes on the branch itself": replaced((acting._Deletion, "_merge", _on_the_branch)),
     "branches of its own left": replaced(
-        (acting, "own_branch", _own_branch_left), (merging, "settle", lambda work, act: act)
+        (acting, "own_branch", _own_branch_left), (merging, "settle", lambda work, act, *others: act)
     ),
     "revert overwrites paths written again": replaced(
         (merging, "bring_back", _bring_back_over), (reverting, "bring_back", _bring_back_over)

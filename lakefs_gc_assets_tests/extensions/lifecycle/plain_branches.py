@@ -263,7 +263,7 @@ def _is_old(plain: PlainBranches, rule: dict[str, Any], branch: str, path: str) 
         number for number in range(len(line)) if number + 1 == len(line) or line[number + 1].content.get(path) != entry
     )
     dates = [line[came].date, *(commit.date for commit in line[came:] if commit.date <= now)]
-    return max(dates) < limit and entry.time < limit
+    return max(dates) < limit and 0 < entry.time < limit
 
 
 def _beyond_newest(rule: dict[str, Any], entries: dict[str, PlainEntry]) -> Iterator[str]:

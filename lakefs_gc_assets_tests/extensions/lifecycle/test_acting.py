@@ -1,6 +1,7 @@
 """Deleting expired entries on an embedded server over HTTP: one commit for each group, whatever others do meanwhile."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +20,10 @@ from lakefs_gc_assets.errors import (
     HookFailed,
     LakeFSError,
     ServerUnavailable,
+    StorageError,
     UnknownPath,
 )
-from lakefs_gc_assets.extensions.lifecycle import acting
+from lakefs_gc_assets.extensions.lifecycle import acting, acts
 from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate, describe_unfinished
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, LifecycleListing
 from lakefs_gc_assets.lakefs.api.models import Branch, LakeFSApi
@@ -302,7 +304,7 @@ def test_after_a_merge_that_cannot_be_reverted_the_next_rule_is_decided_anew() -
         listing = made.list()
         made.listing = replace(listing, groups=(*listing.groups, replace(listing.groups[0], rule="second")))
 
-        def by_rule(repository: OpenRepository, _: LifecycleListing, branch: str, note: Any) -> Any:
+        def by_rule(repository: OpenRepository, _: LifecycleListing, branch: Branch, note: Any) -> Any:
             still = made.expired_now(repository, listing, branch, note).get(RULE, ENTRIES.empty_table())
             is_second = pc.equal(still["path"], OLD + "2")
             return {RULE: still.filter(pc.invert(is_second)), "second": still.filter(is_second)}
@@ -361,6 +363,29 @@ def test_a_branch_that_moves_during_the_decision_and_back_loses_nothing_new(tmp_
         assert [each.path for each in opened.api.list_objects("main", "").objects] == ["raw/a"]
 
 
+def test_a_process_that_lost_the_lock_cannot_delete_by_its_older_decision(made: ActingRepository) -> None:
+    """It wakes up while another process, which took the lock over, works on its own branch."""
+    made.list()
+    late = list[tuple[Any, ...]]()
+
+    def stall(*arguments: Any) -> Any:
+        late.append(arguments)
+        raise Killed
+
+    with pytest.raises(Killed):
+        made.approve(repository=answering(made, delete_paths=stall))
+    made.upload(OLD + "1", b"new content")
+    made.commit("overwritten")
+
+    def wake() -> None:
+        with suppress(LakeFSError):
+            made.open().branches_api.delete_paths(*late[0])
+
+    outcome = made.approve(repository=meddled(made, "commit_changes", wake))["main"]
+    assert (outcome.fate, outcome.objects) == (LifecycleFate.DELETED, 2)
+    assert old(made) == [OLD + "1"] and not made.own_branches()
+
+
 class TestInterrupted:
     def test_killed_before_any_change_it_goes_on_without_a_second_commit(self, made: ActingRepository) -> None:
         made.call("DELETE", "/branches/dev")
@@ -407,6 +432,60 @@ class TestInterrupted:
         assert made.approve()["main"].fate is LifecycleFate.GONE
         assert messages(made) == ["Delete", "first", "Repository"] and not made.own_branches()
 
+    def test_an_unreadable_answer_of_the_merge_is_found_out_at_once(self, made: ActingRepository) -> None:
+        made.list()
+        opened = made.open()
+
+        def garble(*arguments: Any) -> str:
+            opened.branches_api.squash_merge(*arguments)
+            raise LakeFSError("the answer is not JSON")
+
+        outcome = made.approve(repository=answering(made, squash_merge=garble))["main"]
+        assert (outcome.fate, outcome.commit_id) == (LifecycleFate.DELETED, made.log()[0]["id"])
+        assert list_own_commits(made.open().store, "repo") == {outcome.commit_id} and not made.own_branches()
+        assert made.revert(outcome.run_id)["main"].fate is LifecycleFate.REVERTED
+
+    def test_a_new_run_of_the_same_entries_settles_one_that_left_no_branch(self, made: ActingRepository) -> None:
+        digest = made.list().digest
+        with pytest.raises(Killed):
+            made.approve(repository=meddled(made, "create_branch", raising(Killed())))  # type: ignore[arg-type]
+        assert len([*describe_unfinished(made.open())]) == 1 and not made.own_branches()
+        assert made.list().digest == digest
+        assert made.approve()["main"].fate is LifecycleFate.DELETED
+        assert not [*describe_unfinished(made.open())] and not made.warnings
+
+    def test_too_many_commits_since_leave_it_unknown(
+        self, made: ActingRepository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made.list()
+        with pytest.raises(Killed):
+            made.approve(repository=meddled(made, "squash_merge", raising(Killed())))  # type: ignore[arg-type]
+        for number in range(2):
+            made.upload("later", str(number).encode())
+            made.commit("later")
+        monkeypatch.setattr(acts, "_MOST_COMMITS", 1)
+        outcome = made.approve()["main"]
+        assert outcome.fate is LifecycleFate.FAILED and "it is unknown if the entries" in outcome.why
+        assert len([*describe_unfinished(made.open())]) == 1 and outcome.why in made.warnings[0]
+
+    def test_damaged_records_keep_their_group_alone(self, made: ActingRepository) -> None:
+        made.list("main", "dev")
+        made.upload("staged")
+        outcomes = made.approve()
+        run_id, store = outcomes["main"].run_id, made.open().store
+        made.call("PUT", "/branches/main", {"type": "reset"})
+        store.put(f"{acts._ACTS}{run_id}/0.json", b"damaged")
+        store.put(acts._UNFINISHED, b"damaged")
+        (line,) = describe_unfinished(made.open())
+        assert line.startswith(f"it is unknown if act {run_id}-0 was interrupted")
+        again = made.approve()
+        assert again["main"].fate is LifecycleFate.KEPT and "0.json" in again["main"].why
+        assert again["dev"].fate is LifecycleFate.GONE and f"{run_id}-0 is left" in made.warnings[0]
+        back = made.revert(run_id)
+        assert (back["unknown"].fate, back["dev"].fate) == (LifecycleFate.FAILED, LifecycleFate.REVERTED)
+        store.put(f"{acts._FOLDER}approved/{made.listing.digest}.json", b"damaged")
+        assert made.approve()["main"].fate is LifecycleFate.DELETED
+
     def test_a_commit_that_cannot_be_read_after_the_merge_is_found_out(self, made: ActingRepository) -> None:
         made.list()
         merged, opened = list[str](), made.open()
@@ -445,6 +524,32 @@ class TestProtected:
         made.call("PUT", f"/pulls/{pull.id}/merge", {})
         assert made.approve()["main"].fate is LifecycleFate.WAITING
         assert old(made) == [OLD + "3"] and pull.source not in made.own_branches()
+
+    def test_a_branch_that_is_protected_meanwhile_gets_one_too(self, made: ActingRepository) -> None:
+        made.list()
+
+        def protect() -> None:
+            made.call("PUT", PROTECTION, [{"pattern": "main"}])
+
+        outcome = made.approve(repository=meddled(made, "commit_changes", protect))["main"]
+        assert outcome.fate is LifecycleFate.WAITING and len(old(made)) == 3
+
+    def test_one_that_cannot_be_recorded_can_still_be_merged(self, made: ActingRepository) -> None:
+        made.call("PUT", PROTECTION, [{"pattern": "main"}])
+        made.list()
+        opened = made.open()
+
+        def put(key: str, data: bytes) -> Any:
+            if b"waiting for review" in data:
+                raise StorageError("503")
+            return opened.store.put(key, data)
+
+        failing = replace(opened, store=cast("ObjectStore", Asked(opened.store, put=put)))
+        assert made.approve(repository=failing)["main"].fate is LifecycleFate.FAILED
+        assert made.approve()["main"].fate is LifecycleFate.WAITING
+        (pull,) = made.open().branches_api.open_pull_requests()
+        made.call("PUT", f"/pulls/{pull.id}/merge", {})
+        assert made.approve()["main"].fate is LifecycleFate.GONE and not old(made)
 
     def test_a_closed_pull_request_keeps_it_until_it_is_approved_again(self, made: ActingRepository) -> None:
         made.call("PUT", PROTECTION, [{"pattern": "main"}])

@@ -7,14 +7,14 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.cli.common import loaded_configuration
-from lakefs_gc_assets.collector.records import records_json
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import key_of
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.extensions.lifecycle.acting import count_planned
-from lakefs_gc_assets.extensions.lifecycle.acts import Act, ActState, describe_unfinished
+from lakefs_gc_assets.extensions.lifecycle.acts import Act, ActState, LifecycleWork, describe_unfinished
 from lakefs_gc_assets.extensions.lifecycle.definitions import define, freed_by_branch, show
 from lakefs_gc_assets.extensions.lifecycle.listing import Group, LifecycleListing
 from lakefs_gc_assets_tests.extensions.check.test_fsck_command import NOW
@@ -56,8 +56,8 @@ def test_the_job_lists_and_deletes_what_is_approved(tmp_path: Path, monkeypatch:
         assert by == "somebody, as the launch says"
 
         act = Act("repo", "d" * 20, 0, "d1", "main", "logs", "h", 2, 9, "", ActState.DELETING, NOW)
-        key = act.entries_key.replace(".parquet", ".json")
-        opened.store.put(key, records_json.encode(act))
+        with locked(opened, "test", "test", pytest.fail) as lock:
+            LifecycleWork(opened, lock, pytest.fail, pytest.fail).put(act, ActState.DELETING)
         assert (
             show(opened, lambda line: None).verdict.why
             == next(describe_unfinished(opened))

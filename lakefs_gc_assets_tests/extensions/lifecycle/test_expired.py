@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.run_folder import LIFECYCLE
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, OrderViolation
 from lakefs_gc_assets.extensions.lifecycle import deciding, expired
+from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX
 from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.extensions.lifecycle.aged_repository import AgedRepository, aged_repository
@@ -77,6 +78,10 @@ def test_a_listing_is_stored_with_its_entries_and_found_by_its_digest_alone(made
         expired.expired_now(opened, listing, head_of(made, "main"), lines.append)
     made.policy({"paths": "nothing/", "older_than": "1d", "branches": "none"})
     assert made.listed().digest == "" and not made.listed().groups
+    name = f"{BRANCH_PREFIX}{'0' * 20}-1"
+    made.call("POST", "/branches", {"name": name, "source": "main"})
+    made.policy({"paths": "raw/", "older_than": "90d", "branches": "lakefs-*"})
+    assert [(each.branch, each.why) for each in made.listed().kept] == [(name, "lifecycle made it")]
 
 
 def test_only_stored_entries_that_still_expire_unchanged_are_given_for_deletion(made: AgedRepository) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.incremental.deleted_data import DeletedData
 from lakefs_gc_assets.collector.records.own_commits import MARK, list_own_commits
-from lakefs_gc_assets.errors import ConfigurationError, HookFailed
+from lakefs_gc_assets.errors import ConfigurationError, HookFailed, LakeFSError, ServerUnavailable
 from lakefs_gc_assets.extensions.lifecycle.acts import LifecycleFate
 from lakefs_gc_assets_tests.extensions.lifecycle.acting_repository import OLD, ActingRepository, acting_repository
 from lakefs_gc_assets_tests.extensions.lifecycle.test_acting import (
@@ -17,6 +18,7 @@ from lakefs_gc_assets_tests.extensions.lifecycle.test_acting import (
     Killed,
     answering,
     dying,
+    meddled,
     messages,
     old,
     raising,
@@ -100,6 +102,38 @@ def test_data_that_runs_deleted_meanwhile_is_counted(
     assert "3 entries of 3; the data of 1 object is gone" in outcome.why
 
 
+def test_data_that_is_gone_is_counted_after_a_lost_answer_too(
+    made: ActingRepository, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = made.open().namespace.relative(made.listed["main"]["logs"]["address"].to_pylist()[0])
+    monkeypatch.setattr(DeletedData, "addresses", pa.table({"address": [address]}))
+    (made.server.objects_folder / "repo" / str(address)).unlink()
+    opened = made.open()
+
+    def lose(*arguments: Any) -> str:
+        opened.branches_api.squash_merge(*arguments)
+        raise ServerUnavailable("timeout")
+
+    assert made.revert(run_id, answering(made, squash_merge=lose))["main"].fate is LifecycleFate.FAILED
+    outcome = made.revert(run_id)["main"]
+    assert outcome.fate is LifecycleFate.INCOMPLETE and "the data of 1 object is gone" in outcome.why
+
+
+def test_an_unreadable_answer_of_the_merge_is_found_out_at_once(
+    made: ActingRepository, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeletedData, "addresses", pa.table({"address": pa.array([], pa.string())}))
+    opened = made.open()
+
+    def garble(*arguments: Any) -> str:
+        opened.branches_api.squash_merge(*arguments)
+        raise LakeFSError("the answer is not JSON")
+
+    outcome = made.revert(run_id, answering(made, squash_merge=garble))["main"]
+    assert outcome.fate is LifecycleFate.REVERTED and len(old(made)) == 3
+    assert made.log()[0]["id"] in list_own_commits(made.open().store, "repo")
+
+
 def test_deleted_branches_and_unknown_runs(made: ActingRepository) -> None:
     made.list("dev")
     run_id = made.approve()["dev"].run_id
@@ -119,6 +153,36 @@ def test_a_protected_branch_gets_a_pull_request(made: ActingRepository, run_id: 
     made.call("PUT", f"/pulls/{pull.id}/merge", {})
     assert made.revert(run_id)["main"].fate is LifecycleFate.REVERTED
     assert len(old(made)) == 3 and not made.own_branches()
+
+
+def test_a_pull_request_that_is_merged_right_before_it_is_closed_is_brought_back(made: ActingRepository) -> None:
+    made.call("PUT", PROTECTION, [{"pattern": "main"}])
+    made.list()
+    run_id = made.approve()["main"].run_id
+    (pull,) = made.open().branches_api.open_pull_requests()
+
+    def merge() -> None:
+        made.call("PUT", f"/pulls/{pull.id}/merge", {})
+
+    outcome = made.revert(run_id, meddled(made, "close_pull_request", merge))["main"]
+    assert outcome.fate is LifecycleFate.WAITING and not old(made)
+    (back,) = made.open().branches_api.open_pull_requests()
+    assert outcome.why == f"pull request {back.id}"
+
+
+def test_changes_of_reviewers_are_not_reverted(made: ActingRepository) -> None:
+    made.call("PUT", PROTECTION, [{"pattern": "main"}])
+    made.list()
+    run_id = made.approve()["main"].run_id
+    (pull,) = made.open().branches_api.open_pull_requests()
+    made.upload("report", branch=pull.source)
+    made.commit("report", branch=pull.source)
+    made.call("PUT", f"/pulls/{pull.id}/merge", {})
+    for patterns in [{"pattern": "main"}], []:
+        made.call("PUT", PROTECTION, patterns)
+        outcome = made.revert(run_id)["main"]
+        assert outcome.fate is LifecycleFate.KEPT and "reviewers changed report in commit" in outcome.why
+        assert "report" in made.entries("main@") and not made.own_branches()
 
 
 def test_killed_before_any_change_it_goes_on(made: ActingRepository, monkeypatch: pytest.MonkeyPatch) -> None:

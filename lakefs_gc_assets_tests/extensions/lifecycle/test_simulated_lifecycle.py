@@ -6,7 +6,7 @@ from lakefs_gc_assets_tests.simulation.oracle import Violation
 
 FOUND_BY = {
     "deletes on the branch itself": 0,
-    "branches of its own left": 0,
+    "branches of its own left": 8,
     "revert overwrites paths written again": 8,
     "own time taken for the time at which an entry came": 64,
     "receipts of its commits forgotten": 0,

@@ -42,7 +42,7 @@ def withdrawn_at(call: int) -> Callable[[], str]:
 
 
 def acts(made: ActingRepository, run_id: str) -> list[Act]:
-    return [*acts_of(made.open(), run_id)]
+    return [act for act in acts_of(made.open(), run_id) if isinstance(act, Act)]
 
 
 def is_whole(made: ActingRepository, branch: str) -> bool:
