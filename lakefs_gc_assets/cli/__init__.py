@@ -85,6 +85,8 @@ _SERVERS = ("demo", "each", "embedded", "ui")
 """Commands that run servers or other commands, and end them when they are interrupted."""
 _OTHERS = {"status": {"--all": "overview"}}
 """Commands that answer in place of others, by the option that asks for it."""
+POLICY_PARTS = {key: f"lakefs_gc_assets.extensions.{key}.rules:parse_rules" for key in {"lifecycle"} & {*_EXTENSIONS}}
+"""Keys of policy files that extensions read, with the function that does."""
 _MODULES = {name: f"lakefs_gc_assets.cli.{name}" for name in _CORE} | {
     name: f"lakefs_gc_assets.extensions.{extension}.{name}_command"
     for extension, commands in _EXTENSIONS.items()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from lakefs_gc_assets.cli import POLICY_PARTS
 from lakefs_gc_assets.cli.common import (
     JSON,
     QUIET,
@@ -40,6 +41,7 @@ from lakefs_gc_assets.collector.retention.active_commits import (
 from lakefs_gc_assets.collector.retention.retention import Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, Rule, in_units
 from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
+from lakefs_gc_assets.deferred import imported
 from lakefs_gc_assets.errors import ConfigurationError, LogLine, ServerUnavailable, counted
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 
@@ -69,10 +71,13 @@ def check(target: Target, quiet: bool, as_json: bool, checked: Path | None) -> N
 
     Exit status 3 if the file cannot be read, 4 if a sweep with this policy would be refused.
     """
-    if checked is None:
-        in_force = read_rules(target, None, progress_unless(quiet))
-    else:
-        in_force = _check_file(target, checked, progress_unless(quiet))
+    file = checked or target.loaded.configuration.collection.retention_policy
+    policy = retention_rules.load_policy(Path(file)) if file else Policy()
+    parts = {key: [*map(str, imported(reader)(policy, str(file)))] for key, reader in POLICY_PARTS.items()}
+    note = progress_unless(quiet)
+    in_force = read_rules(target, None, note) if checked is None else _check_file(target, checked, note)
+    in_force.lines.extend(f"{name}: {rule}" for name, rules in parts.items() for rule in rules)
+    in_force.content.update(parts)
     in_force.print(as_json)
     if in_force.refused:
         sys.exit(Status.REFUSED)

@@ -152,8 +152,7 @@ def test_the_schema_of_policies_agrees_with_their_reader(text: str, right: bool)
     assert ([*schema_of("policy").iter_errors(yaml.safe_load(text))] == []) == right
     try:
         policy = parse_policy(text, "policy.yaml")
-        if policy.lifecycle is not None:
-            parse_rules(policy.lifecycle, "policy.yaml")
+        parse_rules(policy, "policy.yaml")
         accepted = True
     except ConfigurationError:
         accepted = False

@@ -13,7 +13,6 @@ from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, keys_below
 
-FORMAT_VERSION = 1
 MARK = "lakefs-gc-lifecycle"
 """Metadata key of these commits; its value is the id of the lifecycle run."""
 _RECEIPTS = f"{layout.RUNS_PREFIX}lifecycle/commits/"
@@ -34,7 +33,7 @@ class OwnCommit:
     branch: str
     run_id: str
     at: datetime
-    format_version: int = FORMAT_VERSION
+    format_version: int = 1
 
 
 def _folder(repository_id: str) -> str:

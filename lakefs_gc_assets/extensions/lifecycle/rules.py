@@ -38,6 +38,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, Valida
 from lakefs_gc_assets.collector.retention.retention import policy_of
 from lakefs_gc_assets.collector.retention.rules import (
     Count,
+    Policy,
     count_pattern,
     fault_at,
     fits,
@@ -249,9 +250,9 @@ Rules = tuple[LifecycleRule, ...]
 """Rules in order."""
 
 
-def parse_rules(node: yaml.Node, file: str) -> Rules:
-    """The rules of a node. Raises ConfigurationError, which names the file and lines."""
-    return validate(_RULES, node, file)
+def parse_rules(policy: Policy, file: str) -> Rules:
+    """The rules of a policy. Raises ConfigurationError, which names the file and lines."""
+    return () if policy.lifecycle is None else validate(_RULES, policy.lifecycle, file)
 
 
 def read_rules(settings: CollectionSettings) -> Rules:
@@ -259,9 +260,7 @@ def read_rules(settings: CollectionSettings) -> Rules:
 
     Raises ConfigurationError if there are none, or for an error in the file, which it names with its line.
     """
-    node = policy_of(settings).lifecycle
-    rules = () if node is None else parse_rules(node, settings.retention_policy)
-    if not rules:
+    if not (rules := parse_rules(policy_of(settings), settings.retention_policy)):
         raise ConfigurationError(
             "no rule lets objects expire: add rules under lifecycle in the file of collection.retention_policy"
         )

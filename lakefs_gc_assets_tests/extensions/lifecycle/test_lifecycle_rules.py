@@ -1,14 +1,18 @@
 """Rules of lifecycle in policy files, their path patterns, and values of partitions."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.rules import edit_policy
 from lakefs_gc_assets.errors import ConfigurationError
@@ -151,3 +155,18 @@ def test_values_of_partitions_have_an_order(text: str, form: int) -> None:
 )
 def test_other_values_have_none(text: str) -> None:
     assert PartitionValue.parse(text.encode()) is None
+
+
+def test_a_check_of_the_policy_reads_the_rules_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAKEFS_GC_CONFIG", raising=False)
+    file = tmp_path / "new.yaml"
+    rule = "name: raw, branches: main, paths: raw/"
+    file.write_text(f"default: 2w\nlifecycle: [{{{rule}, older_than: 90d}}]\n")
+    result = CliRunner().invoke(main, ["policy", "check", "new.yaml"])
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (Status.WELL, "lifecycle: raw: older than 90d")
+    answer = json.loads(CliRunner().invoke(main, ["policy", "check", "--json", "new.yaml"]).stdout)
+    assert answer["lifecycle"] == ["raw: older than 90d"]
+    file.write_text(f"default: 2w\nlifecycle: [{{{rule}}}]\n")
+    result = CliRunner().invoke(main, ["policy", "check", "new.yaml"])
+    assert result.exit_code == Status.CONFIGURATION and "new.yaml, line 2: a rule of lifecycle needs" in result.stderr
