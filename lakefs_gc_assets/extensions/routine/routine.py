@@ -186,11 +186,18 @@ def _delete(
         return replace(waiting, result=f"{shown.planned}; {guard}"), shown
     host.note(f"{deletion.job}: {by} covers {shown.planned}")
     deleting = deletion.delete(repository, shown.digest, host.owner, host.note, host.warn, approver)
-    lines = tuple(describe_result(deletion.name(each), each) for each in tally.counted(deleting))
+    lines, state, why = list[str](), PartState.DONE, by
+    try:
+        for outcome in tally.counted(deleting):
+            lines.append(describe_result(deletion.name(outcome), outcome))
+        state = PartState.INCOMPLETE if tally.failed else PartState.DONE
+    except CollectionError as error:
+        # The outcomes before it are shown.
+        host.warn(f"{deletion.job}: {error}")
+        state, why = PartState.FAILED, f"{by}; ended early: {error}"
     after = deletion.show(repository, host.note)
-    state = PartState.INCOMPLETE if tally.failed else PartState.DONE
     # What was deleted may be among the candidates already.
-    done = replace(waiting, state=state, result=f"{tally.describe(frees=False)}; {by}", next="", lines=lines)
+    done = replace(waiting, state=state, result=f"{tally.describe(frees=False)}; {why}", next="", lines=(*lines,))
     return replace(done, freed=after.freed), after
 
 

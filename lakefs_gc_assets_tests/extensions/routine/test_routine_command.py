@@ -15,8 +15,10 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.standing_approvals import ApprovedWork, Limits
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.running import AskedRun
-from lakefs_gc_assets.errors import ServerUnavailable
+from lakefs_gc_assets.errors import GuardTripped, ServerUnavailable
 from lakefs_gc_assets.extensions.branches import stale_branches
+from lakefs_gc_assets.extensions.lifecycle import acting
+from lakefs_gc_assets.extensions.lifecycle.acts import LifecycleFate, LifecycleOutcome
 from lakefs_gc_assets.extensions.routine import routine_command
 from lakefs_gc_assets.extensions.routine.routine import PartOutcome, PartState, forecast
 from lakefs_gc_assets_tests.collector.test_standing_approvals import granted
@@ -122,6 +124,22 @@ def test_a_part_without_an_approval_that_covers_its_list_waits(made: RetainedRep
     assert "50.00% would be deleted, more than the limit of 1.00%" in branches["result"]
     assert "no standing approval for collection covers run" in collection["result"]
     assert heads(made) == before
+
+
+def test_a_part_that_ends_early_shows_what_it_has_deleted(
+    made: RetainedRepository, routine: Routine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_early(*arguments: object) -> Iterator[LifecycleOutcome]:
+        yield LifecycleOutcome("r", "main", "logs", LifecycleFate.DELETED, "1 entry")
+        raise GuardTripped("standing approval", "it was withdrawn", "Approve the list")
+
+    granted(opened(made), kind=ApprovedWork.LIFECYCLE, limits=Limits(objects=1))
+    monkeypatch.setattr(acting, "approve", end_early)
+    result = routine("--json", "--act", *(word for part in PARTS[1:] for word in ("--skip", part)))
+    assert result.exit_code == Status.INCOMPLETE
+    lifecycle = json.loads(result.stdout)["parts"][0]
+    assert lifecycle["state"] == PartState.FAILED and "ended early: " in lifecycle["result"]
+    assert lifecycle["lines"] == ["branch main, rule logs: deleted: 1 entry"]
 
 
 def test_a_part_acts_within_its_standing_approval(made: RetainedRepository, routine: Routine) -> None:
