@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import count
 from typing import TYPE_CHECKING
 
 from lakefs_gc_assets.collector.records import records_json
@@ -16,7 +17,7 @@ from lakefs_gc_assets.collector.records.outcomes import BaseFate, size
 from lakefs_gc_assets.collector.records.own_commits import MARK, OwnCommit, record_own_commit
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, counted
+from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
 from lakefs_gc_assets.extensions.lifecycle.listing import LifecycleListing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import Commit
@@ -39,7 +40,8 @@ _UNFINISHED = f"{_FOLDER}unfinished.json"
 _ACT, _RULE, _OBJECTS, _APPROVED_BY = (f"{MARK}-{name}" for name in ("act", "rule", "objects", "approved-by"))
 """Metadata keys of commits, beside MARK."""
 _MOST_COMMITS = 10_000
-"""Maximum commits read to find out if an interrupted act made one."""
+"""Commits read to find out if an interrupted act made one, before the branch is known to have the act's head. A branch
+that was reset to another commit may have any number."""
 
 
 class ActState(StrEnum):
@@ -227,22 +229,19 @@ class LifecycleWork:
 
         Args:
             suffixes: suffixes of the act's id in metadata.
-        Raises:
-            LakeFSError: the server failed, or there are too many commits to find out.
         """
         branch = self.api.branch(act.branch)
         commit_id = "" if branch is None else branch.commit_id
-        for _ in range(_MOST_COMMITS):
+        for number in count():
             if commit_id in ("", act.head):
-                return None
+                break
+            if number == _MOST_COMMITS and self.api.merge_base(act.head, act.branch) != act.head:
+                break
             commit = self.api.commit(commit_id)
             if any(self.is_of(act, commit, suffix) for suffix in suffixes):
                 return commit
             commit_id = commit.parents[0] if commit.parents else ""
-        raise LakeFSError(
-            f"it is unknown if the entries of branch {act.branch}, rule {act.rule}, were deleted: more than "
-            f"{_MOST_COMMITS:,} commits came since; look for one with {_ACT}={act.act_id} in its metadata"
-        )
+        return None
 
 
 def read_act(repository: OpenRepository, run_id: str, number: int) -> Act | None:

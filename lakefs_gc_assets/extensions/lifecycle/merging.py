@@ -155,7 +155,7 @@ def settle(work: LifecycleWork, act: Act, *others: str) -> Act:
     Args:
         others: names of branches of earlier attempts, which are removed too.
     Raises:
-        LakeFSError: the server failed, or it is unknown what the act has done.
+        LakeFSError: the server failed.
     """
     back = act.own_branch + REVERT
     if act.state in (ActState.DELETING, ActState.REVERTING):

@@ -454,19 +454,37 @@ class TestInterrupted:
         assert made.approve()["main"].fate is LifecycleFate.DELETED
         assert not [*describe_unfinished(made.open())] and not made.warnings
 
-    def test_too_many_commits_since_leave_it_unknown(
-        self, made: ActingRepository, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("is_reset", [False, True])
+    def test_its_commit_is_found_behind_many_others_unless_the_branch_was_reset(
+        self, made: ActingRepository, monkeypatch: pytest.MonkeyPatch, is_reset: bool
     ) -> None:
         made.list()
+        opened, read = made.open(), list[str]()
+
+        def die(*arguments: Any) -> Any:
+            opened.branches_api.squash_merge(*arguments)
+            raise Killed
+
         with pytest.raises(Killed):
-            made.approve(repository=meddled(made, "squash_merge", raising(Killed())))  # type: ignore[arg-type]
-        for number in range(2):
+            made.approve(repository=answering(made, squash_merge=die))
+        merged = made.log()[0]["id"]
+        if is_reset:
+            made.hard_reset("main", f"{merged}~2")
+        for number in range(4):
             made.upload("later", str(number).encode())
             made.commit("later")
+
+        def commit(commit_id: str) -> Any:
+            read.append(commit_id)
+            return opened.api.commit(commit_id)
+
         monkeypatch.setattr(acts, "_MOST_COMMITS", 1)
-        outcome = made.approve()["main"]
-        assert outcome.fate is LifecycleFate.FAILED and "it is unknown if the entries" in outcome.why
-        assert len([*describe_unfinished(made.open())]) == 1 and outcome.why in made.warnings[0]
+        outcome = made.approve(repository=answering(made, commit=commit))["main"]
+        assert (outcome.fate, outcome.commit_id) == (
+            (LifecycleFate.KEPT, "") if is_reset else (LifecycleFate.GONE, merged)
+        )
+        assert (merged in read) != is_reset and (len(read) < 4) == is_reset
+        assert not [*describe_unfinished(made.open())] and not made.own_branches()
 
     def test_damaged_records_keep_their_group_alone(self, made: ActingRepository) -> None:
         made.list("main", "dev")
