@@ -225,6 +225,9 @@ class _Deletion:
         require_nothing_staged(work, branch)
         if branch not in self.decided or self.decided[branch][0] != current.commit_id:
             decision = expired_now(work.repository, self.listing, current, work.note)
+            # The branch may have lost other entries since the listing, whose shares were compared at the start.
+            going, whole = sum(map(len, decision.values())), count_entries(work.repository, current.commit_id)
+            guards.require_few_expired(going, whole, branch, work.repository.settings)
             self.decided[branch] = current.commit_id, decision
         head, tables_by_rule = self.decided[branch]
         entries = tables_by_rule.get(group.rule, ENTRIES.empty_table())

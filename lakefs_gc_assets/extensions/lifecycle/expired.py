@@ -38,7 +38,6 @@ from lakefs_gc_assets.lakefs.api.models import Branch
 _FOLDERS = 10
 _FOLDER_DEPTH = 2
 _DIGESTED_AT_ONCE = 65_536
-_WHAT = "expired entries"
 
 
 def list_expired(repository: OpenRepository, note: LogLine) -> LifecycleListing:
@@ -208,7 +207,7 @@ def read_listing(repository: OpenRepository, digest: str) -> LifecycleListing:
 def read_entries(repository: OpenRepository, listing: LifecycleListing, group: Group) -> pa.Table:
     """The entries of a group (ENTRIES). Raises CorruptFile if they are missing, or not those of the listing."""
     key = f"{LIFECYCLE}{listing.digest}/{group.digest}.parquet"
-    rows = tables.decode(ENTRIES, tables.get(repository.store, key), key, _WHAT)
+    rows = tables.decode(ENTRIES, tables.get(repository.store, key), key, "expired entries")
     if _digest(rows) != group.digest:
         raise CorruptFile(key, "digest", "its entries are not those of the listing")
     return rows

@@ -7,6 +7,7 @@ from lakefs_gc_assets.extensions.lifecycle import acting, merging
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets_tests.extensions.lifecycle.test_acting import (
     test_a_commit_before_the_merge_is_noticed_and_the_merge_reverted,
+    test_a_share_that_became_too_large_since_the_list_is_refused,
     test_after_a_merge_that_cannot_be_reverted_the_next_rule_is_decided_anew,
     test_too_large_a_share_is_refused,
     test_what_users_stage_is_neither_committed_nor_dropped,
@@ -15,7 +16,7 @@ from lakefs_gc_assets_tests.extensions.lifecycle.test_reverting import (
     test_a_commit_that_left_the_history_is_not_reverted,
     test_paths_written_again_stay_and_the_others_come_back,
 )
-from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced
+from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced, without_call
 
 _squash_merge = LakeFSClient.squash_merge
 
@@ -57,7 +58,11 @@ LIFECYCLE_BUGS = {
         test_what_users_stage_is_neither_committed_nor_dropped,
     ),
     "lifecycle: too large a share of a branch deleted": TestedBug(
-        replaced((guards, "require_few_expired", _accept)), test_too_large_a_share_is_refused
+        without_call(guards, "require_few_expired", acting._look_at_shares), test_too_large_a_share_is_refused
+    ),
+    "lifecycle: a share of a branch deleted that became too large since the list": TestedBug(
+        without_call(guards, "require_few_expired", acting._Deletion._decide),
+        test_a_share_that_became_too_large_since_the_list_is_refused,
     ),
     "lifecycle: a commit outside of the history reverted": TestedBug(
         replaced((merging, "_require_in_history", _accept)), test_a_commit_that_left_the_history_is_not_reverted

@@ -228,10 +228,24 @@ def test_too_large_a_share_is_refused() -> None:
         for number in range(20):
             made.upload(f"{OLD}{number}")
         made.commit()
-        made.list("main", "dev")
+        made.list("dev", "main")
         with pytest.raises(GuardTripped, match=r"20 of 25 entries of branch main .* 80.0%, more than 50.0%"):
             made.approve()
-        assert messages(made) == ["commit", "first", "Repository"]
+        assert messages(made) == ["commit", "first", "Repository"] and len(old(made, "dev@")) == 3
+
+
+def test_a_share_that_became_too_large_since_the_list_is_refused() -> None:
+    with TemporaryDirectory() as folder, acting_repository(Path(folder)) as made:
+        for number in range(12):
+            made.upload(f"{OLD}more{number}")
+            made.upload(f"new/more{number}")
+        made.commit()
+        made.list()
+        made.open().branches_api.delete_paths("main", [f"new/more{number}" for number in range(12)])
+        made.commit("removed")
+        with pytest.raises(GuardTripped, match=r"15 of 20 entries of branch main .* 75.0%, more than 50.0%"):
+            made.approve()
+        assert len(old(made)) == 15 and not made.own_branches() and not [*describe_unfinished(made.open())]
 
 
 def test_what_users_stage_is_neither_committed_nor_dropped() -> None:
