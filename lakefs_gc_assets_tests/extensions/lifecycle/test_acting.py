@@ -19,12 +19,18 @@ from lakefs_gc_assets.errors import (
     GuardTripped,
     HookFailed,
     LakeFSError,
+    LockLost,
     ServerUnavailable,
     StorageError,
     UnknownPath,
 )
 from lakefs_gc_assets.extensions.lifecycle import acting, acts
-from lakefs_gc_assets.extensions.lifecycle.acts import BRANCH_PREFIX, LifecycleFate, describe_unfinished
+from lakefs_gc_assets.extensions.lifecycle.acts import (
+    BRANCH_PREFIX,
+    LifecycleFate,
+    LifecycleOutcome,
+    describe_unfinished,
+)
 from lakefs_gc_assets.extensions.lifecycle.listing import ENTRIES, LifecycleListing
 from lakefs_gc_assets.lakefs.api.models import Branch, LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -398,6 +404,21 @@ def test_a_process_that_lost_the_lock_cannot_delete_by_its_older_decision(made: 
     outcome = made.approve(repository=meddled(made, "commit_changes", wake))["main"]
     assert (outcome.fate, outcome.objects) == (LifecycleFate.DELETED, 2)
     assert old(made) == [OLD + "1"] and not made.own_branches()
+
+
+def test_a_process_that_lost_the_lock_records_nothing(made: ActingRepository) -> None:
+    made.list()
+    done = list[LifecycleOutcome]()
+
+    def approver() -> str:
+        if not done:
+            done.append(made.approve()["main"])
+        return "somebody"
+
+    with pytest.raises(LockLost):
+        made.approve(approver=approver)
+    act = acts.read_act(made.open(), done[0].run_id, 0)
+    assert act is not None and (act.state, act.commit_id) == (acts.ActState.DELETED, made.log()[0]["id"])
 
 
 class TestInterrupted:
