@@ -112,7 +112,7 @@ def attribute_heads(
         LakeFSError: the server fails.
         StorageError: the store fails.
     """
-    reading = _Reading.prepare(step, heads, depth, known)
+    reading = _Reading.prepare(step, heads, known, depth)
     engine = choose_engine(max(map(sum, zip(*map(_weight, reading.tasks), strict=True)), default=0))
     read = read_parts(
         engine,
@@ -137,7 +137,22 @@ def _weight(task: PartTask) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Parts to read, and facts that are known already."""
+    """Parts to read, and facts that are known already.
+
+    Attributes:
+        heads: metarange of the head by branch.
+        known: facts of an earlier run that can be used.
+        cuts: first paths of the intervals into which paths are cut.
+        entries: number of entries of all heads when all paths were last cut.
+        ranges_of: ids of the ranges by metarange.
+        parts: all parts of the heads, by id.
+        tasks: changed parts, which are read.
+        unchanged: parts whose sums are known.
+        slices: slices of the known parts, by id.
+        spread: known addresses in several parts, rows of unchanged parts alone (SPREAD).
+        wanted: hashes of addresses whose place may have changed.
+        new: commits that may have brought objects.
+    """
 
     step: Step[Any]
     depth: int
@@ -155,11 +170,11 @@ class _Reading:
     new: NewCommits
 
     @classmethod
-    def prepare(cls, step: Step[Any], heads: Mapping[str, str], depth: int, stored: KnownHeads | None) -> "_Reading":
-        """Compares the heads with known facts."""
+    def prepare(cls, step: Step[Any], heads: Mapping[str, str], stored: KnownHeads | None, depth: int) -> "_Reading":
+        """Compares the heads with known known_slices."""
         known = stored or KnownHeads("", "", depth, 0, step.plan.cutoff, {})
-        of_before = {record.id: record for batch in known["ranges"].to_batches() for record in records_of(batch)}
-        records, ranges_of = dict(of_before), _known_metaranges(known)
+        records_before = {record.id: record for batch in known["ranges"].to_batches() for record in records_of(batch)}
+        records, ranges_of = dict(records_before), _known_metaranges(known)
         new = find_new_commits(step.repository.api, heads, known.branches if stored else None, step.log)
         new = replace(new, commits=_with_lifecycle(step, new.commits))
         wanted_metaranges = dict.fromkeys([*heads.values(), *filter(None, (each.metarange_id for each in new.commits))])
@@ -171,7 +186,7 @@ class _Reading:
         if known.depth != depth or known.cutoff > step.plan.cutoff or not cuts or entries > _GROWTH * cut_at:
             # Nothing is known of the new parts, so an old object could not be told from one that a new commit brought.
             known = replace(known, tables={"brought": known["brought"]})
-            of_before, cut_at = {}, entries
+            records_before, cut_at = {}, entries
             new = replace(new, commits=())
             widest = max(set(heads.values()), key=lambda each: len(ranges_of[each]), default=None)
             fixed = {records[each].min_key for each in ranges_of[widest]} if widest else set()
@@ -180,8 +195,8 @@ class _Reading:
             # New paths at the end, such as partitions of new days, would make the last part larger each day.
             cuts = (*cuts, *find_cuts(each for each in of_heads.values() if each.min_key >= cuts[-1]))
         parts = cut_into_parts(of_heads.values(), cuts)
-        facts = {row["part"]: frozenset(row["slices"]) for row in known["parts"].to_pylist()}
-        unchanged = [PartTask(part.id, part.ranges) for id_, part in parts.items() if id_ in facts]
+        known_slices = {row["part"]: frozenset(row["slices"]) for row in known["parts"].to_pylist()}
+        unchanged = [PartTask(part.id, part.ranges) for id_, part in parts.items() if id_ in known_slices]
         in_unchanged = pa.array([task.id for task in unchanged], pa.string())
         spread = known["spread"]
         brought = known["brought"]
@@ -199,9 +214,9 @@ class _Reading:
             cut_at,
             ranges_of,
             parts,
-            _tasks(parts.values(), facts, of_before, cuts, records, ranges_of, new),
+            _tasks(parts.values(), known_slices, records_before, cuts, records, ranges_of, new),
             unchanged,
-            facts,
+            known_slices,
             spread.filter(pc.is_in(spread.column("part"), value_set=in_unchanged)),
             np.concatenate(wanted),
             new,
@@ -330,22 +345,28 @@ def _read_metaranges(
 
 def _tasks(
     all_parts: Collection[HeadPart],
-    facts: Container[str],
-    of_before: Mapping[str, RangeRecord],
+    known_parts: Container[str],
+    records_before: Mapping[str, RangeRecord],
     cuts: Sequence[bytes],
     records: Mapping[str, RangeRecord],
     ranges_of: Mapping[str, Sequence[str]],
     new: NewCommits,
 ) -> list[PartTask]:
-    """Tasks to read changed parts."""
-    parts = [part for part in all_parts if part.id not in facts]
-    before = {part.interval: part.ranges for part in cut_into_parts(of_before.values(), cuts).values()}
+    """Tasks to read changed parts.
+
+    Args:
+        known_parts: ids of the unchanged parts, among others.
+        records_before: ranges of the heads that the earlier attribution saw, by id.
+        records: all ranges of heads and new commits, by id.
+    """
+    parts = [part for part in all_parts if part.id not in known_parts]
+    before = {part.interval: part.ranges for part in cut_into_parts(records_before.values(), cuts).values()}
     commits: dict[str, int] = {}
     for place, commit in enumerate(new.commits):
         for range_id in ranges_of[commit.metarange_id] if commit.metarange_id else ():
             commits.setdefault(range_id, place)
     of_parts = {record.id for part in parts for record in part.ranges}
-    passing = [records[range_id] for range_id in commits if range_id not in of_parts and range_id not in of_before]
+    passing = [records[range_id] for range_id in commits if range_id not in of_parts and range_id not in records_before]
     tasks = []
     for part in parts:
         ids = {record.id for record in part.ranges}
@@ -467,7 +488,7 @@ class _Totals:
         return flags
 
     def add(self, among: npt.NDArray[np.bool_]) -> Amount:
-        """All objects of some sums."""
+        """The sum of all objects in the chosen sums."""
         return Amount(*self.amounts[among].sum(axis=0).tolist())
 
     def rows(self, branches: Sequence[str]) -> list[HoldingsRow]:
@@ -489,12 +510,12 @@ class _Totals:
             rows += _rows_of(Dimension.BRANCH, sharing, zip(branches, of_branch.tolist(), strict=False))
         alone_rows = is_alone[self.holder]
         for sharing, among in ((Sharing.ALONE, ~by_month & alone_rows), (Sharing.SHARED, ~by_month & ~alone_rows)):
-            rows += _rows_of(Dimension.PATH, sharing, self._by(self.folders, among))
-        ages = ((_month_name(int(month)), amounts) for month, amounts in self._by(self.months, by_month))
+            rows += _rows_of(Dimension.PATH, sharing, self._sum_by(self.folders, among))
+        ages = ((_month_name(int(month)), amounts) for month, amounts in self._sum_by(self.months, by_month))
         return [*rows, *_rows_of(Dimension.AGE, None, ages)]
 
-    def _by(self, column: pa.ChunkedArray, among: npt.NDArray[np.bool_]) -> Iterable[tuple[Any, Sequence[int]]]:
-        """Objects and bytes by the values of a column, among some sums."""
+    def _sum_by(self, column: pa.ChunkedArray, among: npt.NDArray[np.bool_]) -> Iterable[tuple[Any, Sequence[int]]]:
+        """Objects and bytes by the values of a column, in the chosen sums."""
         objects, sizes = self.amounts[among].T
         rows = pa.table({"key": column.filter(pa.array(among)), "objects": objects, "bytes": sizes})
         added = rows.group_by("key").aggregate([("objects", "sum"), ("bytes", "sum")]).sort_by("key")

@@ -20,7 +20,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import Additions
 from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, Sharing
-from lakefs_gc_assets.extensions.holdings.making import find_run, make_holdings, read_stored
+from lakefs_gc_assets.extensions.holdings.make_holdings import make_holdings, newest_report, read_stored
 from lakefs_gc_assets.spark.faults import errors_of_spark
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -101,7 +101,7 @@ def follow_runs(names: Names, job: dg.JobDefinition, interval: int) -> dg.Sensor
     ) -> dg.RunRequest | dg.SkipReason:
         repository = collector.open(to_read=True)
         try:
-            report = find_run(repository)
+            report = newest_report(repository)
         except CollectionError as error:
             return dg.SkipReason(str(error))
         if read_stored(repository.store, report, context.log.warning) is not None:

@@ -78,7 +78,7 @@ def compare(before: Holdings, after: Holdings, commits: Iterable[BringingCommit]
     of_commits: list[CommitGrowth] = []
     for dimension, key in earlier.keys() | later.keys():
         old, new = (sums.get((dimension, key)) for sums in (earlier, later))
-        objects, bytes_, alone = (_less(b, a) for a, b in zip(old or [0, 0, 0], new or [0, 0, 0], strict=True))
+        objects, bytes_, alone = (_subtract(b, a) for a, b in zip(old or [0, 0, 0], new or [0, 0, 0], strict=True))
         if dimension == Dimension.COMMIT:
             if objects and objects > 0:
                 of_commits.append(CommitGrowth(key, by_id.get(key), objects, bytes_ or 0))
@@ -103,7 +103,7 @@ def _add_up(holdings: Holdings) -> _Sums:
     return sums
 
 
-def _less(new: int | None, old: int | None) -> int | None:
+def _subtract(new: int | None, old: int | None) -> int | None:
     return None if new is None or old is None else new - old
 
 

@@ -1,4 +1,4 @@
-"""New commits of branch heads: those since the heads that an earlier attribution saw, with who made them."""
+"""Finds the commits that branches got since an earlier attribution, with their committers."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass

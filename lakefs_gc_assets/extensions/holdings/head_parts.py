@@ -58,7 +58,7 @@ class RowKind(StrEnum):
     HERE = "here"
 
 
-FOUND = pa.schema(
+ROWS = pa.schema(
     [
         pa.field("kind", pa.string()),
         pa.field("part", pa.string()),
@@ -85,8 +85,8 @@ FOUND = pa.schema(
 `month` counts from January 1970. `slice` is null for slices that the run may have listed. `commit` is
 the place of the first new commit that has the address.
 """
-SUMS = pa.schema([FOUND.field(name) for name in ("part", "pattern", "folder", "month", "slice", "objects", "bytes")])
-SPREAD = pa.schema([FOUND.field(name) for name in ("part", "address", "pattern", "folder", "month", "bytes")])
+SUMS = pa.schema([ROWS.field(name) for name in ("part", "pattern", "folder", "month", "slice", "objects", "bytes")])
+SPREAD = pa.schema([ROWS.field(name) for name in ("part", "address", "pattern", "folder", "month", "bytes")])
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class _Addresses:
         return pairs.column("address").to_numpy(), folders
 
     def sums(self, part: str, cutoff: datetime) -> pa.Table:
-        """Sums by pattern, month and unlisted slice, and by pattern and folder (FOUND).
+        """Sums by pattern, month and unlisted slice, and by pattern and folder (ROWS).
 
         Args:
             cutoff: as for `unlisted_slices`.
@@ -236,7 +236,7 @@ class _Addresses:
         return pa.concat_tables(tables)
 
     def rows(self, part: str, chosen: npt.NDArray[np.bool_], origin: Any, commits: _Numbers | None = None) -> pa.Table:
-        """The chosen addresses with each folder (FOUND).
+        """The chosen addresses with each folder (ROWS).
 
         Args:
             origin: value of `objects`, the same for all addresses or one for each.
@@ -262,13 +262,13 @@ class _Addresses:
 
 
 def _rows(kind: RowKind, part: str, count: int, **columns: Any) -> pa.Table:
-    """Rows (FOUND) of one kind and part; absent columns are null."""
+    """Rows (ROWS) of one kind and part; absent columns are null."""
     columns |= {"kind": pa.repeat(kind.value, count), "part": pa.repeat(part, count)}
-    return pa.table([columns.get(each.name, pa.nulls(count, each.type)) for each in FOUND], schema=FOUND)
+    return pa.table([columns.get(each.name, pa.nulls(count, each.type)) for each in ROWS], schema=ROWS)
 
 
 def read_part(cutoff: datetime, wanted: HashSet, depth: int, files: LiveFiles, task: PartTask) -> pa.Table:
-    """Reads a part (FOUND): its sums and slices, and the addresses that are new in it or wanted.
+    """Reads a part (ROWS): its sums and slices, and the addresses that are new in it or wanted.
 
     Args:
         cutoff: as for `unlisted_slices`.
@@ -319,7 +319,7 @@ def _left(addresses: pa.StringArray) -> pa.Table:
     rows = _rows(
         RowKind.ADDRESS, "", count, address=addresses, objects=np.full(count, _LEFT), commit=np.full(count, NO_COMMIT)
     )
-    return rows.set_column(1, FOUND.field("part"), pa.nulls(count, pa.string()))
+    return rows.set_column(1, ROWS.field("part"), pa.nulls(count, pa.string()))
 
 
 def _certain_addresses(files: LiveFiles, record: RangeRecord) -> pa.StringArray:
@@ -329,18 +329,18 @@ def _certain_addresses(files: LiveFiles, record: RangeRecord) -> pa.StringArray:
 
 
 def search_part(slices: pa.StringArray, depth: int, files: LiveFiles, task: PartTask) -> pa.Table:
-    """The addresses of a part that lie in some slices (FOUND)."""
+    """The addresses of a part that lie in some slices (ROWS)."""
     read = _Addresses(files, task.ranges, depth)
     return read.rows(task.id, pc.is_in(read.slices, value_set=slices).to_numpy(zero_copy_only=False), _SEARCHED)
 
 
-def unite(rows: pa.Table) -> pa.Table:
-    """Decides about addresses (FOUND): which are spread, which a new commit brought, and which were somewhere before.
+def classify_addresses(rows: pa.Table) -> pa.Table:
+    """Classifies addresses (ROWS): spread, brought by a new commit, or in some part before.
 
     Args:
         rows: all rows of each address, of kind `address`.
     """
-    # A search returns an address that came to the part that is searched once more.
+    # If a part is also searched, its new addresses appear a second time.
     columns = ["address", "part", "objects", "bytes", "commit"]
     of_parts = rows.group_by(["address", "part"]).aggregate([("objects", "max"), ("bytes", "max"), ("commit", "min")])
     of_parts = of_parts.select(["address", "part", "objects_max", "bytes_max", "commit_min"]).rename_columns(columns)
@@ -369,13 +369,13 @@ def unite(rows: pa.Table) -> pa.Table:
     kinds = pc.if_else(is_new, RowKind.NEW.value, RowKind.HERE.value)
     seen = of_each.append_column("kind", kinds).filter(pc.or_(is_new, of_each.column("stayed_max")))
     renamed = {"kind": "kind", "part_min": "part", "address": "address", "bytes_max": "bytes", "commit_min": "commit"}
-    return pa.concat_tables([_as_found(once), _as_found(seen.select([*renamed]).rename_columns([*renamed.values()]))])
+    return pa.concat_tables([_as_rows(once), _as_rows(seen.select([*renamed]).rename_columns([*renamed.values()]))])
 
 
-def _as_found(rows: pa.Table) -> pa.Table:
+def _as_rows(rows: pa.Table) -> pa.Table:
     there = rows.column_names
-    columns = [rows.column(each.name) if each.name in there else pa.nulls(rows.num_rows, each.type) for each in FOUND]
-    return pa.table(columns, schema=pa.schema([each.with_nullable(True) for each in FOUND]))
+    columns = [rows.column(each.name) if each.name in there else pa.nulls(rows.num_rows, each.type) for each in ROWS]
+    return pa.table(columns, schema=pa.schema([each.with_nullable(True) for each in ROWS]))
 
 
 @dataclass(frozen=True)
@@ -387,7 +387,7 @@ class ReadParts:
         slices: slices by part.
         uncertain: number of uncertain addresses by part.
         spread: addresses in several parts (SPREAD), of changed and unchanged parts.
-        new, here: addresses that new commits brought, and others that were somewhere before (FOUND).
+        new, here: addresses that new commits brought, and others that were somewhere before (ROWS).
     """
 
     sums: pa.Table
@@ -435,11 +435,11 @@ def read_parts(
         searched = [task for task in unchanged if slices[task.id] & came_slices]
         searched += [task for task in tasks if stayed_slices.get(task.id, frozenset()) & came_slices]
         search = partial(search_part, pa.array(sorted(came_slices), pa.string()), depth)
-        known = _as_found(spread.append_column("kind", pa.repeat(RowKind.ADDRESS.value, spread.num_rows)))
+        known = _as_rows(spread.append_column("kind", pa.repeat(RowKind.ADDRESS.value, spread.num_rows)))
         known = known.set_column(7, "objects", pa.repeat(pa.scalar(_STAYED, pa.int64()), known.num_rows))
         known = known.set_column(9, "commit", pa.repeat(pa.scalar(NO_COMMIT, pa.int32()), known.num_rows))
         every = engine.union(addresses, engine.table(known), _read(engine, references, searched, search))
-        united = engine.collect(engine.map_by_address(every, unite, FOUND, entries))
+        united = engine.collect(engine.map_by_address(every, classify_addresses, ROWS, entries))
     by_kind = {kind: united.filter(pc.equal(united.column("kind"), kind.value)) for kind in _UNITED}
     uncertain = of_kind[RowKind.UNCERTAIN.value]
     return ReadParts(
@@ -513,7 +513,7 @@ def _read(
     tasks: Sequence[PartTask],
     read: Callable[[LiveFiles, PartTask], pa.Table],
 ) -> R:
-    """Rows (FOUND) that a function reads from parts, in tasks of about equal weight."""
+    """Rows (ROWS) that a function reads from parts, in tasks of about equal weight."""
     opener, namespace, window_size = references.opener, references.namespace, references.window_size
 
     def read_task(task: PartTask) -> Iterator[pa.RecordBatch]:
@@ -522,4 +522,4 @@ def _read(
             yield from read(LiveFiles(store, namespace, window_size), task).to_batches()
 
     groups = spread_by_weight(tasks, references.tasks, lambda task: sum(each.count for each in task.all_ranges))
-    return engine.read(groups, read_task, FOUND)
+    return engine.read(groups, read_task, ROWS)

@@ -196,7 +196,15 @@ def add_up(time: datetime, rows: Sequence[RepositoryFigures]) -> Totals:
 
 @dataclass(slots=True)
 class _Runs:
-    """Facts in the newest folders of a repository's runs and forecasts."""
+    """Facts in the newest folders of a repository's runs and forecasts.
+
+    Attributes:
+        newest: newest run that was not broken off.
+        finished: newest run that did not fail.
+        swept: newest run that swept and succeeded.
+        listing: newest run that listed everything.
+        forecast: newest forecast, if no run has swept since.
+    """
 
     newest: Report | None = None
     finished: Report | None = None
@@ -205,14 +213,14 @@ class _Runs:
     forecast: pa.Table | None = None
 
     def read(self, store: ObjectStore, repository: str, run_ids: Sequence[str]) -> None:
-        """Reads folders, newest first, until nothing more is needed of older ones."""
+        """Reads folders, newest first, until all facts are known."""
         for run_id in islice(run_ids, FOLDERS_READ):
             try:
                 report = reports.read(store, run_id)
             except CorruptFile:
                 continue
             if report is None:
-                # Since a sweep, an older forecast says nothing of the present.
+                # A forecast from before the newest sweep is out of date.
                 if self.swept is None and self.forecast is None:
                     self.forecast = _forecast(store, run_id)
             elif report.repository == repository and not report.is_partial:
@@ -310,8 +318,8 @@ def _swept(statistics: Statistics) -> Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A repository as it was read."""
+class _RepositoryRead:
+    """Results of reading a repository."""
 
     figures: RepositoryFigures
     paths: Mapping[str, int] = field(default_factory=dict)
@@ -319,20 +327,21 @@ class _Read:
     prices: str = ""
 
 
-def _read(now: datetime, found: FoundRepository) -> _Read:
+def _read(now: datetime, found: FoundRepository) -> _RepositoryRead:
     """Reads the figures of a repository: one listing, the newest holdings, and at most FOLDERS_READ reports."""
     figures = RepositoryFigures(repository=found.label, seen_at=now)
     if found.configuration is None or found.namespace is None:
         standing = Standing.VANISHED if found.is_gone else Standing.UNREADABLE
-        return _Read(replace(figures, standing=standing, why=found.why))
+        return _RepositoryRead(replace(figures, standing=standing, why=found.why))
     figures = replace(figures, namespace=found.namespace.uri, budget_bytes=found.configuration.overview.budget_bytes)
     try:
         return _read_store(found, found.open(), figures)
     except CollectionError as error:
-        return _Read(replace(figures, standing=Standing.UNREADABLE, why=str(error)))
+        return _RepositoryRead(replace(figures, standing=Standing.UNREADABLE, why=str(error)))
 
 
-def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryFigures) -> _Read:
+def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryFigures) -> _RepositoryRead:
+    """Completes the figures with what the repository's store holds. Raises CollectionError."""
     assert found.configuration is not None and found.namespace is not None
     repository = found.configuration.repository
     prefixes = store.list_level(layout.RUNS_PREFIX).prefixes
@@ -348,7 +357,7 @@ def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryF
     if holdings is not None and (runs.listing is None or holdings.time >= runs.listing.ended_at):
         by_holdings = _by_holdings(holdings)
         if by_holdings is not None:
-            # Only runs that list everything know classes: the mix of the newest one is taken.
+            # Only runs that list everything know storage classes, so use their shares in the newest one.
             classes = by_holdings.classes or _scaled(stored.classes, by_holdings.figures["stored_bytes"])
             stored = replace(by_holdings, classes=classes)
     amounts: dict[str, object] = {**(_garbage(runs.finished) if runs.finished else {}), **stored.figures}
@@ -380,7 +389,7 @@ def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryF
     for row in holdings.of(Dimension.PATH) if holdings else ():
         folder = row.key or "(top level)"
         paths[folder] = paths.get(folder, 0) + (row.bytes or 0)
-    return _Read(replace(figures, **amounts), paths, runs.forecast, origin)  # type: ignore[arg-type]
+    return _RepositoryRead(replace(figures, **amounts), paths, runs.forecast, origin)  # type: ignore[arg-type]
 
 
 def make_overview(everything: AllRepositories, clock: Clock, note: LogLine) -> Overview:

@@ -51,11 +51,11 @@ class FoundRepository:
             return StoreOpener(settings, self.namespace.uri).open()
         # Connecting takes 17 ms of processor time and much memory: repositories of one bucket share its store.
         root = StoreOpener(settings, self.namespace.uri.removesuffix(written.key)).open()
-        return cast(ObjectStore, _Below(root, self.namespace.location.key))
+        return cast(ObjectStore, _StoreBelow(root, self.namespace.location.key))
 
 
 @dataclass(frozen=True, slots=True)
-class _Below:
+class _StoreBelow:
     """The objects of a store below a prefix, for reading."""
 
     store: ObjectStore

@@ -95,13 +95,13 @@ def add_up_states(step: Step[R], report: Report, heads: HeadHoldings, sealed_bef
         for state, (objects, size) in amounts.items()
         if objects or state in (HoldingState.HEAD, HoldingState.HISTORY, HoldingState.GARBAGE)
     ]
-    # Receipts have no classes, so the candidates must have had one fate.
+    # Receipts have no classes, so all candidates must have had the same outcome.
     if lists_all and step.plan.base_run is None and stays in (garbage, Amount()) and not live_again.objects:
         left = _classes(candidates) if stays.objects else {}
         rows += _class_rows(
             listed, not_committed, candidates, {HoldingState.STAGED: staged_classes, garbage_state: left}
         )
-    return RunStates(tuple(rows), _seal(step, report, universe, not_committed, base, committed.figures))
+    return RunStates(tuple(rows), _add_up_sealed(step, report, universe, not_committed, base, committed.figures))
 
 
 def _expired(figures: frames.CommittedFigures) -> Amount:
@@ -180,7 +180,7 @@ def _list_metadata(store: ObjectStore) -> Iterator[tuple[HoldingState, int, int]
             yield state, among.true_count, pc.sum(batch.column("size").filter(among)).as_py() or 0
 
 
-def _seal(
+def _add_up_sealed(
     step: Step[R],
     report: Report,
     universe: Universe[R],

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, HoldingState, Sharing
-from lakefs_gc_assets.extensions.holdings.making import make_holdings
+from lakefs_gc_assets.extensions.holdings.make_holdings import make_holdings
 from lakefs_gc_assets.lakefs.layout import (
     DATA_PREFIX,
     METADATA_PREFIX,

@@ -10,7 +10,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, HoldingState
-from lakefs_gc_assets.extensions.holdings.making import make_holdings
+from lakefs_gc_assets.extensions.holdings.make_holdings import make_holdings
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.replay.server import ReplayServer

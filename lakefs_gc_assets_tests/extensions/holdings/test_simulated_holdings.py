@@ -69,7 +69,10 @@ BUGS: Mapping[str, tuple[int, Bug]] = MappingProxyType(
         ),
         "garbage and young objects counted as staged, too": (0, replaced((run_states, "_staged", _all_not_committed))),
         "garbage that was deleted counted": (0, replaced((run_states, "_GONE", ()))),
-        "sealed objects of the base run left out": (0, replaced((run_states, "_seal", lambda *about: Amount()))),
+        "sealed objects of the base run left out": (
+            0,
+            replaced((run_states, "_add_up_sealed", lambda *about: Amount())),
+        ),
     }
 )
 """Mistakes in holdings, each with the seed of a history of optimized runs that shows it."""

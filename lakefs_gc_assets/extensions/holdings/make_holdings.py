@@ -34,7 +34,7 @@ def make_holdings(
     Raises:
         CollectionError: no run has finished, its frames have expired or are damaged, or server or store fail.
     """
-    store, report = repository.store, find_run(repository)
+    store, report = repository.store, newest_report(repository)
     if (stored := read_stored(store, report, warn)) is not None:
         return stored
     plan = plans.read(store, report.run_id)
@@ -75,7 +75,7 @@ def read_stored(store: ObjectStore, report: Report, warn: LogLine) -> Holdings |
     return stored if stored.time == report.ended_at else None
 
 
-def find_run(repository: OpenRepository) -> Report:
+def newest_report(repository: OpenRepository) -> Report:
     """The report of the newest finished run of a repository. Raises CollectionError if there is none."""
     for run_id in run_folder.newest_runs(repository.store):
         report = reports.read(repository.store, run_id)

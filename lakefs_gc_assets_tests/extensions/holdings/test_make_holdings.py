@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.extensions.holdings import attribution, growth, known_heads, making
+from lakefs_gc_assets.extensions.holdings import attribution, growth, known_heads, make_holdings
 from lakefs_gc_assets.extensions.holdings.holdings_files import Dimension, Holdings, HoldingState, Sharing
 from lakefs_gc_assets.extensions.playground import demo
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
@@ -114,7 +114,7 @@ class HeldRepository:
 
     def holdings(self, runs: ArrowRuns) -> Holdings:
         """The holdings after the newest run."""
-        return making.make_holdings(runs.open(), lambda rows: LocalEngine(), runs.log, runs.warn, 1, ("team",))
+        return make_holdings.make_holdings(runs.open(), lambda rows: LocalEngine(), runs.log, runs.warn, 1, ("team",))
 
     def of_heads(self) -> dict[str, set[str]]:
         """Branches by address."""
@@ -256,7 +256,7 @@ def test_history_is_left_out_if_heads_have_uncertain_addresses(
 ) -> None:
     runs = held.collect(Flow.CLEAN, sweep=False)
     attribute = attribution.attribute_heads
-    monkeypatch.setattr(making, "attribute_heads", lambda *about: replace(attribute(*about), uncertain=1))
+    monkeypatch.setattr(make_holdings, "attribute_heads", lambda *about: replace(attribute(*about), uncertain=1))
     assert HoldingState.HISTORY not in held.holdings(runs).states()
 
 
