@@ -82,7 +82,7 @@ def scale_thresholds(factor: float) -> None:
 
 def main() -> None:
     """Prints one line for each step with its end and the counts so far, then one line with the run's output."""
-    process.look_for_cycles_seldom()
+    process.collect_cycles_rarely()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("configuration", type=Path)
     parser.add_argument("--flow", default="clean")

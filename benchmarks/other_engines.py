@@ -39,7 +39,7 @@ from lakefs_gc_assets.defs import resources
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import LEFTOVER, Layout
 from lakefs_gc_assets.spark import tasks
-from lakefs_gc_assets.spark.engine import FEW_HASHES, MANY_ADDRESSES, SparkEngine, in_driver_where_held
+from lakefs_gc_assets.spark.engine import FEW_HASHES, MANY_ADDRESSES, SparkEngine, in_driver_if_held
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Reading, Rows, dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener, readable_path
 
@@ -189,34 +189,34 @@ class PlainSparkEngine(SparkEngine):
             return self.table(schema.empty_table())
         return self._way.read(self.spark, groups, read, nullable(schema))
 
-    @in_driver_where_held
+    @in_driver_if_held
     def union(self, first: Rows, *more: Rows) -> Rows:
         """All rows of frames that have the same columns."""
         return tasks.union_all(map(dataframe_of, (first, *more)))
 
-    @in_driver_where_held
+    @in_driver_if_held
     def where(self, rows: Rows, holds: Holds) -> Rows:
         """The rows for which a condition holds, by a function of batches."""
         return dataframe_of(tasks.where(rows, holds))
 
-    @in_driver_where_held
+    @in_driver_if_held
     def map_batches(self, rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
         """The result of a function for the rows by task."""
         return dataframe_of(tasks.map_batches(rows, change, schema))
 
-    @in_driver_where_held
+    @in_driver_if_held
     def map_distinct(self, frames: Sequence[Rows], change: ChangeBatches, schema: pa.Schema, count: int) -> Rows:
         """The result of a function for one row per address, by `dropDuplicates`."""
         first = _named(dataframe_of(self.union(*tasks.not_empty(frames)))).dropDuplicates(["address"])
         return self.map_batches(first, change, schema)
 
-    @in_driver_where_held
+    @in_driver_if_held
     def map_by_address(self, rows: Rows, change: ChangePart, schema: pa.Schema, count: int) -> Rows:
         """The result of a function for each task's rows, of a `repartition` by address."""
         parts = _named(dataframe_of(rows)).repartition("address")
         return self.map_batches(parts, partial(_change_part, change), schema)
 
-    @in_driver_where_held
+    @in_driver_if_held
     def without(self, rows: Rows, *live: Rows, count: int, least: int = 0) -> Rows:
         """The rows whose address is in none of the live frames, compared in the configured way."""
         if isinstance(rows, DriverRows):
@@ -224,21 +224,21 @@ class PlainSparkEngine(SparkEngine):
         named = _named(dataframe_of(rows))
         return self._way.compare(named, _addresses(tasks.not_empty(live)), count) if live else named
 
-    @in_driver_where_held
+    @in_driver_if_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is not among the addresses, by a join."""
         if isinstance(rows, DriverRows):
             return self._compared_here(HERE.without_exactly, rows, [addresses])
         return _joined(dataframe_of(rows), addresses, "left_anti")
 
-    @in_driver_where_held
+    @in_driver_if_held
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is among the addresses, by a join."""
         if isinstance(rows, DriverRows):
             return self._compared_here(HERE.among_exactly, rows, [addresses])
         return _joined(dataframe_of(rows), addresses, "left_semi")
 
-    @in_driver_where_held
+    @in_driver_if_held
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
         """Adds the column `kept`, by a join with sightings and an expression."""
         rows, limit = dataframe_of(unreferenced), F.lit(cutoff.isoformat()).cast("timestamp")
@@ -257,12 +257,12 @@ class PlainSparkEngine(SparkEngine):
         )
         return rows.join(_light(sighted, seen), "address", "left").select(*rows.columns, kept.alias("kept"))
 
-    @in_driver_where_held
+    @in_driver_if_held
     def count(self, rows: Rows) -> int:
         """The number of rows."""
         return dataframe_of(rows).count()
 
-    @in_driver_where_held
+    @in_driver_if_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:
         """The numbers of distinct addresses in the same frames, by aggregation."""
         digests = F.xxhash64("address").alias("one"), F.xxhash64(F.lit(""), "address").alias("other")

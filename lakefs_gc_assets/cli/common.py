@@ -361,7 +361,7 @@ def start_as_configured(arguments: Sequence[str]) -> None:
     flow = options.pop("flow")
     with suppress(CollectionError):
         settings = loaded_configuration(**options).configuration.session
-        if flow != "optimized" or not spark_session.can_wait(settings):
+        if flow != "optimized" or not spark_session.starts_on_demand(settings):
             spark_session.start(settings)
 
 

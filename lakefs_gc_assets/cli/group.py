@@ -275,7 +275,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; an error is one line on standard error, and with --json on standard output too."""
-        process.look_for_cycles_seldom()
+        process.collect_cycles_rarely()
         # Dagster warns about unstable APIs, but pyproject.toml pins its version.
         warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
         # The command may fail before click has read its options.

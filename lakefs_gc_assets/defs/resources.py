@@ -52,7 +52,7 @@ _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spa
 def session(settings: SparkSettings) -> SparkSession:
     """The Spark session of this process. For a local master, it finds a JRE or uses the included one."""
     spark_session.wait_for_start()
-    with spark_session.handed_over(settings) as remaining:
+    with spark_session.launching(settings) as remaining:
         spark: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
     if hasattr(spark, "_jsc"):
         _log_application(spark.sparkContext.applicationId, spark_session.ui_address(spark))
@@ -232,7 +232,7 @@ class Collector:
                 spark.conf.set("spark.sql.shuffle.partitions", partitions)
             return spark
 
-        if spark_session.can_wait(spark_settings):
+        if spark_session.starts_on_demand(spark_settings):
             parallelism = spark_session.local_parallelism(spark_settings)
             return SparkEngine(make, spark_session.TASKS_PER_CORE * parallelism)
         spark = make()

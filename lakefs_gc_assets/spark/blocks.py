@@ -130,9 +130,9 @@ def merged(blocks: Sequence[Rows], parts: int, change: ChangeBatches, schema: pa
 def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
     """The blocks of all frames, shuffled so that all blocks of a part are adjacent in one task, then its witness.
 
-    Only this promise of Spark keeps live objects apart from garbage. One sentinel row per part, the witness, lets tasks
-    detect an incomplete part: if Spark splits a part between tasks, at least one lacks the witness. The witness comes
-    last, because a task that Spark kills just gets no more rows, which looks like the regular end to Python.
+    If Spark broke this promise, live objects could be taken for garbage. One sentinel row per part, the witness, lets
+    tasks detect an incomplete part: if Spark splits a part between tasks, at least one lacks the witness. The witness
+    comes last, because a task that Spark kills just gets no more rows, which looks like the regular end to Python.
     """
     witnesses = tasks.session_of(blocks[0]).range(0, parts, 1, 1)
     columns = [F.col("id").cast("int").alias("part"), F.lit(_WITNESS).alias("frame"), F.lit(b"").alias("hashes")]
@@ -178,12 +178,12 @@ def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
 def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
     """Function that finds hashes of frame 0 that are in no other frame (LEFT); null if a part has more than `most`."""
 
-    def tell(part: pa.Table) -> pa.Table:
+    def find_unmatched(part: pa.Table) -> pa.Table:
         hashes, live = (_numbers(blocks, "hashes") for blocks in _divided(part))
         unmatched = distinct(hashes[~hashing.among(hashes, live)])
         return pa.table([[len(unmatched)], [unmatched.tobytes() if len(unmatched) <= most else None]], schema=LEFT)
 
-    return renamed(tell, "find unmatched hashes")
+    return renamed(find_unmatched, "find unmatched hashes")
 
 
 def counted(part: pa.Table) -> pa.Table:

@@ -53,7 +53,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound="SparkEngine")
 
 
-def in_driver_where_held(operation: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
+def in_driver_if_held(operation: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
     """Decorator: the driver's engine runs the operation if the driver holds the rows of all operands."""
 
     @wraps(operation)
@@ -82,7 +82,7 @@ def _as_held(argument: Any) -> Any:
 
 
 class SparkEngine:
-    """Creates and compares tables of addresses on Spark; `collector.engine.Engine` defines the operations.
+    """Creates and compares tables of addresses on Spark; `collector.engine.port.Engine` defines the operations.
 
     Functions of single rows run in the task that reads the rows, before Spark gets them. Rows that the driver holds
     stay there: no task starts for a few rows, and the rows compared with them are not shuffled.
@@ -112,7 +112,7 @@ class SparkEngine:
         """Rows that tasks read; each worker gets the items of its own tasks."""
         return Reading(self.spark, groups, read, schema) if any(groups) else self.table(schema.empty_table())
 
-    @in_driver_where_held
+    @in_driver_if_held
     def union(self, first: Rows, *more: Rows) -> Rows:
         """All rows of frames with the same columns, in the frames' own tasks."""
         return tasks.union([first, *more])
@@ -133,24 +133,24 @@ class SparkEngine:
         """Applies a function to the rows of each task, in the task that reads them."""
         return tasks.map_batches(rows, change, schema)
 
-    @in_driver_where_held
+    @in_driver_if_held
     def map_distinct(self, frames: Sequence[Rows], change: ChangeBatches, schema: pa.Schema, count: int) -> Rows:
         """Applies a function to one row per address; it runs once in each task, on many parts."""
         parts = blocks.parts_of(frames[0], count)
         return blocks.merged([blocks.cut_once(rows, parts) for rows in tasks.not_empty(frames)], parts, change, schema)
 
-    @in_driver_where_held
+    @in_driver_if_held
     def map_by_address(self, rows: Rows, change: ChangePart, schema: pa.Schema, count: int) -> Rows:
         """Applies a function to the rows in parts; all rows of one address are in one part."""
         parts = blocks.parts_of(rows, count)
         return blocks.compared([blocks.cut(rows, parts)], parts, blocks.changed(change), schema)
 
-    @in_driver_where_held
+    @in_driver_if_held
     def distinct(self, rows: Rows) -> Rows:
         """Each row once."""
         return dataframe_of(rows).distinct()
 
-    @in_driver_where_held
+    @in_driver_if_held
     def without(self, rows: Rows, *live: Rows, count: int, least: int = 0) -> Rows:
         """The rows whose address is in none of the live frames (anti-join).
 
@@ -175,12 +175,12 @@ class SparkEngine:
         hashes = unmatched.column("hashes")
         return None if hashes.null_count else np.frombuffer(b"".join(hashes.to_pylist()), np.uint64)
 
-    @in_driver_where_held
+    @in_driver_if_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is not among the addresses. Addresses in the driver are sent to every task."""
         return self._compared_exactly(rows, addresses, count, among=False)
 
-    @in_driver_where_held
+    @in_driver_if_held
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is among the addresses. Addresses in the driver are sent to every task."""
         return self._compared_exactly(rows, addresses, count, among=True)
@@ -201,12 +201,12 @@ class SparkEngine:
         cut = [blocks.cut(each, parts, frame, with_nulls=True) for frame, each in enumerate((rows, named))]
         return blocks.compared(cut, parts, blocks.compared_exactly(among), tasks.schema_of(rows))
 
-    @in_driver_where_held
+    @in_driver_if_held
     def without_matching(self, rows: Rows, others: Rows, columns: Sequence[str]) -> Rows:
         """The rows that equal no row of `others` in all these columns; null equals nothing."""
         return _joined(rows, tasks.select(others, *columns), columns, "left_anti")
 
-    @in_driver_where_held
+    @in_driver_if_held
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
         """Adds the column `kept`: the reason to keep an unreferenced object, null if it may be deleted."""
         columns = tasks.schema_of(unreferenced)
@@ -221,7 +221,7 @@ class SparkEngine:
         with_kept = StructType([*tasks.schema_of(rows), StructField("kept", StringType())])
         return tasks.select(tasks.map_each(rows, why, with_kept), *columns.names, "kept")
 
-    @in_driver_where_held
+    @in_driver_if_held
     def same_content(self, rows: Rows, others: Rows) -> Rows:
         """Distinct rows with the same size as a row of `others`, and the same ETag if both are plain MD5s."""
         frame, other = dataframe_of(rows), dataframe_of(others)
@@ -232,19 +232,19 @@ class SparkEngine:
         matching = frame.withColumn("alike", F.explode(mine)).join(wanted, ["size", "alike"], "left_semi")
         return matching.select(*frame.columns).distinct()
 
-    @in_driver_where_held
+    @in_driver_if_held
     def count(self, rows: Rows) -> int:
         """The number of rows."""
         counted = self.collect(tasks.map_batches(rows, _count_rows, _NUMBER))
         return sum(counted.column("number").to_pylist())
 
-    @in_driver_where_held
+    @in_driver_if_held
     def collect(self, rows: Rows, limit: int | None = None) -> pa.Table:
         """The rows in the driver, at most `limit`; no task sends more."""
         dataframe = dataframe_of(rows)
         return tasks.collect(dataframe if limit is None else dataframe.limit(limit), tasks.functions_of(rows))
 
-    @in_driver_where_held
+    @in_driver_if_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:
         """Number of distinct addresses for each combination of frames, by one action; bit k of a key is frame k."""
         parts = blocks.parts_of(frames[0], count)
@@ -310,7 +310,7 @@ class SparkEngine:
         def made() -> Iterator[Batches]:
             wanted = HERE.named(rows.rows)
             named = self.union(*(self.select(each, "address") for each in others))
-            matching = self.collect(self.map_batches(named, partial(_come_across, wanted), _ADDRESS))
+            matching = self.collect(self.map_batches(named, partial(_find_addresses, wanted), _ADDRESS))
             return operation(rows.rows, HERE.table(matching), count=matching.num_rows).tasks()
 
         return DriverRows(self.spark, ArrowRows(rows.rows.schema, made))
@@ -323,8 +323,12 @@ def _prepared(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The addresses that occur in the rows of a task, each once."""
+def _find_addresses(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The addresses that occur in the rows of a task, each once.
+
+    Args:
+        addresses: addresses to look for.
+    """
     matches = pa.array([], pa.string())
     for batch in batches:
         column = pc.unique(batch.column("address"))
@@ -340,6 +344,6 @@ def _count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(rows: Rows, others: Rows, columns: Sequence[str], how: str) -> DataFrame:
-    """A frame joined with another by Spark."""
+    """Spark's join of two frames, with the columns of the first. `how` is as for `DataFrame.join`."""
     frame = dataframe_of(rows)
     return frame.join(dataframe_of(others), list(columns), how).select(*frame.columns)

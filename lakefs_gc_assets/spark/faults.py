@@ -62,7 +62,7 @@ _REMEDIES = (
         "the worker was killed, most often for lack of memory",
     ),
 )
-_OWN_WORDS = re.compile(r"Cannot run program [^\n]+|(?<=Error from python worker:\n)[^\n]+|(?<=\) Reason: )\s*[^\n]+")
+_OWN_TEXT = re.compile(r"Cannot run program [^\n]+|(?<=Error from python worker:\n)[^\n]+|(?<=\) Reason: )\s*[^\n]+")
 _CAUSED_BY = re.compile(r"^(?:Caused by|): (.+)$", re.MULTILINE)
 _MAX_CAUSE = 300
 _OF_PYSPARK = re.compile(r"pyspark\.")
@@ -92,7 +92,7 @@ def from_spark(error: BaseException) -> CollectionError | None:
     if ours is not None:
         return ours
     chain = list(error_chain(error))
-    if any(map(_found_pyspark_no_space, chain)):
+    if any(map(_is_full_disk_in_pyspark, chain)):
         return SparkFailed(_full_folder())
     failed_job = next((each for each in chain if isinstance(each, Py4JJavaError)), None)
     if failed_job is None:
@@ -105,7 +105,7 @@ def from_spark(error: BaseException) -> CollectionError | None:
         return SparkFailed(f"a job of Spark failed: {_full_folder()}")
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), None)
     if remedy is not None:
-        why = _OWN_WORDS.search(text)
+        why = _OWN_TEXT.search(text)
         return SparkFailed(f"a job of Spark failed: {remedy}{f'. Its own words: {why[0].strip()}' if why else ''}")
     if "PythonException" in text:
         return None
@@ -121,7 +121,7 @@ def _text(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _found_pyspark_no_space(error: BaseException) -> bool:
+def _is_full_disk_in_pyspark(error: BaseException) -> bool:
     """True if pyspark found no space for a temporary file that it passes to Java; the error does not name the file."""
     modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
     return isinstance(error, OSError) and bool(exhausted(error)) and any(map(_OF_PYSPARK.match, modules))

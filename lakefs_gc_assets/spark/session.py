@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
 _UNLIMITED = 2**31 - 1
-"""Spark's number of executors without a maximum, which is taken for none."""
+"""Spark's default for the maximum number of executors: no maximum. It counts as unset."""
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
@@ -62,20 +62,20 @@ ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
 """One shared arena for copying blocks to and from Python: by default each thread keeps its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Disables Spark's compilation of queries to Java, which takes longer than processing the few rows left to Spark."""
-_LIGHT_SIDE = "12m"
+_HASHED_SIDE = "12m"
 """Largest side of a join, in any task, for which Spark builds a hash table instead of sorting both sides.
 
 The table takes several times as much memory, which a task cannot spill to disk. Spark builds it only if the target size
 of tasks (`advisoryPartitionSizeInBytes`) is no larger than this.
 """
-_HANDED_OVER = "8m"
+_BATCH_BYTES = "8m"
 """Maximum bytes of a batch for Python, held in Spark's memory and in the worker's; Spark's default is 64 MB."""
-_OF_EVERY_SESSION = {
+_COMMON_PROPERTIES = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.execution.arrow.maxBytesPerBatch": _HANDED_OVER,
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": _LIGHT_SIDE,
-    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": _LIGHT_SIDE,
+    "spark.sql.execution.arrow.maxBytesPerBatch": _BATCH_BYTES,
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": _HASHED_SIDE,
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": _HASHED_SIDE,
 }
 _SPECULATION = "spark.speculation"
 _OF_SPECULATION = {"spark.rdd.cache.visibilityTracking.enabled": "true"}
@@ -116,9 +116,9 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     """
     given = {**settings.config, **_from_environment(settings)}
     if settings.remote:
-        return {"spark.remote": settings.remote, **_OF_EVERY_SESSION, **given}
+        return {"spark.remote": settings.remote, **_COMMON_PROPERTIES, **given}
     if not settings.master:
-        return {**_OF_EVERY_SESSION, **given}
+        return {**_COMMON_PROPERTIES, **given}
     _check(settings)
     home = ensure_java()
     use_python(given.get(_PYTHON), is_local=settings.master.startswith("local"))
@@ -130,7 +130,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         _SPECULATION: "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_OF_EVERY_SESSION,
+        **_COMMON_PROPERTIES,
     }
     if settings.master.startswith("local"):
         options += [_END_WITHOUT_MEMORY, _NO_EXECUTORS]
@@ -238,10 +238,10 @@ def is_used(spark: "SparkSession") -> bool:
     return not isinstance(spark, _OnDemand) or spark._session is not None
 
 
-def can_wait(settings: SparkSettings) -> bool:
-    """True if the session may be started by the first task: on a local master.
+def starts_on_demand(settings: SparkSettings) -> bool:
+    """True on a local master, where the first task starts the session.
 
-    On a cluster, all runs have a session. Raises ConfigurationError as `properties`, but does not search for Java.
+    On a cluster, every run starts one. Raises ConfigurationError as `properties`, but does not search for Java.
     """
     if settings.remote or not settings.master.startswith("local"):
         return False
@@ -276,10 +276,10 @@ def session(settings: SparkSettings) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
-    with handed_over(settings) as remaining:
+    with launching(settings) as remaining:
         for name, value in remaining.items():
             builder = builder.config(name, value)
-        say_nothing_of_a_java_that_ended()
+        hide_errors_of_ended_java()
         return builder.getOrCreate()
 
 
@@ -288,7 +288,7 @@ def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
     return "py4j" not in Path(record.pathname).parts
 
 
-def say_nothing_of_a_java_that_ended() -> None:
+def hide_errors_of_ended_java() -> None:
     """Suppresses the stack traces that Spark's accumulators and its gateway print when their Java is killed.
 
     A signal to the process group kills Java together with this process, which reports the end itself.
@@ -307,7 +307,7 @@ def say_nothing_of_a_java_that_ended() -> None:
 
 
 @contextmanager
-def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
+def launching(settings: SparkSettings) -> Iterator[dict[str, str]]:
     """Context for starting a session; yields the properties to set on its builder.
 
     If a Java is started, it yields none: a builder puts its properties on Java's command line, which all users of the

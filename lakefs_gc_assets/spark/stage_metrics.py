@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def counted(spark: SparkSession, change: ChangeBatches) -> ChangeBatches:
-    """A function of a task's rows that also reports the task's requests, if something shows them.
+    """A function of a task's rows that also reports the task's requests, if Spark's UI or event log shows them.
 
     Spark Connect has no accumulators; there, and without UI and event log, it is the function itself.
     """

@@ -174,7 +174,7 @@ class United:
 Rows = DataFrame | Reading | Mapped | DriverRows | United
 
 
-def where_each_is(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[Concatenate[Rows, P], Rows]:
+def on_each_frame(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[Concatenate[Rows, P], Rows]:
     """Decorator: applies an operation to each frame of united rows."""
 
     @wraps(operation)
@@ -186,7 +186,7 @@ def where_each_is(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[C
     return made
 
 
-@where_each_is
+@on_each_frame
 def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
     """Applies `change` to the rows of each task, in the task that reads them.
 
@@ -202,7 +202,7 @@ def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
     return _then(_mapped(rows), renamed(declared_batches, change), from_arrow_schema(declared))
 
 
-@where_each_is
+@on_each_frame
 def map_each(rows: Rows, change: ChangeBatch, schema: StructType) -> Rows:
     """Applies `change` to each batch of rows, in the task that reads them."""
 
@@ -221,7 +221,7 @@ def _then(rows: Mapped, change: ChangeBatches, schema: StructType) -> Mapped:
     return replace(rows, change=renamed(both, before, change), schema=schema)
 
 
-@where_each_is
+@on_each_frame
 def where(rows: Rows, holds: Holds) -> Rows:
     """The rows for which a condition holds; null counts as false."""
 
@@ -241,12 +241,12 @@ def _mapped(rows: Rows) -> Mapped:
     if isinstance(rows, Mapped):
         return rows
     if isinstance(rows, Reading):
-        return _dealt(rows)
+        return _distributed(rows)
     frame = dataframe_of(rows)
     return Mapped(frame, iter, frame.schema)
 
 
-@where_each_is
+@on_each_frame
 def where_among(rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
     """The rows whose text in a column is among the values; None stands for null."""
     if isinstance(rows, DataFrame):
@@ -255,7 +255,7 @@ def where_among(rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
     return where(rows, partial(is_one_of, column, values))
 
 
-@where_each_is
+@on_each_frame
 def select(rows: Rows, *columns: str) -> Rows:
     """Some columns, in this order."""
     if isinstance(rows, DriverRows):
@@ -357,7 +357,7 @@ def schema_of(rows: Rows) -> StructType:
     return from_arrow_schema(rows.rows.schema) if isinstance(rows, DriverRows) else rows.schema
 
 
-def _dealt(rows: Reading) -> Mapped:
+def _distributed(rows: Reading) -> Mapped:
     """Distributes the work to one task per group; each task unpickles its own items and reads them."""
     spark, read = rows.spark, rows.read
     work = pack(rows.groups)
@@ -466,7 +466,7 @@ def collect(dataframe: DataFrame, functions: str = "rows") -> pa.Table:
 
 
 def count(dataframe: DataFrame, functions: str) -> int:
-    """Number of rows, without a way through Python."""
+    """Number of rows, counted by Spark without Python workers."""
     with work_names.shown(dataframe.sparkSession, functions):
         return dataframe.count()
 

@@ -126,7 +126,7 @@ def test_a_run_logs_its_application_once_before_it_works(
 ) -> None:
     context = SimpleNamespace(applicationId=application, uiWebUrl=ui, getConf=dict)
     started = SimpleNamespace(spark_session=SimpleNamespace(_jsc=None, sparkContext=context))
-    monkeypatch.setattr(spark_session, "handed_over", lambda _: nullcontext({}))
+    monkeypatch.setattr(spark_session, "launching", lambda _: nullcontext({}))
     monkeypatch.setattr(resources, "LazyPySparkResource", lambda spark_config: started)
 
     @dg.op

@@ -174,7 +174,7 @@ def test_a_session_on_demand_that_cannot_be_made_is_tried_again_by_the_next_who_
     ],
 )
 def test_only_a_local_session_can_wait_for_the_first_task(settings: SparkSettings, waits: bool) -> None:
-    assert spark_session.can_wait(settings) is waits
+    assert spark_session.starts_on_demand(settings) is waits
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_settings_are_looked_at_before_a_session_is_needed(
     monkeypatch.setattr(spark_session, "ensure_java", lambda: 1 / 0)
 
     with pytest.raises(ConfigurationError, match=named):
-        spark_session.can_wait(settings)
+        spark_session.starts_on_demand(settings)
 
 
 def test_the_number_of_tasks_is_known_before_a_local_session_is_started() -> None:
@@ -415,7 +415,7 @@ def test_the_gateway_and_the_accumulators_say_nothing_of_a_java_that_is_gone(
     monkeypatch.setattr(handler, "emit", lambda record: shown.append(record.getMessage()))
     root = logging.getLogger()
     root.addHandler(handler)
-    spark_session.say_nothing_of_a_java_that_ended()
+    spark_session.hide_errors_of_ended_java()
     try:
         for path in ("/a/py4j/java_gateway.py", "/a/other.py"):
             root.handle(logging.LogRecord("root", logging.ERROR, path, 1, path, (), None))

@@ -97,7 +97,7 @@ def test_a_task_without_its_work_is_an_error(
 ) -> None:
     """Spark ends a task by passing on no more rows, without saying so."""
     monkeypatch.setattr(tasks, "WITH_FUNCTION", with_function)
-    reading = tasks._dealt(Reading(spark, [[1], [2]], squares, NUMBERS))
+    reading = tasks._distributed(Reading(spark, [[1], [2]], squares, NUMBERS))
     with pytest.raises(EngineFault, match="run again"):
         list(reading.change([]))
 

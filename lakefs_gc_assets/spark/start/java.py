@@ -337,10 +337,10 @@ def launch(properties_file: Path, is_local: bool, has_own_workers: bool) -> None
         try:
             gateway = java_gateway.launch_gateway()  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
-            raise not_started(start.last_words()) from None
+            raise not_started(start.failure_reason()) from None
         except OSError as error:
             raise not_started(str(error)) from None
-    start.show_words()
+    start.show_output()
     if _is_nameless():
         _name_user(gateway)
     SparkContext._ensure_initialized(gateway=gateway)
@@ -453,15 +453,15 @@ class _Start:
                     continue
             _show(line)
 
-    def show_words(self) -> None:
+    def show_output(self) -> None:
         """Prints the buffered output, and all further output immediately."""
         with self._lock:
             kept, self._kept = self._kept or [], None
             for line in kept:
                 _show(line)
 
-    def last_words(self) -> str:
-        """The reason in the output of an ended Java."""
+    def failure_reason(self) -> str:
+        """The reason why Java ended, from its output or exit status."""
         self._reader.join(10)
         with self._lock:
             lines = [line.decode(errors="replace").rstrip() for line in self._kept or []]

@@ -76,7 +76,7 @@ _OBJECTS = 100_000
 """Number of new objects since the last garbage collection that triggers the next one."""
 
 
-def look_for_cycles_seldom() -> None:
+def collect_cycles_rarely() -> None:
     """Makes Python's cyclic garbage collection a hundred times rarer, and disables it at exit.
 
     By default a small run spends two seconds on it, half at its end.

@@ -110,7 +110,7 @@ def test_a_java_that_cannot_begin_is_reported_with_its_own_words(capfd: pytest.C
     message = r"^Spark's session could not be started: .*object heap.*\. Lower spark\.driver_memory"
     with (
         pytest.raises(SparkNotStarted, match=message),
-        spark_session.handed_over(SparkSettings(driver_memory="99999999g")),
+        spark_session.launching(SparkSettings(driver_memory="99999999g")),
     ):
         pass
     assert capfd.readouterr() == ("", "")

@@ -6,7 +6,7 @@ ENDING = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))
 from lakefs_gc_assets.spark.start import process
-process.look_for_cycles_seldom()
+process.collect_cycles_rarely()
 print(gc.isenabled(), gc.get_threshold()[0] > 10_000, gc.get_freeze_count())
 """
 
