@@ -52,8 +52,8 @@ def end_in_store(store: ObjectStore, run_id: str, now: datetime, error: str) -> 
     release_owned(store, plan.owner)
 
 
-def end_if_left(run_id: str, last_opened: ObjectStore | None, owner: str, now: datetime, why: str) -> None:
-    """Ends a run that no step could end, for example after an interrupt in Dagster's code, unless it released its lock.
+def end_if_locked(run_id: str, last_opened: ObjectStore | None, owner: str, now: datetime, why: str) -> None:
+    """Ends a run that still holds its lock, because no step could end it: for example, Dagster's code was interrupted.
 
     Args:
         last_opened: as for `end_between_steps`.

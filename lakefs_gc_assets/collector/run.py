@@ -67,10 +67,10 @@ Outcomes = StoredFrame[frames.DeletedFigures]
 def list_stored(step: Step[R]) -> Stored:
     """Step 1: find the objects that may be garbage and store them as `store_df`.
 
-    A run of the flow `committed` lists nothing: it reads the ranges that only expired commits have. If it builds on
-    another run, it reads the expired ranges that its base run did not, and adds that run's pending objects.
+    A run of the flow `committed` lists nothing: it reads the ranges that only expired commits have. If it has
+    a base run, it reads only those that the base run did not, and adds the base run's pending objects.
 
-    In the other flows, a run that builds on another lists the slices that are not sealed, and adds the pending objects.
+    A run of another flow with a base run lists only slices that are not sealed, and adds the pending objects.
     """
     plan, store = step.plan, step.repository.store
     warn_of_loosening(step)
@@ -78,22 +78,22 @@ def list_stored(step: Step[R]) -> Stored:
         step.log(f"this run builds on no earlier run: {plan.why_clean}")
     elif plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
-    before = checkpoint.open_base_checkpoint(step)
-    around = find_other_repositories(step)
+    base = checkpoint.open_base_checkpoint(step)
+    others = find_other_repositories(step)
     written: list[FrameFile] = []
     expired = unread = None
     if plan.flow is Flow.COMMITTED:
-        parts = listing.nothing(store)
+        parts = listing.empty_listing(store)
         expired = unread = listing.find_expired(step)
-        if before:
-            unread = expired.without(before.tracked.ids)
-            step.log(f"run {before.run_id} and its base runs did not examine {len(unread):,} of these ranges")
-        pending = (before.pending_objects(step), before.checkpoint.pending) if before else None
+        if base:
+            unread = expired.without(base.tracked.ids)
+            step.log(f"run {base.run_id} and its base runs did not examine {len(unread):,} of these ranges")
+        pending = (base.pending_objects(step), base.checkpoint.pending) if base else None
         written += step.write(frames.STORE_DF, listing.read_expired(step, unread, pending))
     else:
         # If an optimized run skipped slices here, no later run would list them.
-        windows = None if before else frozenset(plan.windows)
-        sealed = before.sealed if before else None
+        windows = None if base else frozenset(plan.windows)
+        sealed = base.sealed if base else None
         parts = listing.listing(store, plan.cutoff, sealed, windows, plan.slice_window)
         shards = f" and {counted(len(parts.folders.shards), 'shards')}" if parts.folders.shards else ""
         step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {counted(len(parts.slices), 'slices')}{shards}")
@@ -103,22 +103,22 @@ def list_stored(step: Step[R]) -> Stored:
                 "listed"
             )
         written += listing.list_objects(step, parts)
-        if before:
-            written += step.write(frames.STORE_DF, before.pending_objects(step))
+        if base:
+            written += step.write(frames.STORE_DF, base.pending_objects(step))
     figures = frames.StoredFigures(
         flow=plan.flow.value,
         slices_listed=len(parts.slices),
         slices_skipped=len(parts.skipped_slices),
         last_read_slice=min(parts.slices, default=""),
         other_folders=parts.folders.others,
-        nested_namespaces=around.nested,
-        repositories_not_checked=around.unchecked,
-        repositories_unknown=around.refusal,
-        sealed_objects=before.checkpoint.sealed_objects if before else 0,
+        nested_namespaces=others.nested,
+        repositories_not_checked=others.unchecked,
+        repositories_unknown=others.refusal,
+        sealed_objects=base.checkpoint.sealed_objects if base else 0,
         inventory=plan.inventory,
         why_clean=plan.why_clean,
-        base_run=before.run_id if before else None,
-        pending_before=before.checkpoint.pending if before else None,
+        base_run=base.run_id if base else None,
+        pending_before=base.checkpoint.pending if base else None,
         limited_to=plan.scope if parts.limited else "",
         slices_elsewhere=len(parts.slices_elsewhere),
         expired_ranges=len(expired or ()),
@@ -138,15 +138,15 @@ def warn_of_loosening(step: Step[R]) -> None:
 def find_other_repositories(step: Step[R]) -> other_repositories.OtherRepositories:
     """Finds other repositories that may reference objects of this one. Logs those whose references are not checked."""
     repository = step.repository
-    around = other_repositories.find(repository)
-    if around.refusal:
-        step.log(f"other repositories are unknown, so their references are not checked: {around.refusal}")
-    if around.unchecked:
+    others = other_repositories.find(repository)
+    if others.refusal:
+        step.log(f"other repositories are unknown, so their references are not checked: {others.refusal}")
+    if others.unchecked:
         step.log(
-            f"not checked for references into this repository: {', '.join(around.unchecked)}, on the same bucket; "
+            f"not checked for references into this repository: {', '.join(others.unchecked)}, on the same bucket; "
             "list them in collection.also_live if they import from it"
         )
-    return around
+    return others
 
 
 def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
@@ -161,7 +161,7 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     hooks = find_slowest_hooks(step.repository)
     samples = sample_staged(step)
     data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"), samples)
-    note_for_pages(step, "paths of some staged entries", write_samples, samples[0])
+    store_for_pages(step, "paths of some staged entries", write_samples, samples[0])
     own = data.prepared[0]
     figures = frames.UncommittedFigures(
         own.server_run_ids,
@@ -192,13 +192,13 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         LakeFSError, CorruptFile: the live commits or their contents cannot be read.
     """
     step.require_attempt(uncommitted)
-    before = checkpoint.open_base_checkpoint(step)
-    ids_read_before = before.read_ids if before else tables.IdSet()
-    # A dry run deletes nothing, and the recheck of its approval finds wrong candidates.
+    base = checkpoint.open_base_checkpoint(step)
+    ids_read_before = base.read_ids if base else tables.IdSet()
     prepared_until, reasons = uncommitted.manifest.span.ended_at, uncommitted.figures.reasons_before
+    # A dry run need not wait: it deletes nothing, and the recheck of its approval finds wrong candidates.
     committed = ask_committed(step, prepared_until, ids_read_before, reasons, at_once=not step.plan.sweep)
     step.waited += committed.waited
-    require_source_of_base_run(committed, before)
+    require_source_of_base_run(committed, base)
     step.log(
         f"{counted(committed.own.commits, 'commits')}, {counted(committed.ranges, 'ranges')} to read, by the "
         f"{committed.source}"
@@ -209,9 +209,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     known_live: KnownLive[R] = KnownLive()
     if step.plan.flow is Flow.COMMITTED:
         inputs.append(step.stored(frames.STORE_DF))
-    if before and step.plan.follows_expiry:
-        inputs += [step.stored(frames.STORE_DF), checkpoint.store_expired(step, before, committed)]
-        known_live = find_known_live(step, committed, inputs, before.sealed)
+    if base and step.plan.follows_expiry:
+        inputs += [step.stored(frames.STORE_DF), checkpoint.store_expired(step, base, committed)]
+        known_live = find_known_live(step, committed, inputs, base.sealed)
     elif step.plan.limited:
         known_live = checkpoint.find_stored_live(step, committed)
     unread = committed.without(known_live.range_ids)
@@ -219,13 +219,13 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if known_live.addresses is not None:
         addresses.append(known_live.addresses)
         count += known_live.count
-    carried = before.committed(step) if before else None
+    carried = base.committed(step) if base else None
     run_id, attempt = step.plan.run_id, step.plan.attempt
     # Ids and addresses belong together: a recheck skips the ranges and metaranges with these ids.
-    if before and carried is not None:
+    if base and carried is not None:
         addresses.append(carried)
-        count += before.checkpoint.committed
-        ids = before.add_read_ids(run_id, attempt, ids_read_before, committed.ids)
+        count += base.checkpoint.committed
+        ids = base.add_read_ids(run_id, attempt, ids_read_before, committed.ids)
     else:
         ids = tables.write_run_ids(step.repository.store, run_id, attempt, committed.ids)
     written = step.write_distinct(frames.COMMITTED_DF, addresses, count)
@@ -233,14 +233,14 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         references.tidy_facts(step)
     if committed.definition:
         holders = committed.definition.last_holders
-        note_for_pages(step, "last commits of the garbage", active_commits.write_last_holders, holders)
+        store_for_pages(step, "last commits of the garbage", active_commits.write_last_holders, holders)
     store, repository = step.repository.store, step.plan.repository
     branches_before = earlier_runs.branch_baseline(store, step.plan.run_id, repository, step.warn, committed.own.heads)
     figures = describe_committed(committed, branches_before, ids)
-    expired = step.stored(frames.EXPIRED_DF) if before and step.plan.follows_expiry else None
+    expired = step.stored(frames.EXPIRED_DF) if base and step.plan.follows_expiry else None
     figures = replace(
         figures,
-        tracked_sha256=track(step, committed),
+        tracked_sha256=store_tracked_ranges(step, committed),
         ranges_read=unread.ranges,
         ranges_from_facts=len(known_live.range_ids),
         addresses_from_facts=known_live.recorded,
@@ -266,7 +266,7 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
     return (step.complete(frames.PROVISIONAL_DF, frames.NoFigures(), written),)
 
 
-def track(step: Step[R], committed: Committed) -> str | None:
+def store_tracked_ranges(step: Step[R], committed: Committed) -> str | None:
     """Stores the tracked ranges for the run by retention rules that builds on this one; returns the file's SHA-256.
 
     These are the live ranges; in the flow `committed`, the ranges that this run examined and that are not live. A run
@@ -285,7 +285,7 @@ def track(step: Step[R], committed: Committed) -> str | None:
     return checkpoint.write_ranges(store, run_id, attempt, tracked)
 
 
-def note_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: object) -> None:
+def store_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: object) -> None:
     """Stores facts for the pages of this run and later ones. If that fails, the run only warns."""
     try:
         write(step.repository.store, step.plan.run_id, step.plan.attempt, facts)
@@ -293,25 +293,25 @@ def note_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: 
         step.warn(f"not recorded: {what}: {error}")
 
 
-def note_expired(step: Step[R]) -> None:
-    """Records the expired commits before the deletion, so that later runs can name losses if rules become longer."""
+def record_expired_commits(step: Step[R]) -> None:
+    """Records the expired commits before the deletion, so that later runs can tell expected deletions from losses."""
     try:
         active_commits.add_expired_before(step.repository.store, step.plan.run_id, step.plan.attempt)
     except (CorruptFile, StorageError) as error:
         step.warn(f"later runs cannot tell which commits had expired when this run deleted: {error}")
 
 
-def require_source_of_base_run(committed: Committed, before: checkpoint.BaseCheckpoint | None) -> None:
+def require_source_of_base_run(committed: Committed, base: checkpoint.BaseCheckpoint | None) -> None:
     """Raises OrderViolation if commits come from another source than the base run's commits."""
-    if before and before.report.commit_source != committed.source:
+    if base and base.report.commit_source != committed.source:
         raise OrderViolation(
-            f"commits come from the {committed.source}, but in the base run {before.run_id} they came "
-            f"from the {before.report.commit_source}: open a run of flow clean"
+            f"commits come from the {committed.source}, but in the base run {base.run_id} they came "
+            f"from the {base.report.commit_source}: open a run of flow clean"
         )
 
 
 def describe_committed(committed: Committed, branches_before: int | None, read_sha256: str) -> frames.CommittedFigures:
-    """The figures of the third step."""
+    """The figures that `committed_df` stores."""
     live, definition = committed.own, committed.definition
     figures = frames.CommittedFigures(
         commit_source=committed.source,
@@ -364,21 +364,22 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             not_committed.count,
             frames.STORE_DF.schema,
             lambda eligible: clear_hidden(
-                step, only_asked(step, eligible), heads, frames.STORE_DF.schema, etags, record_heads=True
+                step, restrict_to_plan(step, eligible), heads, frames.STORE_DF.schema, etags, record_heads=True
             ),
         ) as (unreferenced, reasons, cleared):
             kept = {**reasons.kept, **cleared.kept}
-            earlier_runs.keep_sightings(step, unreferenced, reasons.multipart, earlier, listed.manifest.span.ended_at)
-            strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
-            written = step.write(frames.UNRECOGNISED_DF, strange) if reasons.kept.get(Kept.UNRECOGNISED.value) else ()
+            earlier_runs.store_sightings(step, unreferenced, reasons.multipart, earlier, listed.manifest.span.ended_at)
+            unrecognised = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
+            count = reasons.kept.get(Kept.UNRECOGNISED.value)
+            written = step.write(frames.UNRECOGNISED_DF, unrecognised) if count else ()
             step.complete(frames.UNRECOGNISED_DF, frames.NoFigures(), written)
             gap = gap_result()
-            written = step.write(frames.CANDIDATES_DF, cleared.candidates, say_why(step))
-            # A sweep reads the present state itself.
+            written = step.write(frames.CANDIDATES_DF, cleared.candidates, reason_adder(step))
+            # A sweep checks these guards itself, right before it deletes.
             foresees = not step.plan.sweep and any(file.rows for file in written)
             if step.plan.only_addresses is not None:
-                going = sum(file.rows for file in written) + sum(cleared.kept.values())
-                kept[Kept.NOT_ASKED.value] = reasons.eligible - going
+                asked = sum(file.rows for file in written) + sum(cleared.kept.values())
+                kept[Kept.NOT_ASKED.value] = reasons.eligible - asked
             figures = replace(
                 gap,
                 kept=kept,
@@ -399,7 +400,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     return stored
 
 
-def only_asked(step: Step[R], eligible: R) -> R:
+def restrict_to_plan(step: Step[R], eligible: R) -> R:
     """Restricts eligible objects to the plan's `only_addresses`, if set."""
     if step.plan.only_addresses is None:
         return eligible
@@ -434,8 +435,8 @@ def foresee_refusals(
     return tuple(refusals)
 
 
-def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Adds the reason to candidates; does not mark restored objects if the restorations cannot be read."""
+def reason_adder(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """A function that adds the reason to candidates. If the restorations cannot be read, it marks none as restored."""
     try:
         restored = earlier_runs.restored_before(step.repository.store, step.plan.run_id)
     except CollectionError as error:
@@ -468,13 +469,13 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, report.Repor
     with step.engine.in_background(count_amounts) as amounts_of, step.engine.in_background(count_late) as late_of:
         checkpoint_or_reason = checkpoint.write_checkpoint(step, outcomes)
         amounts, late = amounts_of(), late_of()
-    # After the checkpoint: what the list of undeletable objects names is no longer new to the attempt that resumes.
+    # After the checkpoint: an attempt that resumes no longer reports objects as new that this list already has.
     failures = sweeping.judge_failures(step, outcomes, amounts) if swept else None
     if candidates.count and not swept:
         sweeping.log_wait_of_approval(step, step.stored(frames.UNCOMMITTED_DF))
     ended = reporting.make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)
     report.write(step.repository.store, ended)
-    earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
+    earlier_runs.update_index(step.repository.store, step.plan, ended, step.warn)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.statistics.failed:,} failed")
     return outcomes, ended
 
@@ -508,7 +509,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         )
         yield from deleted_before
     if undecided and step.plan.flow.by_retention:
-        note_expired(step)
+        record_expired_commits(step)
     while undecided:
         outcomes = sweeping.sweep_once(step, candidates, remaining, undecided)
         yield from outcomes.manifest.files

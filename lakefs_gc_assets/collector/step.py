@@ -29,7 +29,7 @@ class Step(Generic[R]):
     """One step of a run while its lock is held.
 
     Attributes:
-        lock: None for work that only reads, like a step.
+        lock: the repository's lock; None for work outside of a run, which only reads.
         started_at: when the step began, UTC.
         waited: seconds spent so far on protective waits; they do not count as work.
     """

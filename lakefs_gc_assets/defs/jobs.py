@@ -318,13 +318,13 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
         context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
         if policy.approvers == 2:
-            first = sweeping.give_first(repository.store, manifest, repository.clock.now(), approver)
+            first = sweeping.store_first_approval(repository.store, manifest, repository.clock.now(), approver)
             if first is None:
                 context.log.warning(f"nothing is deleted yet: run {run_id} needs a second approval, under another name")
                 context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id, APPROVED_BY_TAG: approver})
                 return
             approver = f"{first}; {approver}"
-        sweeping.give(repository.store, manifest, repository.clock.now(), approver)
+        sweeping.store_approval(repository.store, manifest, repository.clock.now(), approver)
         earlier_runs.forget(repository.store, run_id)
         tags = names.partitions.add_again(context.instance, plan)
         approval = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: approver}

@@ -108,12 +108,12 @@ def execute(
     try:
         result = _collect(job, home, new.tags, owner)
     except BaseException as error:
-        make_step.end_if_left(new.run_id, collecting.last_opened(), owner, clock.now(), summary(error))
+        make_step.end_if_locked(new.run_id, collecting.last_opened(), owner, clock.now(), summary(error))
         raise
     failure = failure_of(result, new.run_id)
     if failure is not None:
         reason = INTERRUPTED if isinstance(failure, Interrupted) else str(failure)
-        make_step.end_if_left(new.run_id, collecting.last_opened(), owner, clock.now(), reason)
+        make_step.end_if_locked(new.run_id, collecting.last_opened(), owner, clock.now(), reason)
     return new.run_id, failure
 
 
@@ -140,7 +140,7 @@ def execute_approved(
     store = Collector.from_loaded(loaded, clock).open().store
     plan = plans.read(store, run_id)
     if standing:
-        sweeping.give(store, sweeping.require_dry_run(store, run_id), clock.now(), standing)
+        sweeping.store_approval(store, sweeping.require_dry_run(store, run_id), clock.now(), standing)
         progress(f"run {run_id}: {standing} covers its candidates: deleting them after a recheck")
     # The instance may differ from the dry run's instance.
     tags = names.partitions.add_again(home, plan)

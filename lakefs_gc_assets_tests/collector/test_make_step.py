@@ -630,22 +630,22 @@ def test_a_run_that_nobody_ended_is_ended_and_its_lock_released(opened: OpenRepo
     plan = began(opened, DAY, sweep=False)
     expiry = timedelta(hours=1)
     Lock.acquire(opened.store, run_id=plan.run_id, owner=plan.owner, now=NOW, expiry=expiry)
-    make_step.end_if_left(plan.run_id, opened.store, plan.owner, NOW, "interrupted")
+    make_step.end_if_locked(plan.run_id, opened.store, plan.owner, NOW, "interrupted")
     found = reports.read(opened.store, plan.run_id)
     assert found is not None and (found.ending, found.error) == (Ending.FAILED, "interrupted")
     assert holder(opened.store) is None
 
-    make_step.end_if_left(plan.run_id, opened.store, plan.owner, NOW, "something else")
+    make_step.end_if_locked(plan.run_id, opened.store, plan.owner, NOW, "something else")
     assert reports.read(opened.store, plan.run_id) == found
     Lock.acquire(opened.store, run_id="other", owner="somebody else", now=NOW, expiry=expiry)
-    make_step.end_if_left(plan.run_id, opened.store, plan.owner, NOW, "something else")
+    make_step.end_if_locked(plan.run_id, opened.store, plan.owner, NOW, "something else")
     assert reports.read(opened.store, plan.run_id) == found
     assert holder(opened.store) is not None
 
 
 def test_a_lock_that_was_taken_before_there_was_a_plan_is_released(opened: OpenRepository) -> None:
     Lock.acquire(opened.store, run_id="c" * 20, owner="me", now=NOW, expiry=timedelta(hours=1))
-    make_step.end_if_left("c" * 20, opened.store, "me", NOW, "interrupted")
+    make_step.end_if_locked("c" * 20, opened.store, "me", NOW, "interrupted")
     assert holder(opened.store) is None
 
 

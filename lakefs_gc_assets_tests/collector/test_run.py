@@ -52,7 +52,7 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
-from lakefs_gc_assets.collector.run import CommittedData, say_why
+from lakefs_gc_assets.collector.run import CommittedData, reason_adder
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.collector.universe import listing
@@ -99,10 +99,10 @@ def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepos
     lines: list[str] = []
     step = made_step(LocalEngine(), opened, note=lines.append)
     candidates = pa.RecordBatch.from_pydict({"address": ["data/a"]})
-    assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT] and lines == []
+    assert reason_adder(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT] and lines == []
 
     opened.store.put(across_runs.RESTORATION_KEY, b"nothing")
-    assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
+    assert reason_adder(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
     (line,) = lines
     assert "cannot mark candidates that were restored earlier" in line
 
@@ -115,7 +115,7 @@ def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(ope
         receipts.write(opened.store, run_id, f"{receipts.OF_RESTORE}1", rows)
     step = made_step(LocalEngine(), opened)
     step.plan = replace(step.plan, run_id=this)
-    reported = say_why(step)(pa.RecordBatch.from_pydict({"address": ["data/a", "data/b"]}))
+    reported = reason_adder(step)(pa.RecordBatch.from_pydict({"address": ["data/a", "data/b"]}))
     assert reported.column("why").to_pylist() == [Why.RESTORED, Why.NO_COMMIT]
 
 
@@ -397,9 +397,9 @@ class TestWhatRunsTell:
 
             return mock.patch.object(owner, name, called)
 
-        with reported_by("clean") as (scene, _), noted(reports, "write"), noted(earlier_runs, "note"):
+        with reported_by("clean") as (scene, _), noted(reports, "write"), noted(earlier_runs, "update_index"):
             assert scene.start(SWEEP, Faults()) is Ended.WELL
-        assert order == ["write", "note"]
+        assert order == ["write", "update_index"]
 
     def test_what_failed_deletions_mean(self) -> None:
         denied = Undeletable("data/x", "AccessDenied", moment(0))

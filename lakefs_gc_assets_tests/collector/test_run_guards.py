@@ -166,7 +166,7 @@ def approve_standing(scene: Scene) -> StandingApproval:
     put_standing(scene, approval)
     candidates = sweeping.require_dry_run(store, scene.opened.run_id)
     with mock.patch.object(store, "put", scene.world.bucket.put):
-        sweeping.give(store, candidates, now, approval)
+        sweeping.store_approval(store, candidates, now, approval)
     return approval
 
 

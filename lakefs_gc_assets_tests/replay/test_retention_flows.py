@@ -28,7 +28,7 @@ def much_expires(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """If True, few objects count as many: runs exclude those in live ranges of the same keys, and look up the rest."""
     if request.param:
         monkeypatch.setattr(checkpoint, "_MANY_ENTRIES", 0)
-        monkeypatch.setattr(current, "_ASKED_AT_ONCE", 3)
+        monkeypatch.setattr(current, "_LOOKED_UP_AT_ONCE", 3)
         monkeypatch.setattr(current, "_ROUNDS", 1_000)
     return bool(request.param)
 

@@ -223,7 +223,7 @@ def _earliest_clock(repository: OpenRepository) -> datetime:
 
 
 _UNCHECKED = (uncommitted_module, "missing_samples", lambda *arguments: ())
-_ask, _page, _written = uncommitted_module._ask, uncommitted_module._believable_page, uncommitted_module._written
+_ask, _page, _written = uncommitted_module._ask, uncommitted_module._request_trusted_page, uncommitted_module._written
 _dumped, _prepare = commits._dumped, Servers.prepare
 
 
@@ -237,7 +237,7 @@ def _last_location_only() -> Sequence[Replacement]:
     def last(store: Any, state: Any) -> tuple[str, ...]:
         return _written(store, state) if pages[-1].location else ()
 
-    return (uncommitted_module, "_believable_page", asked), (uncommitted_module, "_written", last), _UNCHECKED
+    return (uncommitted_module, "_request_trusted_page", asked), (uncommitted_module, "_written", last), _UNCHECKED
 
 
 def _end_at_empty_page(api: Any, token: str | None, state: Any) -> UncommittedPage:
@@ -290,9 +290,11 @@ CLEAN_BUGS: dict[str, Bug] = {
     "copies read first": replaced((Servers, "prepare", _copies_first), _UNCHECKED),
     "the last page's location only": Bug(_last_location_only),
     "an empty page taken for the end": replaced(
-        (uncommitted_module, "_believable_page", _end_at_empty_page), _UNCHECKED
+        (uncommitted_module, "_request_trusted_page", _end_at_empty_page), _UNCHECKED
     ),
-    "a branch deleted during prepare unnoticed": replaced((uncommitted_module, "_believable_page", _ask), _UNCHECKED),
+    "a branch deleted during prepare unnoticed": replaced(
+        (uncommitted_module, "_request_trusted_page", _ask), _UNCHECKED
+    ),
     "empty live set accepted": replaced(
         (LiveFiles, "range", nothing_of_a_range), (guards, "require_live_set", ignored)
     ),

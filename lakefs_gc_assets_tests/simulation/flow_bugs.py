@@ -91,7 +91,7 @@ from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, Walks
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy, Rule
-from lakefs_gc_assets.collector.run import find_other_repositories, sweep_candidates, track
+from lakefs_gc_assets.collector.run import find_other_repositories, store_tracked_ranges, sweep_candidates
 from lakefs_gc_assets.collector.sweep import recheck, sweeping
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
@@ -372,7 +372,7 @@ def _written_whole(self: BaseCheckpoint, run_id: str, attempt: str, known: Set[s
 
 def _only_new(step: ArrowStep, found: Committed) -> str | None:
     """Tracks only ranges that were not live before."""
-    sha256, before = track(step, found), open_base_checkpoint(step)
+    sha256, before = store_tracked_ranges(step, found), open_base_checkpoint(step)
     if sha256 is None or before is None:
         return sha256
     new = found.records.without(_read_once(before))
@@ -478,12 +478,12 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "what was live before taken over": replaced(
         (BaseCheckpoint, "committed", _taken_over), (BaseCheckpoint, "add_read_ids", _written_whole)
     ),
-    "only new ranges tracked": replaced((run, "track", _only_new)),
+    "only new ranges tracked": replaced((run, "store_tracked_ranges", _only_new)),
     "nothing pending by rules": replaced((checkpoint, "select_pending", _nothing_pending), _UNCHECKED),
     "notes of what expired taken for held": replaced(
         (facts_of_ranges, "look_up_hashes", _look_up_every_range),
         (current, "_select_fitting", lambda step, reported, records: reported),
-        (current, "_require_true", ignored),
+        (current, "_require_facts_match", ignored),
     ),
     "what notes hold not subtracted": replaced((run, "find_known_live", _nothing_held)),
     "what expired not looked up in notes": replaced((run, "find_known_live", _only_listed)),
@@ -497,7 +497,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
         (facts_of_ranges, "join_runs", _join_less), (facts_of_ranges, "require_metaranges_whole", ignored)
     ),
     "notes that lack an address believed": replaced(
-        (references, "record_hashes", _record_less), (current, "_require_true", ignored)
+        (references, "record_hashes", _record_less), (current, "_require_facts_match", ignored)
     ),
 }
 """Seeded bugs by name."""
@@ -512,7 +512,7 @@ def _looked_at(step: ArrowStep, found: Committed) -> str | None:
     """Tracks all examined ranges, also ranges that became live again."""
     expired = step.stored(STORE_DF).figures.expired_sha256
     if step.plan.flow is not Flow.COMMITTED or expired is None:
-        return track(step, found)
+        return store_tracked_ranges(step, found)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     return checkpoint.write_ranges(store, run_id, attempt, checkpoint.read_expired(store, run_id, attempt, expired))
 
@@ -521,7 +521,7 @@ COMMITTED_CHAIN_BUGS: dict[str, Bug] = {
     "nothing pending where nothing is listed": replaced(
         (checkpoint, "select_pending", _nothing_pending_unlisted), _UNCHECKED
     ),
-    "ranges that were looked at and are live again tracked": replaced((run, "track", _looked_at)),
+    "ranges that were looked at and are live again tracked": replaced((run, "store_tracked_ranges", _looked_at)),
 }
 """Seeded bugs by name."""
 

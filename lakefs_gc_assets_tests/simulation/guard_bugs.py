@@ -162,7 +162,7 @@ AROUND_BUGS: dict[str, Bug] = {
 """Seeded bugs by name, found by histories of clean runs."""
 
 
-_contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden._within, hidden._listed
+_contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden._choose_contents, hidden._listed
 _select_ranges = references.select_ranges_by_size
 
 
@@ -269,7 +269,7 @@ HIDDEN_BUGS: dict[str, TestedBug] = {
         _in_a_world(_BOUND.test_few_paths_are_asked_for_and_many_candidates_not_looked_at),
     ),
     "what is not asked for taken for not staged": TestedBug(
-        replaced((hidden, "_within", _nothing_left_out)),
+        replaced((hidden, "_choose_contents", _nothing_left_out)),
         _looking(test_contents.test_a_content_at_many_paths_does_not_keep_all_others),
     ),
     "ranges that nobody noted taken for empty": TestedBug(
@@ -399,7 +399,7 @@ INNER_BUGS: dict[str, TestedBug] = {
         ),
     ),
     "run before whose frames were made again": TestedBug(
-        without_call(checkpoint, "require_frames", planning.find, ()),
+        without_call(checkpoint, "require_frames", planning.find_newest, ()),
         _with_repository(test_planning.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
     ),
 }
@@ -409,7 +409,7 @@ INNER_BUGS: dict[str, TestedBug] = {
 _describe, _staged_samples, _dump = run.describe_committed, uncommitted.staged_samples, commits.complete_dump
 _once, _deleter = sweeping.sweep_once, sweeping._deleter
 _newest_sweep, _approve = planning.newest_sweep, sweeping.approve
-_files_of, _track = facts.files_of, run.track
+_files_of, _track = facts.files_of, run.store_tracked_ranges
 _verified, _sign = SignedStore._verified, Signer._sign
 
 
@@ -606,7 +606,8 @@ TESTED_BUGS: dict[str, TestedBug] = {
         test_a_file_that_was_signed_for_another_run_or_repository_is_refused,
     ),
     "limited to objects: others deleted too": TestedBug(
-        replaced((run, "only_asked", _everything)), _GUARDS.test_a_run_that_is_limited_to_an_object_deletes_no_other
+        replaced((run, "restrict_to_plan", _everything)),
+        _GUARDS.test_a_run_that_is_limited_to_an_object_deletes_no_other,
     ),
     "compacted bases taken for nothing": TestedBug(
         without_unnamed(replaced((current, "find_compacted", _nothing_compacted))),
@@ -838,10 +839,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((BaseCheckpoint, "_rows", _any_content)), _OPTIMIZED.test_its_frames_are_those_that_its_report_names
     ),
     "run before with another minimum age": _guarding(
-        planning, "_require_alike", planning.find, _OPTIMIZED.test_it_had_the_same_minimum_age
+        planning, "_require_alike", planning.find_newest, _OPTIMIZED.test_it_had_the_same_minimum_age
     ),
     "run before whose deletions were undone": _guarding(
-        planning, "_require_not_undone", planning.find, _OPTIMIZED.test_nothing_came_back_since
+        planning, "_require_not_undone", planning.find_newest, _OPTIMIZED.test_nothing_came_back_since
     ),
     "run before with a later cutoff": _guarding(
         planning, "require_earlier_cutoff", planning._build_on_base_run, _OPTIMIZED.test_its_cutoff_was_not_later
@@ -895,7 +896,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out,
     ),
     "by rules: notes of ranges not compared with ranges": _guarding(
-        current, "_require_true", find_known_live, _FOLLOWING.test_what_is_recorded_of_ranges_is_compared_with_some
+        current,
+        "_require_facts_match",
+        find_known_live,
+        _FOLLOWING.test_what_is_recorded_of_ranges_is_compared_with_some,
     ),
     "by rules: notes of the run before not taken over": TestedBug(
         replaced((references, "find_fact_files", _own_files)), _FOLLOWING.test_facts_are_known_to_every_later_run
@@ -905,7 +909,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_facts_of_another_version_are_not_believed,
     ),
     "by rules: ranges that no commit names not tracked": TestedBug(
-        replaced((run, "track", _track_named)),
+        replaced((run, "store_tracked_ranges", _track_named)),
         _FOLLOWING.test_it_looks_at_what_no_commit_named_and_only_expired_ones_name_now,
     ),
     "by rules: notes of any number of entries believed": TestedBug(

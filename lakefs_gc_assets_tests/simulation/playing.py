@@ -315,7 +315,7 @@ def deterministic(seed: int) -> Iterator[None]:
         # Some look expired entries up in parts, without those that live ranges hold.
         if seed % 3 == 1:
             replace(patches, checkpoint, "_MANY_ENTRIES", 0)
-            replace(patches, current, "_ASKED_AT_ONCE", 3)
+            replace(patches, current, "_LOOKED_UP_AT_ONCE", 3)
             replace(patches, current, "_ROUNDS", sys.maxsize)
         # The world renews the lock of a process that does not stand still.
         for module in (make_step, lock):

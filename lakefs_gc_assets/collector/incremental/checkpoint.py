@@ -312,7 +312,7 @@ _MANY_ENTRIES = 8_000_000
 """Above this many entries, too many to look up, objects of live ranges with the same keys are excluded first."""
 
 
-def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -> StoredFrame[NoFigures]:
+def store_expired(step: Step[R], base: BaseCheckpoint, committed: Committed) -> StoredFrame[NoFigures]:
     """Stores the objects that expired since the base run as the frame `expired`.
 
     Args:
@@ -322,31 +322,31 @@ def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -
         CorruptFile: a tracked range of the base run is missing or damaged, or so is the file that names them.
     """
     began = step.repository.clock.now()
-    dead = before.tracked.without(committed.ids)
-    step.log(f"{len(dead):,} of {counted(before.checkpoint.tracked, 'ranges')} expired since run {before.run_id}")
-    instead = None
-    if committed.tells_ranges and dead.entries > _MANY_ENTRIES:
-        instead = committed.records.covering(dead)
+    expired = base.tracked.without(committed.ids)
+    step.log(f"{len(expired):,} of {counted(base.checkpoint.tracked, 'ranges')} expired since run {base.run_id}")
+    replacements = None
+    if committed.tells_ranges and expired.entries > _MANY_ENTRIES:
+        replacements = committed.records.covering(expired)
         step.log(
-            f"they have {counted(dead.entries, 'entries')}; those that "
-            f"{counted(len(instead), 'live ranges with the same keys hold')} are left out first"
+            f"they have {counted(expired.entries, 'entries')}; those that "
+            f"{counted(len(replacements), 'live ranges with the same keys hold')} are left out first"
         )
-    written = step.write(EXPIRED_DF, find_expired(step, before, dead, instead)) if dead else ()
+    written = step.write(EXPIRED_DF, find_expired(step, base, expired, replacements)) if expired else ()
     return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)
 
 
-def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, instead: RangeRecords | None) -> R:
+def find_expired(step: Step[R], base: BaseCheckpoint, expired: RangeRecords, replacements: RangeRecords | None) -> R:
     """Finds the objects (LISTED) of ranges that are no longer live, in sealed slices or in no slice.
 
     Objects that earlier runs deleted are excluded.
 
     Args:
-        instead: live ranges whose objects are excluded first, which can only keep them: most objects of a range are in
-            the range that took its place. None for none.
+        replacements: live ranges whose objects are excluded first, which can only keep objects: most objects of a range
+            are in the range that replaced it. None for none.
     """
     engine = step.engine
-    held = engine.where(References.from_step(step).entries(dead, instead), _would_be_listed)
-    return engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
+    held = engine.where(References.from_step(step).entries(expired, replacements), _would_be_listed)
+    return engine.without_exactly(select_sealed(engine, held, base.sealed), deleted_before(step))
 
 
 def _would_be_listed(rows: pa.RecordBatch) -> pa.BooleanArray:
@@ -484,12 +484,12 @@ def _carry(
 def _track(step: Step[R], checkpoint: Checkpoint, figures: CommittedFigures) -> Checkpoint:
     """Adds the tracked ranges to a checkpoint by retention rules."""
     assert figures.tracked_sha256 is not None
-    before = open_base_checkpoint(step)
+    base = open_base_checkpoint(step)
     return replace(
         checkpoint,
         tracked=count_ranges(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.tracked_sha256),
         tracked_sha256=figures.tracked_sha256,
-        full_run=before.checkpoint.full_run if before else step.plan.run_id,
+        full_run=base.checkpoint.full_run if base else step.plan.run_id,
     )
 
 
@@ -547,10 +547,10 @@ def _has_not_committed(step: Step[R]) -> bool:
 
 def seal(step: Step[R]) -> frozenset[str]:
     """The slices that are sealed after this run: all shards were listed, so a slice is complete in every shard."""
-    before, plan = open_base_checkpoint(step), step.plan
+    base, plan = open_base_checkpoint(step), step.plan
     listed = read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
     listed |= find_slices_in_shards(step, step.stored(STORE_DF))
-    return sealed(before.sealed if before else frozenset(), listed, plan.cutoff, plan.skew)
+    return sealed(base.sealed if base else frozenset(), listed, plan.cutoff, plan.skew)
 
 
 def find_slices_in_shards(step: Step[R], listed: StoredFrame[StoredFigures]) -> frozenset[str]:

@@ -40,11 +40,7 @@ from lakefs_gc_assets.collector.records import across_runs, records_json, run_fo
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.figures import Statistics
-from lakefs_gc_assets.collector.records.outcomes import (
-    MULTIPART_ETAG,
-    MULTIPART_SIGHTING_SECONDS,
-    Outcome,
-)
+from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.step import Step
@@ -117,7 +113,7 @@ class EarlierRuns:
         self._settled = {run.run_id: run for run in index.runs}
 
     def newest_first(self) -> Iterator[str]:
-        """The ids of our runs. A folder that the index does not name is examined when its turn comes."""
+        """The ids of our runs. A folder that the index does not name is examined when the iteration reaches it."""
         for name in self._names:
             if name in self._settled or (name not in self._others and run_folder.has_plan(self._store, name)):
                 yield name
@@ -137,7 +133,7 @@ class EarlierRuns:
             return False
 
 
-def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
+def update_index(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
     """Updates the index at the end of a run, whose lock is held.
 
     Adds the run itself if it succeeded, and runs that ended meanwhile without an update. Without an enforced lock,
@@ -150,7 +146,7 @@ def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
         return
     try:
         before, etag = _read_with_etag(store)
-        after = _brought_up_to_date(store, before, plan, report)
+        after = _updated(store, before, plan, report)
         if after != before:
             _put(store, after, etag)
     except CollectionError as error:
@@ -174,7 +170,8 @@ def forget(store: ObjectStore, run_id: str) -> None:
         store.put(KEY, records_json.encode(_Index()))
 
 
-def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: Report) -> _Index:
+def _updated(store: ObjectStore, before: _Index, plan: Plan, report: Report) -> _Index:
+    """The index with this run and runs that it lacks, if they are settled, and without folders that are gone."""
     settled_runs, others = {run.run_id: run for run in before.runs}, set(before.others)
     if own := _settle(store, plan, report, overtaken=False):
         settled_runs[own.run_id] = own
@@ -185,7 +182,7 @@ def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: 
             continue
         if not run_folder.has_plan(store, name):
             others.add(name)
-        elif settled := _look_at(store, name, overtaken=newest_sweep is not None and name > newest_sweep):
+        elif settled := _settle_other(store, name, overtaken=newest_sweep is not None and name > newest_sweep):
             settled_runs[name] = settled
             if settled.swept:
                 newest_sweep = min(name, newest_sweep or name)
@@ -193,7 +190,7 @@ def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: 
     return _Index(tuple(settled_runs[name] for name in names if name in settled_runs), tuple(sorted(others & there)))
 
 
-def _look_at(store: ObjectStore, run_id: str, *, overtaken: bool) -> SettledRun | None:
+def _settle_other(store: ObjectStore, run_id: str, *, overtaken: bool) -> SettledRun | None:
     """The index entry of another run; None as for `_settle`, or if its files cannot be read."""
     try:
         return _settle(store, plans.read(store, run_id), reports.read(store, run_id), overtaken=overtaken)
@@ -439,7 +436,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
             reported += files
             keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
     of_reports = files_module.rows_of_files(engine, reported, partial(_read_reported, opener), RECEIPTS)
-    rows = engine.union(of_reports, receipts.rows(engine, opener, keys, _exclude))
+    rows = engine.union(of_reports, receipts.rows(engine, opener, keys, _warn_of_lost_receipts))
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
     if any_restored:
         restored = engine.where_among(rows, "outcome", (Outcome.RESTORED.value,))
@@ -460,10 +457,10 @@ def _read_reported(opener: OpensStore, group: Sequence[FrameFile]) -> Iterator[p
 
     yield from files_module.reader(opener, RECEIPTS, added=DELETED_REPORT.added, damaged=note)(group)
     for run_id in damaged:
-        yield from receipts.read(opener.open(), run_id, _exclude).cast(nullable(RECEIPTS)).to_batches()
+        yield from receipts.read(opener.open(), run_id, _warn_of_lost_receipts).cast(nullable(RECEIPTS)).to_batches()
 
 
-def _exclude(damage: CorruptFile) -> None:
+def _warn_of_lost_receipts(damage: CorruptFile) -> None:
     _log.warning("some deletions of run %s are unknown: %s", run_folder.run_of(damage.file), damage)
 
 
@@ -583,7 +580,7 @@ def select_old_enough(engine: Engine[R], sightings: R, listing_started_at: datet
     return engine.where(sightings, lambda batch: pc.less_equal(batch.column("first_listed_at"), limit))
 
 
-def keep_sightings(step: Step[R], unreferenced: R, multipart: int, earlier: R, listing_ended_at: datetime) -> None:
+def store_sightings(step: Step[R], unreferenced: R, multipart: int, earlier: R, listing_ended_at: datetime) -> None:
     """Stores this run's sightings: unreferenced multipart uploads with the end of their first listing.
 
     Args:

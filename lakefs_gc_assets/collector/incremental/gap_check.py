@@ -107,16 +107,16 @@ def find_expired_then(step: Step[R], rows: R) -> Expired:
     attempts = set(engine.collect(engine.distinct(engine.select(rows, "attempt"))).column("attempt").to_pylist())
     expired: dict[str, frozenset[str]] = {}
     undated: list[Plan] = []
-    for plan in _plans(step, attempts):
+    for plan in _plans_of_attempts(step, attempts):
         holders = active_commits.read_last_holders(step.repository.store, plan.run_id, plan.attempt)
         if holders is None:
             undated.append(plan)
         else:
             expired[plan.attempt] = frozenset(holders.column("metarange_id").to_pylist())
-    return {**expired, **(_made_before(step, undated) if undated else {})}
+    return {**expired, **(_metaranges_made_before(step, undated) if undated else {})}
 
 
-def _plans(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
+def _plans_of_attempts(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
     """The plans of the runs by retention rules that some attempts belong to."""
     unread = {*attempts}.difference([None])
     runs = EarlierRuns(step.repository.store)
@@ -137,7 +137,7 @@ def _plans(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
                 yield plan
 
 
-def _made_before(step: Step[R], runs: Iterable[Plan]) -> Expired:
+def _metaranges_made_before(step: Step[R], runs: Iterable[Plan]) -> Expired:
     """The metaranges of all commits that were made before each run, by the dates of the commits.
 
     The frames of these runs were removed, and the lists of expired commits with them. If a commit held an object then,
@@ -199,9 +199,9 @@ def find_gap(
 
     Returns only the figures and examples about missing, lost and re-referenced addresses.
     """
-    engine, before = step.engine, open_base_checkpoint(step)
+    engine, base = step.engine, open_base_checkpoint(step)
     lists_all = lists_everything(step.plan, listed.manifest.figures)
-    slices = cache(partial(_find_listed_slices, step, listed, before))
+    slices = cache(partial(_find_listed_slices, step, listed, base))
 
     def expected(rows: R) -> R:
         return select_expected(engine, rows, slices(), step.plan.cutoff)
@@ -217,9 +217,9 @@ def find_gap(
     complete = CandidateFigures({}, (), missing=0, expected=expected_count, lost=0, named_again=0)
     if lists_all and all_listed:
         return complete
-    lost_before = before.lost(step) if before else None
-    new_heads = RangeRecords(RANGES.empty_table()) if before is None else find_new_ranges(step, before, committed)
-    read = before is None or committed.figures.ranges_read or len(new_heads)
+    lost_before = base.lost(step) if base else None
+    new_heads = RangeRecords(RANGES.empty_table()) if base is None else find_new_ranges(step, base, committed)
+    read = base is None or committed.figures.ranges_read or len(new_heads)
     is_anything_new = uncommitted.count or read or lost_before is not None
     if all_listed and not is_anything_new:
         return complete
@@ -232,7 +232,7 @@ def find_gap(
     with engine.cached(engine.distinct(deleted), at_most=count) as gone_from_store:
         if all_listed and not engine.count(gone_from_store):
             return complete
-        read_before = before.read_ids if before and lost_before is None else IdSet()
+        read_before = base.read_ids if base and lost_before is None else IdSet()
         of_heads = engine.select(_of_heads(step, committed, read_before, new_heads), *_COLUMNS)
         heads = engine.distinct(engine.union(live[0], of_heads))
         lost = engine.among_exactly(gone_from_store, heads)
@@ -251,14 +251,14 @@ def find_gap(
 
 
 def _find_listed_slices(
-    step: Step[R], listed: StoredFrame[StoredFigures], before: BaseCheckpoint | None
+    step: Step[R], listed: StoredFrame[StoredFigures], base: BaseCheckpoint | None
 ) -> frozenset[str]:
     """The slices that this run listed, in shards as well."""
     slices = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     if step.plan.flow is Flow.COMMITTED or not (in_shards := checkpoint.find_slices_in_shards(step, listed)):
         return slices
     # Slices of pending objects are sealed, and were not listed.
-    return slices | (in_shards - (before.sealed if before else frozenset()))
+    return slices | (in_shards - (base.sealed if base else frozenset()))
 
 
 def lists_everything(plan: Plan, figures: StoredFigures) -> bool:
@@ -274,9 +274,9 @@ def _with_gone(step: Step[R], gap: CandidateFigures, lost_rows: R) -> CandidateF
     engine, count = step.engine, step.engine.count(lost_rows)
     if not count:
         return gap
-    place = partial(_place, window_size=step.plan.slice_window)
+    place = partial(_add_places, window_size=step.plan.slice_window)
     step.complete(LOST_DF, NoFigures(), step.write(LOST_DF, lost_rows, place))
-    again = engine.hold(select_expired(step, lost_rows, count, partial(_find_read, step)), count)
+    again = engine.hold(select_expired(step, lost_rows, count, partial(_read_all_ids, step)), count)
     lost = engine.without_exactly(lost_rows, again)
     return replace(
         gap,
@@ -287,13 +287,13 @@ def _with_gone(step: Step[R], gap: CandidateFigures, lost_rows: R) -> CandidateF
     )
 
 
-def _find_read(step: Step[R]) -> Set[str]:
+def _read_all_ids(step: Step[R]) -> Set[str]:
     """Ids of the metaranges and ranges that this run and its base runs have read."""
     digest = step.stored(COMMITTED_DF).figures.read_sha256
     return tables.read_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, digest)
 
 
-def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
+def _add_places(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     """Adds the columns of LIVE to addresses."""
     places = layout.read_names(batch.column("address"), window_size)
     return pa.record_batch([batch.column("address"), places.slices, places.windows], schema=LIVE)
@@ -341,7 +341,7 @@ def _first_id(moment: datetime) -> str:
     return layout.encode_xid(int(moment.timestamp()).to_bytes(4) + bytes(8))
 
 
-def find_new_ranges(step: Step[R], before: BaseCheckpoint, committed: StoredFrame[CommittedFigures]) -> RangeRecords:
+def find_new_ranges(step: Step[R], base: BaseCheckpoint, committed: StoredFrame[CommittedFigures]) -> RangeRecords:
     """Ranges of branch heads that are new since the base run, without ranges that a head had at that time.
 
     A branch that was made on an old commit has ranges whose addresses are known. So they are not read, but their
@@ -349,12 +349,12 @@ def find_new_ranges(step: Step[R], before: BaseCheckpoint, committed: StoredFram
     """
     references, heads_before, known = References.from_step(step), set[str](), IdSet()
     try:
-        heads_before = before.heads(step)
+        heads_before = base.heads(step)
         if not heads_before.issuperset(committed.figures.heads.values()):
             known = references.range_records(sorted(heads_before)).ids
     except (OrderViolation, CorruptFile) as error:
         # The metarange of a branch that was deleted since may be gone.
-        step.warn(f"reading more ranges, since the branch heads of run {before.run_id} cannot be read: {error}")
+        step.warn(f"reading more ranges, since the branch heads of run {base.run_id} cannot be read: {error}")
     return references.range_records(sorted({*committed.figures.heads.values()} - heads_before)).without(known)
 
 
@@ -390,7 +390,7 @@ def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]
 
 
 def select_late(
-    step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: frozenset[str], before: BaseCheckpoint
+    step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: frozenset[str], base: BaseCheckpoint
 ) -> R:
     """The candidates of a clean run that lie where a run with the base run lists nothing, and were not pending then."""
     engine = step.engine
@@ -399,4 +399,4 @@ def select_late(
     elsewhere = engine.where(
         candidates.rows(engine, *STORE_DF.schema.names), lambda rows: pc.invert(unsealed.contains(rows["address"]))
     )
-    return engine.without_exactly(elsewhere, engine.select(before.pending_objects(step), "address"))
+    return engine.without_exactly(elsewhere, engine.select(base.pending_objects(step), "address"))

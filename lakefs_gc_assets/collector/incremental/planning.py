@@ -52,7 +52,9 @@ class BaseRun:
         return self.report.run_id
 
 
-def find(repository: OpenRepository, definition: str, before: str | None = None, flow: Flow = Flow.CLEAN) -> BaseRun:
+def find_newest(
+    repository: OpenRepository, definition: str, before: str | None = None, flow: Flow = Flow.CLEAN
+) -> BaseRun:
     """Finds the newest run that was to delete, if it can be a base run. Dry runs are skipped.
 
     Args:
@@ -81,8 +83,8 @@ def find(repository: OpenRepository, definition: str, before: str | None = None,
     return BaseRun(plan, report, checkpoint, sealed, files)
 
 
-def live_definition(repository: OpenRepository) -> str:
-    """Definition of live objects, in words."""
+def describe_live(repository: OpenRepository) -> str:
+    """The definition of live objects in words, if every commit keeps its objects live."""
     others = sorted(other.facts.id for other in repository.others)
     words = f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
     settings = repository.settings
@@ -92,7 +94,7 @@ def live_definition(repository: OpenRepository) -> str:
 
 
 def find_base_run(repository: OpenRepository, planned: Plan | None = None) -> BaseRun:
-    """The base run for the next run.
+    """The base run for the next run: the newest one, if the folders and windows of the next run allow it too.
 
     Args:
         planned: the plan of the next run, if it has one. By default every commit keeps its objects live.
@@ -100,9 +102,9 @@ def find_base_run(repository: OpenRepository, planned: Plan | None = None) -> Ba
     Raises:
         NoBaseRun: no run can be its base run.
     """
-    definition = planned.live_definition if planned else live_definition(repository)
+    definition = planned.live_definition if planned else describe_live(repository)
     flow = planned.flow if planned else Flow.CLEAN
-    base = find(repository, definition, planned.run_id if planned else None, flow)
+    base = find_newest(repository, definition, planned.run_id if planned else None, flow)
     there = folders(repository.store)
     known = Folders((), base.checkpoint.other_folders)
     # Earlier versions took objects in shards for sealed, and left no checkpoint when they saw a shard.
@@ -126,7 +128,7 @@ def require_every_window(planned: Plan, slices: tuple[str, ...]) -> None:
 
 
 def leaves_out_windows(planned: Plan, slices: tuple[str, ...]) -> bool:
-    """True if a run does not collect every window that has a slice old enough, or leaves out `legacy`."""
+    """True if a run leaves out `legacy`, or a window with a slice that is old enough."""
     old_enough = tuple(name for name in slices if layout.as_datetime(layout.created_at(name)) < planned.cutoff)
     return not {*windows_of(old_enough, planned.slice_window)} <= {*planned.windows}
 
@@ -259,7 +261,8 @@ def _require_alike(repository: OpenRepository, earlier: Plan, definition: str) -
             raise NoBaseRun(f"run {earlier.run_id} had another {what}: {before}, now {after}")
 
 
-_LOOKED_AT = 100
+_RUNS_CONSIDERED = 100
+"""Maximum runs, newest first, in which `report_to_follow` looks for a sweep."""
 
 
 def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, followed: str | None) -> Report | str:
@@ -280,7 +283,7 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
         StorageError: the store cannot be asked.
     """
     try:
-        newest = newest_sweep(store, among=_LOOKED_AT)
+        newest = newest_sweep(store, among=_RUNS_CONSIDERED)
         report = None if newest is None else reports.read(store, newest.run_id)
     except CorruptFile as corrupt:
         return f"the newest sweep cannot be read ({corrupt}): open a clean run that sweeps"
@@ -382,7 +385,7 @@ def make_plan(
         slice_window=settings.slice_window,
         windows=windows,
         sweep=settings.sweep,
-        live_definition=live_definition(repository),
+        live_definition=describe_live(repository),
         loosened=dict(repository.loosened),
         opened=repository.opened,
         only_addresses=settings.only_addresses,

@@ -34,9 +34,9 @@ from lakefs_gc_assets.errors import ObjectArchived, counted
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
-CANDIDATES_LOOKED_AT = 1_000_000
+CANDIDATES_CHECKED = 1_000_000
 """Approximate maximum of candidates to check for a repository, with one request each. Above it, each run samples."""
-COMMITTED_LOOKED_AT = 100_000
+COMMITTED_CHECKED = 100_000
 """Approximate maximum of committed objects to check for a repository, sampled in the same way."""
 READ_BYTES = 4 * 1024**3
 """Maximum bytes to read for a repository to compute MD5s that the store does not give, smallest objects first.
@@ -50,8 +50,8 @@ CONTENTS = pa.schema([LISTED.field("address"), LISTED.field("size"), LISTED.fiel
 _SAMPLE = 16
 _SAMPLED_BYTES = 1024 * 1024
 _LARGE_SAMPLE = 2
-_LOOKING_AT_ONCE = 16
-_READING_AT_ONCE = 4
+_LOOKUPS_AT_ONCE = 16
+_READS_AT_ONCE = 4
 _PLAIN = re.compile(PLAIN_ETAG)
 _SIGNATURE = ","
 """In the name of each object that a client uploaded and linked, and in no name whose checksum the server computed."""
@@ -64,7 +64,7 @@ _OBJECTS = pa.schema(
     ]
 )
 """Candidates, with null as `checksum`, and committed objects with their entry's checksum, which looks like an MD5."""
-_WITH_MD5 = _OBJECTS.append(pa.field("md5", pa.string())).append(pa.field("looked_at", pa.bool_()))
+_WITH_MD5 = _OBJECTS.append(pa.field("md5", pa.string())).append(pa.field("checked", pa.bool_()))
 _DIGESTED = _WITH_MD5.append(_UNREADABLE)
 _TRUE_CHECKSUMS = pa.schema([HEAD_ENTRIES.field("key"), HEAD_ENTRIES.field("etag")])
 _SAMPLED = pa.schema([pa.field("key", pa.string()), pa.field("size", pa.int64()), pa.field("md5", pa.string())])
@@ -83,8 +83,8 @@ Extremes = Mapping[int, tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Known(Generic[R]):
-    """Known contents.
+class KnownContents(Generic[R]):
+    """Contents of candidates and of committed objects, as far as they are known.
 
     Attributes:
         entries: entries (HEAD_ENTRIES). The ETag is null if the checksum would tell an entry from a candidate and is
@@ -146,7 +146,7 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
         candidates: number of candidates by size.
         questions: number of paths on branches by size.
         limit: maximum number of paths that may be asked for.
-        seed: see Sample.
+        seed: see ContentSample.
     """
     asked, looked = 0, []
     for size, number in sorted(questions.items(), key=lambda item: (item[1], item[0])):
@@ -156,14 +156,14 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
             # All objects of size 0 are equal: checking them would tell nothing.
             looked.append(size)
     return ContentSample(
-        pa.array(looked, pa.int64()), _share(CANDIDATES_LOOKED_AT, sum(candidates[size] for size in looked)), seed
+        pa.array(looked, pa.int64()), _share(CANDIDATES_CHECKED, sum(candidates[size] for size in looked)), seed
     )
 
 
 @contextmanager
 def known_contents(
     step: Step[R], candidates: R, entries: R, columns: pa.Schema, sample: ContentSample, listed: Callable[[], R] | None
-) -> Iterator[Known[R]]:
+) -> Iterator[KnownContents[R]]:
     """Learns the contents of candidates that have the size of an entry, and finds checksums of entries that are true.
 
     Args:
@@ -185,9 +185,9 @@ def known_contents(
             # If the store's ETags are no MD5s, its listing confirms no checksum.
             telling, bytes_left = listed if learned.trusted else None, READ_BYTES // 2 + learned.bytes_left
             with _without_doubtful_checksums(step, entries, extremes, telling, bytes_left) as judged:
-                yield Known(judged, contents, unreadable)
+                yield KnownContents(judged, contents, unreadable)
         else:
-            yield Known(entries, contents, unreadable)
+            yield KnownContents(entries, contents, unreadable)
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def _without_doubtful_checksums(
         doubtful = engine.without_matching(doubtful, computed, _TRUE_CHECKSUMS.names)
     with engine.cached(doubtful, at_most=sys.maxsize) as rest:
         objects = engine.distinct(engine.map_batches(rest, _committed, _OBJECTS))
-        sample = ContentSample(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
+        sample = ContentSample(None, _share(COMMITTED_CHECKED, engine.count(objects)), step.plan.run_id)
         with _learn(step, objects, sample, bytes_left) as learned:
             true = engine.map_batches(learned.objects, _true_checksums, _TRUE_CHECKSUMS)
             unchecked = engine.without_matching(rest, true, _TRUE_CHECKSUMS.names)
@@ -225,7 +225,7 @@ def _learn(step: Step[R], objects: R, sample: ContentSample, bytes_left: int) ->
     engine, opener = step.engine, step.repository.opener
     looked = engine.map_batches(engine.spread(objects), partial(_look, opener, sample), _WITH_MD5)
     with engine.cached(looked, at_most=sys.maxsize) as with_md5:
-        trusted = _tells_the_truth(step, with_md5)
+        trusted = _gives_right_md5s(step, with_md5)
         largest, taken = _largest_to_read(step, with_md5, trusted, bytes_left)
         digested = engine.map_batches(engine.spread(with_md5), partial(_digest, opener, trusted, largest), _DIGESTED)
         with engine.cached(digested, at_most=sys.maxsize) as known:
@@ -283,12 +283,12 @@ def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _look(opener: OpensStore, sample: ContentSample, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Asks the store for the MD5 of the objects in the sample; drops objects that are gone."""
-    with ThreadPoolExecutor(_LOOKING_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_LOOKUPS_AT_ONCE) as pool:
         for batch in batches:
             keys, sizes = batch.column("key").to_pylist(), batch.column("size").to_pylist()
             answers = pool.map(partial(_ask_md5, opener.open()), keys, sizes, sample.chooses(batch))
-            is_there, md5s, looked_at = zip(*answers, strict=True) if keys else ((), (), ())
-            columns = [*batch.columns, pa.array(md5s, pa.string()), pa.array(looked_at, pa.bool_())]
+            is_there, md5s, checked = zip(*answers, strict=True) if keys else ((), (), ())
+            columns = [*batch.columns, pa.array(md5s, pa.string()), pa.array(checked, pa.bool_())]
             yield pa.record_batch(columns, schema=_WITH_MD5).filter(pa.array(is_there, pa.bool_()))
 
 
@@ -306,11 +306,11 @@ def _ask_md5(store: ObjectStore, key: str, size: int, wanted: bool) -> tuple[boo
     return (True, facts.md5, True) if facts.size == size else (True, None, False)
 
 
-def _tells_the_truth(step: Step[R], rows: R) -> bool:
-    """True if the MD5s of the store are right for a sample of the objects, which is read.
+def _gives_right_md5s(step: Step[R], rows: R) -> bool:
+    """True if the store's MD5s are right for a sample of the objects, whose contents are read.
 
-    A sample can only take trust away: some services that speak S3 have ETags that look like MD5s and are none. If an
-    object of the sample is too large to read, or the sample is empty, nothing is trusted.
+    Some services that speak S3 have ETags that look like MD5s and are none. If an object of the sample is too large to
+    read, or if the sample is empty, the store is not trusted.
     """
     engine = step.engine
     sampled = sorted(engine.collect(engine.map_batches(rows, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
@@ -355,11 +355,9 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
 
 def _unknown_amounts(trusted: bool, batch: pa.RecordBatch) -> list[list[int]]:
     """The sizes of objects that could be read for their MD5, and the number of bits of these sizes (_AMOUNTS)."""
-    rows = zip(*(batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")), strict=True)
+    rows = zip(*(batch.column(name).to_pylist() for name in ("size", "md5", "checked")), strict=True)
     sizes = [
-        size
-        for size, md5, looked_at in rows
-        if looked_at and 0 < size <= interface.LARGEST_READ and not (trusted and md5)
+        size for size, md5, checked in rows if checked and 0 < size <= interface.LARGEST_READ and not (trusted and md5)
     ]
     return [[size.bit_length() for size in sizes], sizes]
 
@@ -369,17 +367,17 @@ def _digest(
 ) -> Iterator[pa.RecordBatch]:
     """Adds the store's MD5, or one computed from the content; null if neither is known (_DIGESTED)."""
 
-    def digest(key: str, size: int, md5: str | None, looked_at: bool) -> tuple[str | None, bool]:
+    def digest(key: str, size: int, md5: str | None, checked: bool) -> tuple[str | None, bool]:
         if trusted and md5:
             return md5, False
         try:
-            return (interface.content_digest(opener.open(), key) if looked_at and 0 < size <= largest else None), False
+            return (interface.content_digest(opener.open(), key) if checked and 0 < size <= largest else None), False
         except ObjectArchived:
             return None, True
 
-    with ThreadPoolExecutor(_READING_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in ("key", "size", "md5", "looked_at")]
+            columns = [batch.column(name).to_pylist() for name in ("key", "size", "md5", "checked")]
             known = list(pool.map(digest, *columns))
             md5s = pa.array([md5 for md5, _ in known], pa.string())
             with_md5 = batch.set_column(_WITH_MD5.get_field_index("md5"), _WITH_MD5.field("md5"), md5s)

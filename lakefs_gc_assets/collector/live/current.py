@@ -388,14 +388,14 @@ def define_live(
     return retention.live_definition(repository, now, prepared_until, step.log, before, at_once=at_once)
 
 
-_ASKED_AT_ONCE = 8_000_000
+_LOOKED_UP_AT_ONCE = 8_000_000
 """Addresses that are looked up together: each task has all of their hashes, some 80 MB with the lookup index.
 
 When rows that are held are selected, each task has the hashes of the hits of all parts together.
 """
 _ROUNDS = 4
 """Maximum times that all facts are read, each for a part of the addresses; reading every range takes longer."""
-_COMPARED = 8
+_RANGES_COMPARED = 8
 """Number of ranges that each run reads and compares with their facts."""
 _HASH = pa.schema([pa.field("hash", pa.int64())])
 
@@ -443,7 +443,7 @@ def find_known_live(
         return KnownLive()
     first, *more = (frame.rows(engine, *LIVE.names) for frame in asked)
     wanted = select_sealed(engine, engine.union(first, *more), sealed)
-    count, most = sum(frame.count for frame in asked), _ROUNDS * _ASKED_AT_ONCE
+    count, most = sum(frame.count for frame in asked), _ROUNDS * _LOOKED_UP_AT_ONCE
     if count > most:
         count = engine.count(wanted)
     if count > most:
@@ -453,11 +453,11 @@ def find_known_live(
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
     hashes = distinct(hashed.column("hash").to_numpy().view(np.uint64))
     records = committed.records
-    rounds = max(1, math.ceil(len(hashes) / _ASKED_AT_ONCE))
+    rounds = max(1, math.ceil(len(hashes) / _LOOKED_UP_AT_ONCE))
     look_up = partial(_look_up_part, step, files, named_once(records), pa.array(sorted(sealed), pa.string()))
     parts = [look_up(part) for part in np.array_split(hashes, rounds)]
     sums = _select_fitting(step, _select_ranges_of_every_round([each for each, _ in parts]), records)
-    _require_true(step, sums, records, files)
+    _require_facts_match(step, sums, records, files)
     each = sums.group_by("range_id").aggregate([("addresses", "max")])
     ids, recorded = _ids(each.column("range_id")), pc.sum(each.column("addresses_max")).as_py() or 0
     step.log(f"{len(ids):,} of {counted(len(records), 'live ranges are')} not read: earlier runs recorded them")
@@ -515,7 +515,7 @@ def _select_fitting(step: Step[R], sums: pa.Table, records: RangeRecords) -> pa.
     return sums.filter(pc.invert(pc.is_in(sums.column("range_id"), value_set=wrong)))
 
 
-def _require_true(step: Step[R], sums: pa.Table, records: RangeRecords, files: Sequence[FactFile]) -> None:
+def _require_facts_match(step: Step[R], sums: pa.Table, records: RangeRecords, files: Sequence[FactFile]) -> None:
     """Reads some ranges, and raises CorruptFile if one differs from its facts.
 
     No run believes any of the files after that, with or without a base run.
@@ -523,7 +523,7 @@ def _require_true(step: Step[R], sums: pa.Table, records: RangeRecords, files: S
     ids = pc.unique(sums.column("range_id")).sort()
     # The choice is no secret, and a repeated attempt compares the same ranges.
     drawn = random.Random(step.plan.run_id + step.plan.attempt)  # noqa: S311
-    chosen = ids.take(pa.array(drawn.sample(range(len(ids)), min(_COMPARED, len(ids))), pa.int64()))
+    chosen = ids.take(pa.array(drawn.sample(range(len(ids)), min(_RANGES_COMPARED, len(ids))), pa.int64()))
     some = RangeRecords(records.rows.filter(pc.is_in(records.rows.column("id"), value_set=chosen)))
     read = {row["range_id"]: row for row in step.engine.collect(References.from_step(step).sums(some)).to_pylist()}
     for row in sums.filter(pc.is_in(sums.column("range_id"), value_set=chosen)).to_pylist():

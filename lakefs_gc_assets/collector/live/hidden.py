@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import sum_all, sum_by, sum_in_task, work_ahead
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import references
-from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
+from lakefs_gc_assets.collector.live.contents import KnownContents, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -314,7 +314,9 @@ def clear_hidden(
         for repository in (step.repository, *step.repository.others):
             own = heads if repository is step.repository else _heads(repository)
             of_heads = heads_by_range(own, ranges_of(repository, {*own.values()}))
-            one = stack.enter_context(_clear_one(step, repository, cleared.candidates, of_heads, columns, listed))
+            one = stack.enter_context(
+                _clear_repository(step, repository, cleared.candidates, of_heads, columns, listed)
+            )
             cleared = Cleared(
                 one.candidates,
                 Counter(cleared.kept) + Counter(one.kept),
@@ -333,7 +335,7 @@ def _heads(repository: OpenRepository) -> dict[str, str]:
 
 
 @contextmanager
-def _clear_one(
+def _clear_repository(
     step: Step[R],
     repository: OpenRepository,
     candidates: R,
@@ -353,8 +355,8 @@ def _clear_one(
         if not (questions := _count_by_size(engine, entries, weights)):
             yield Cleared(candidates)
             return
-        looking = choose_sizes(amounts, questions, step.repository.settings.hidden_suspect_limit, step.plan.run_id)
-        with known_contents(step, candidates, entries, columns, looking, listed) as contents:
+        sample = choose_sizes(amounts, questions, step.repository.settings.hidden_suspect_limit, step.plan.run_id)
+        with known_contents(step, candidates, entries, columns, sample, listed) as contents:
             yield _clear(step, repository, candidates, contents, of_heads, weights)
 
 
@@ -377,7 +379,7 @@ def _clear(
     step: Step[R],
     repository: OpenRepository,
     candidates: R,
-    known: Known[R],
+    known: KnownContents[R],
     heads: Mapping[str, HeadRange],
     weights: Mapping[str, int],
 ) -> Cleared[R]:
@@ -425,9 +427,9 @@ def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> tuple[pa.Tab
             counted = pa.Table.from_batches(count(places.to_batches()), _COUNTED)
         else:
             counted = engine.collect(engine.map_batches(rows, count, _COUNTED))
-        contents, left_out = _within(limit, counted)
+        contents, left_out = _choose_contents(limit, counted)
         if contents is not None:
-            holds = partial(_is_among, contents)
+            holds = partial(_has_content_among, contents)
             places = places.filter(holds(places)) if few else engine.collect(engine.where(rows, holds))
         elif not few:
             places = engine.collect(rows)
@@ -440,8 +442,8 @@ def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatc
     return sum_in_task((pa.table(columns, schema=_COUNTED) for columns in rows), ("size", "etag"), _COUNTED)
 
 
-def _within(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, int]:
-    """The contents to ask for, fewest questions first, and the number of questions about other contents.
+def _choose_contents(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, int]:
+    """Chooses the contents to ask for, fewest questions first; also returns the number of questions about the others.
 
     None stands for all contents.
     """
@@ -459,7 +461,7 @@ def _within(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, i
     return frozenset(chosen), total - asked
 
 
-def _is_among(contents: Collection[Content], rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
-    """True for each row whose content is among the given ones."""
+def _has_content_among(contents: Collection[Content], rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
+    """True for each row whose content is one of these."""
     columns = [rows.column(name).to_pylist() for name in ("size", "etag")]
     return pa.array([content in contents for content in zip(*columns, strict=True)], pa.bool_())

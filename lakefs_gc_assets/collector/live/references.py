@@ -343,10 +343,11 @@ def find_ranges(
             all runs.
 
     Raises:
+        CorruptFile: a metarange that is read is missing or damaged.
     """
     references = References.from_step(step, repository)
-    again = step.plan.flow.by_retention or step.plan.limited
-    if not again or repository is not step.repository or not metarange_ids:
+    uses_facts = step.plan.flow.by_retention or step.plan.limited
+    if not uses_facts or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     look_up = partial(facts_of_ranges.look_up_metaranges, wanted=IdSet(metarange_ids))
     of_all_runs = step.plan.believes_facts or (expired and step.plan.base_run is not None)
@@ -421,7 +422,7 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
 
 
 def tidy_facts(step: Step[R]) -> None:
-    """Merges small files of facts; first deletes older runs' facts, if the run has no base run and so recorded its own.
+    """Merges small files of facts. A run without a base run, which recorded its own facts, first deletes older ones.
 
     A run limited to some windows keeps them, since it reads only ranges that the run before it did not.
 
@@ -439,16 +440,16 @@ def tidy_facts(step: Step[R]) -> None:
     try:
         stored = facts.list_files(store, facts.ROOT)
         if plan.base_run is None and not plan.limited:
-            met = METARANGES.root if plan.flow is Flow.COMMITTED else facts.ROOT
-            of_met = {key: length for key, length in stored.items() if key.startswith(met)}
-            unmet = {key: length for key, length in stored.items() if key not in of_met}
-            stored = unmet | facts.drop_older(store, of_met, plan.run_id, plan.attempt)
+            recorded = METARANGES.root if plan.flow is Flow.COMMITTED else facts.ROOT
+            renewed = {key: length for key, length in stored.items() if key.startswith(recorded)}
+            others = {key: length for key, length in stored.items() if key not in renewed}
+            stored = others | facts.drop_older(store, renewed, plan.run_id, plan.attempt)
         for kind in FACT_KINDS:
             own, files = facts_folder(step, kind), facts.files_of(kind, stored)
             if not plan.believes_facts:
-                others = [file for file in files if not file.key.startswith(own.key)]
+                of_others = [file for file in files if not file.key.startswith(own.key)]
                 files = [file for file in files if file.key.startswith(own.key)]
-                problems += _merge_small(step, others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))
+                problems += _merge_small(step, of_others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))
             problems += _merge_small(step, files, own)
     except StorageError as error:
         step.warn(

@@ -4,8 +4,8 @@ A few staged entries of every branch are sampled before the preparation, and loo
 
 The files are of no use once the run that asked for them has ended, and a server never removes them. The run states
 which files are its own: in its manifest of `uncommitted_df`, in its report, and in notes in its folder, which also name
-the preparations of its rechecks. Notes in a separate folder name the preparations for `explain`. Files of
-other clients' preparations lie in the same folder, and stay.
+the preparations of its rechecks. Notes in a separate folder name the preparations for `explain`. Files of other
+clients' preparations lie in the same folder, and stay.
 """
 
 import base64
@@ -96,7 +96,7 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
     token_since, repeats = started_at, 0
     left_behind: set[str | None] = set()
     while True:
-        page = _believable_page(api, token, state)
+        page = _request_trusted_page(api, token, state)
         if page.location:
             prefix = _prefix(repository.namespace, page)
             state.prefixes[prefix] = state.prefixes.get(prefix, 0) + 1
@@ -142,12 +142,11 @@ def _require_text(token: str) -> None:
             )
 
 
-def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
-    """A page to trust: one with a location, or an empty one that the server repeated while the branches stayed the
-    same.
+def _request_trusted_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
+    """Requests a page until it has a location, or is repeated without one while the branches stay the same.
 
-    A page that wrote no file has no location. A server also answers so if a branch is deleted while it works and it
-    loses count.
+    A page for which no file was written has no location. A server also answers so if a branch is deleted meanwhile and
+    it loses count.
     """
     page = _ask(api, token, state)
     if page.location:
@@ -319,7 +318,7 @@ def _samples(
                 )
             # Servers of a local store spell every address so. Their repositories can be marked, but not swept.
             by_access_point = namespace.location.kind != "local" and namespace.may_lie_elsewhere(stats.physical_address)
-            if (own or by_access_point) and _older(keys, cutoff):
+            if (own or by_access_point) and _is_older(keys, cutoff):
                 samples.append(StagedSample(branch, change.path, keys, stats.physical_address, elsewhere=not own))
             if sum(not sample.elsewhere for sample in samples) == _SAMPLES:
                 break
@@ -341,7 +340,7 @@ def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
             yield change
 
 
-def _older(keys: Sequence[str], cutoff: datetime) -> bool:
+def _is_older(keys: Sequence[str], cutoff: datetime) -> bool:
     issued = [time for key in keys if (time := layout.parse(key).issued_at) is not None]
     return not issued or layout.as_datetime(min(issued)) < cutoff
 

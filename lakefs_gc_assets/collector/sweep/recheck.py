@@ -1,11 +1,11 @@
 """The recheck: finds objects that became live since the mark, by the whole live definition, right before deletions.
 
-A sweep believes the recheck for a span that no clock of an executor can stretch. The span begins right before the
-recheck's first question, by the clock of the store, which all machines share. Samples of staged entries are taken
-before that: they only show that a later answer is complete, and with many branches they can take longer than the span.
-A task that deletes asks the store for the time as well, once and right before its first batch, however late it begins.
-From then on it counts seconds by itself. Its machine's clock can only shorten the span: after the machine stood still,
-or when its clock was put forward.
+A sweep relies on a recheck for a limited span. The span begins right before the recheck's first request, by the clock
+of the store, which all machines share. Samples of staged entries are taken before that: they only show that a later
+answer is complete, and with many branches they can take longer than the span. A task that deletes also asks the store
+for the time, once and right before its first batch, however late it begins. From then on it counts seconds by itself.
+So a wrong clock of its machine cannot extend the span. It can only shorten it: after the machine was suspended, or if
+its clock was set forward.
 """
 
 import uuid
@@ -34,12 +34,7 @@ from lakefs_gc_assets.collector.records import run_folder, tables
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import Clock, Moment
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import (
-    CorruptFile,
-    OrderViolation,
-    StorageError,
-    counted,
-)
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation, StorageError, counted
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 RESOLUTION = timedelta(seconds=1)
@@ -63,7 +58,7 @@ def store_time(store: ObjectStore, run_id: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """The span for which a recheck is believed; may be pickled.
+    """The span for which a recheck is valid; can be pickled.
 
     Attributes:
         as_of: start of the span by the store's clock, UTC.
@@ -74,7 +69,7 @@ class Validity:
 
     @classmethod
     def begin(cls, store: ObjectStore, run_id: str, span: timedelta) -> "Validity":
-        """The span that begins now; to be called before any question about live objects. Raises StorageError."""
+        """The span that begins now; to be called before any request about live objects. Raises StorageError."""
         return cls(store_time(store, run_id), span)
 
     def countdown(self, store: ObjectStore, run_id: str, clock: Clock) -> "Countdown":
@@ -160,7 +155,7 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
         before = read_reasons(step)
         prepared = prepare_uncommitted(step, samples=samples)
         known = known_ids()
-    current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, before)
+    current = ask_committed(_without_known_lines(step, marked.retention_differences), prepared.ended_at, known, before)
     step.waited += current.waited
     files.require_same_source(current.source, marked.commit_source)
     require_retention_holds(current)
@@ -179,12 +174,12 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
 def require_own_namespace(step: Step[R]) -> None:
     """Raises GuardTripped if another repository lies in, around or on the storage namespace, or may."""
     repository = step.repository
-    around = other_repositories.find(repository)
-    guards.require_own_namespace(around.nested, around.refusal, repository.settings)
+    others = other_repositories.find(repository)
+    guards.require_own_namespace(others.nested, others.refusal, repository.settings)
 
 
-def _without(step: Step[R], logged: str) -> Step[R]:
-    """The step with a log that drops lines which a text already has."""
+def _without_known_lines(step: Step[R], logged: str) -> Step[R]:
+    """A copy of the step whose log drops the lines of a text that was logged before."""
     lines, log = frozenset(logged.splitlines()), step.log
 
     def note(line: str) -> None:

@@ -223,11 +223,11 @@ class Quarantine(Sweep):
         if not deleted.num_rows:
             return refused
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, deleted)
-        self._remove_copies_of_what_stays(deleted)
+        self._remove_copies_of_undeleted(deleted)
         return pa.concat_tables([refused, deleted])
 
-    def _remove_copies_of_what_stays(self, decided: pa.Table) -> None:
-        """Removes the copies of objects that could not be deleted: each run would add another one.
+    def _remove_copies_of_undeleted(self, decided: pa.Table) -> None:
+        """Removes the copies of objects that could not be deleted, since each later run would add another copy.
 
         A reported failure may be wrong, so the object must be there with the size of its copy. If that cannot be
         checked, or a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later. A batch is
@@ -282,18 +282,24 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
         raise CollectionError(f"run {run_id} has no candidates stored: they were removed because it is old") from None
 
 
-def give(
+def store_approval(
     store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str | StandingApproval
 ) -> None:
-    """Stores an approval of exactly these candidates: their run's last step, repeated, deletes them. `now`: UTC."""
+    """Stores an approval of exactly these candidates. If their run's last step is repeated, it deletes them.
+
+    Args:
+        now: UTC.
+    """
     approval = _approval(candidates, now, str(approver))
     if isinstance(approver, StandingApproval):
         approval = replace(approval, standing=approver.approval_id)
     plans.write_approval(store, approval)
 
 
-def give_first(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> str | None:
-    """The first approver of exactly these candidates; if there is none, stores this approval as the first.
+def store_first_approval(
+    store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str
+) -> str | None:
+    """Returns the first approver of exactly these candidates. If there is none, stores this approval as the first.
 
     Args:
         now: UTC.
@@ -327,16 +333,16 @@ MOST_DELETING = 32
 
 With more tasks, each slows down to so few keys a second that the store refuses the last keys of a batch for a minute.
 """
-_NAMED = ("address", "size", "slice", "slice_window")
+_RECEIPT_COLUMNS = ("address", "size", "slice", "slice_window")
 """Columns that a receipt copies from its candidate."""
 
 
 def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
-    """True if exactly these candidates of a dry run are approved; first stores an approval that the settings give."""
+    """True if exactly these candidates of a dry run are approved. First stores an approval by `approve_run`, if set."""
     store, plan = step.repository.store, step.plan
     if step.repository.settings.approve_run == plan.run_id:
         approver = f"{step.lock.process}, on the command line" if step.lock else "the command line"
-        give(store, candidates.manifest, step.repository.clock.now(), approver)
+        store_approval(store, candidates.manifest, step.repository.clock.now(), approver)
         step.log(f"the candidates of run {plan.run_id} are approved: deleting them after a recheck")
     stored_approval = plans.read_approval(store, plan.run_id)
     return stored_approval is not None and stored_approval.candidates_digest == candidates.manifest.digest
@@ -376,7 +382,7 @@ def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> 
     A recheck skips ranges that `committed_df` names as read. A process that lost the lock may still store that frame
     anew. Ranges that only the new frame names were not subtracted from the candidates, and the recheck would miss them.
     """
-    # Each call reads the manifests: ones that this step read before do not show what another process has stored since.
+    # Read the manifests anew: another process may have stored others since this step read them.
     for stored in step.stored_now(STORE_DF, UNCOMMITTED_DF, COMMITTED_DF):
         if stored.manifest.digest != candidates.manifest.inputs[stored.name]:
             raise OrderViolation(
@@ -505,8 +511,8 @@ def sweep_once(
         engine.cached(engine.distinct(engine.select(again, "address")), left) as live,
     ):
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
-        garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)
-        tasks, standing = _tasks_of_rate(step), standing_approval(step)
+        garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_RECEIPT_COLUMNS)
+        tasks, standing = _limit_tasks(step), standing_approval(step)
         deleted = engine.map_batches(engine.spread(garbage, tasks), _deleter(step, valid, tasks, standing), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
@@ -563,10 +569,10 @@ def _decide(step: Step[R], rows: R, outcome: Outcome) -> R:
         for batch in batches:
             yield from receipts.of_outcome(pa.Table.from_batches([batch]), outcome, now, attempt).to_batches()
 
-    return step.engine.map_batches(step.engine.select(rows, *_NAMED), decide, RECEIPTS)
+    return step.engine.map_batches(step.engine.select(rows, *_RECEIPT_COLUMNS), decide, RECEIPTS)
 
 
-def _tasks_of_rate(step: Step[R]) -> int | None:
+def _limit_tasks(step: Step[R]) -> int | None:
     """Maximum number of tasks that delete; None for no maximum.
 
     If the rate is limited, each task keeps to its share, however late it runs. There are at most as many tasks as run

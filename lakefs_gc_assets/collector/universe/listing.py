@@ -107,7 +107,7 @@ class Listing:
         return UnsealedSlices.from_sealed(self.sealed, self.slices)
 
 
-def nothing(store: ObjectStore) -> Listing:
+def empty_listing(store: ObjectStore) -> Listing:
     """A listing without parts."""
     return Listing((), (), folders(store), None)
 
@@ -248,6 +248,7 @@ def as_listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
 _PIECES = 32
 """Maximum pieces of a part: an empty piece costs a call of the store."""
 _DELICATE = re.compile(r"[\x00-\x1f\x7f/.]")
+"""Characters that are not valid everywhere in a name: a bound ends before the first one."""
 _DIGITS = 8
 """Characters of a bound that are kept after its common prefix with the last listed name."""
 
@@ -281,7 +282,7 @@ def _within(starts: set[str], after: str, until: str | None) -> set[str]:
 
 
 def _short(bound: str, after: str) -> str:
-    """The bound without irrelevant characters, and without characters that are not valid everywhere in a name."""
+    """A shorter bound: without irrelevant characters at its end, and cut before the first of _DELICATE."""
     pairs = enumerate(zip(bound, after, strict=False))
     common = next((place for place, (one, other) in pairs if one != other), min(len(bound), len(after)))
     return bound[:common] + _DELICATE.split(bound[common : common + _DIGITS], maxsplit=1)[0]
@@ -394,7 +395,7 @@ def _list_as_task(
         yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER)
 
 
-def share_out(store: ObjectStore, listing: Listing, window_size: WindowSize, large: int = 20_000) -> list[Part]:
+def cut_large_parts(store: ObjectStore, listing: Listing, window_size: WindowSize, large: int = 20_000) -> list[Part]:
     """The parts of a listing; large ones outside of slices are cut, so that several tasks list them.
 
     A folder of an old layout may have millions of objects. Its beginning is listed here, and by tasks once more. Shards
@@ -457,7 +458,7 @@ def read_expired(step: Step[R], expired: RangeRecords, pending: tuple[R, int] | 
     An active commit may hold such an object through another range: the subtraction finds that out later.
 
     Args:
-        pending: objects that the base run left, and their number; None for none.
+        pending: the base run's pending objects, and their number; None for none.
     """
     engine = step.engine
     objects = References.from_step(step).entries(expired)

@@ -83,7 +83,7 @@ def _sweep(
         policy.approvers,
     )
     plan = plans.read(repository.store, run_id)
-    sweeping.give(repository.store, manifest, repository.clock.now(), approval)
+    sweeping.store_approval(repository.store, manifest, repository.clock.now(), approval)
     permit = launching.tags(instance, names.repository, run_id, Permit(names.qualified(SENSOR), automatic=True))
     approved = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: str(approval)}
     return dg.RunRequest(

@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.records.tables import IdSet
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.survey import PLACES, Commits, Finding, FindingKind, Place, Problems, begin_reading
-from lakefs_gc_assets.collector.universe.listing import Part, list_all, listing, share_out
+from lakefs_gc_assets.collector.universe.listing import Part, cut_large_parts, list_all, listing
 from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,
@@ -366,7 +366,7 @@ class _Comparison(Generic[R]):
         step, engine, opener = self.step, self.step.engine, self.step.repository.opener
         window_size = step.plan.slice_window
         store, never = step.repository.store, datetime.max.replace(tzinfo=UTC)
-        parts = share_out(store, listing(store, never, window_size=window_size), window_size)
+        parts = cut_large_parts(store, listing(store, never, window_size=window_size), window_size)
         groups = [[group] for group in spread(parts, step.tasks(step.repository.settings.listing_partitions))]
         listed = engine.read(groups, partial(_list, opener, window_size), ROWS)
         prepared = References.from_step(step).of_each(files, _read_uncommitted, ROWS)

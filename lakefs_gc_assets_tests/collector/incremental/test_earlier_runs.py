@@ -124,7 +124,7 @@ class History:
 
     def _note(self, plan: Plan, report: Report) -> None:
         if self.random.random() < 0.8:  # otherwise its process was killed right before
-            earlier_runs.note(self.store, plan, report, no_warning)
+            earlier_runs.update_index(self.store, plan, report, no_warning)
 
     def sweep(self) -> None:
         plan = self._began()
@@ -193,7 +193,7 @@ def noted(opened: OpenRepository) -> OpenRepository:
         plan = began(opened, hours * HOUR, sweep=hours == 9)
         changes = {} if hours == 9 else {"dry_run": True, "ending": Ending.MARKED, "checkpoint": None}
         report = ended(opened, plan, counts={"branches": hours, "deleted": 0}, **changes)
-        earlier_runs.note(opened.store, plan, report, no_warning)
+        earlier_runs.update_index(opened.store, plan, report, no_warning)
     return opened
 
 
@@ -255,7 +255,7 @@ def test_a_run_does_not_fail_for_its_index(noted: OpenRepository, monkeypatch: p
         raise StorageError("it broke")
 
     monkeypatch.setattr(LocalStore, "put_if_match", broken)
-    earlier_runs.note(noted.store, plan, report, lines.append)
+    earlier_runs.update_index(noted.store, plan, report, lines.append)
     (line,) = lines
     assert line.endswith("it broke")
 
@@ -270,7 +270,7 @@ class TestWhatIsSettled:
         plan = began(opened, hours * HOUR, sweep=sweep)
         report = ended(opened, plan, **{"counts": {"branches": hours, "deleted": 1, "quarantined": 0}, **changes})
         if noted:
-            earlier_runs.note(opened.store, plan, report, no_warning)
+            earlier_runs.update_index(opened.store, plan, report, no_warning)
         return plan.run_id
 
     def settled(self, opened: OpenRepository, run_id: str) -> SettledRun | None:
@@ -307,7 +307,7 @@ class TestWhatIsSettled:
         plan = began(opened, 5 * HOUR)
         if manifest is not None:
             opened.store.put(run_folder.manifest(plan.run_id, SIGHTINGS_DF.name), manifest)
-        earlier_runs.note(opened.store, plan, ended(opened, plan), no_warning)
+        earlier_runs.update_index(opened.store, plan, ended(opened, plan), no_warning)
         found = self.settled(opened, plan.run_id)
         assert found is not None and found.sightings == (manifest is not None)
 
@@ -317,7 +317,7 @@ class TestWhatIsSettled:
         span = Span(SIGHTINGS_DF.name, plan.run_id, plan.attempt, NOW, NOW)
         file = files.FrameFile(f"{run_folder.frame(plan.run_id, SIGHTINGS_DF.name)}1.parquet", "legacy", rows, 1, "0")
         files.write_manifest(opened.store, files.Manifest(span, (file,), NoFigures(), {}))
-        earlier_runs.note(opened.store, plan, ended(opened, plan), no_warning)
+        earlier_runs.update_index(opened.store, plan, ended(opened, plan), no_warning)
         found = self.settled(opened, plan.run_id)
         assert found is not None and found.sightings == bool(rows)
 
@@ -516,7 +516,7 @@ def test_it_goes_by_the_index_of_runs_where_that_names_a_run(opened: OpenReposit
     for hours, sweep, branches in ((4, True, 500), (3, True, 96), (2, False, 110), (1, False, 5)):
         plan = began(opened, hours * HOUR, sweep=sweep)
         report = ended(opened, plan, dry_run=not sweep, counts={"branches": branches})
-        earlier_runs.note(opened.store, plan, report, pytest.fail)
+        earlier_runs.update_index(opened.store, plan, report, pytest.fail)
         opened.store.delete([run_folder.report(plan.run_id)])
     assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 110
 
@@ -585,7 +585,7 @@ def test_runs_of_another_repository_on_the_namespace_do_not_count(opened: OpenRe
     plan = began(opened, HOUR, repository="twin")
     report = ended(opened, plan, counts={"branches": 1})
     if named:
-        earlier_runs.note(opened.store, plan, report, pytest.fail)
+        earlier_runs.update_index(opened.store, plan, report, pytest.fail)
     assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 96
     assert branch_baseline(opened.store, RUN, "twin", pytest.fail, ()) == 1
 
@@ -627,7 +627,7 @@ def swept_batches(
     step.complete(DELETED_REPORT, DeletedFigures(figure), written)
     report = ended(stored_repository, plan, counts={"deleted": 1})
     if note:
-        earlier_runs.note(stored_repository.store, plan, report, no_warning)
+        earlier_runs.update_index(stored_repository.store, plan, report, no_warning)
     return plan
 
 
@@ -736,7 +736,7 @@ def test_receipts_that_are_damaged_are_left_out_by_spark_as_well(
 def test_nothing_is_read_of_runs_that_deleted_nothing(stored_repository: OpenRepository) -> None:
     plan = began(stored_repository, 2 * HOUR, sweep=False)
     report = ended(stored_repository, plan, dry_run=True, ending=Ending.MARKED, checkpoint=None)
-    earlier_runs.note(stored_repository.store, plan, report, no_warning)
+    earlier_runs.update_index(stored_repository.store, plan, report, no_warning)
     receipts.write(stored_repository.store, plan.run_id, "of nobody", rows(Outcome.ACCEPTED, "data/a"))
     assert deleted(stored_repository) == []
 
@@ -895,7 +895,7 @@ class Repository:
         """A successful run in the index of runs that left these sightings."""
         run_id = self.sighted(ago, flow, **first_listed)
         plan = plans.read(self.opened.store, run_id)
-        earlier_runs.note(self.opened.store, plan, ended(self.opened, plan), self.reported.append)
+        earlier_runs.update_index(self.opened.store, plan, ended(self.opened, plan), self.reported.append)
 
     def sighted(self, ago: timedelta, flow: Flow = Flow.CLEAN, /, **first_listed: datetime) -> str:
         """A run that left these sightings, and whose listing ended `ago`; returns its id."""
@@ -1011,7 +1011,7 @@ class TestOwnSightings:
         step = repository.step(HOUR)
         rows = repository.rows(a=PARTS, b=PARTS, whole=PARTS[:32], none=None)
         earlier = earlier_runs.read_sightings(step, NOW - HOUR)
-        earlier_runs.keep_sightings(step, rows, 2, earlier, NOW - HOUR)
+        earlier_runs.store_sightings(step, rows, 2, earlier, NOW - HOUR)
         assert step.stored(SIGHTINGS_DF).table().sort_by("address").to_pylist() == [
             {"address": "data/a", "slice_window": "other", "first_listed_at": NOW - 5 * HOUR},
             {"address": "data/b", "slice_window": "other", "first_listed_at": NOW - HOUR},
@@ -1019,6 +1019,6 @@ class TestOwnSightings:
 
     def test_are_an_empty_frame_where_nothing_was_uploaded_in_parts(self, repository: Repository) -> None:
         step = repository.step(HOUR)
-        earlier_runs.keep_sightings(step, repository.rows(whole=None), 0, earlier_runs.read_sightings(step, NOW), NOW)
+        earlier_runs.store_sightings(step, repository.rows(whole=None), 0, earlier_runs.read_sightings(step, NOW), NOW)
         frame = step.stored(SIGHTINGS_DF)
         assert (frame.count, frame.manifest.files, frame.figures) == (0, (), NoFigures())

@@ -203,7 +203,7 @@ def test_an_id_made_by_hand_is_refused(real_time_repository: OpenRepository) -> 
 def why_not(opened: OpenRepository, definition: str = ALL_COMMITS, before: str | None = None) -> str:
     """The reason why there is no base run."""
     with pytest.raises(NoBaseRun) as refused:
-        planning.find(opened, definition, before)
+        planning.find_newest(opened, definition, before)
     return str(refused.value)
 
 
@@ -211,7 +211,7 @@ def test_the_newest_sweep_is_built_on(opened: OpenRepository) -> None:
     ended(opened, began(opened, 3 * DAY))
     newest = began(opened, DAY)
     ended(opened, newest)
-    found = planning.find(opened, ALL_COMMITS)
+    found = planning.find_newest(opened, ALL_COMMITS)
     assert (found.run_id, found.sealed) == (newest.run_id, frozenset([SEALED]))
 
 
@@ -223,7 +223,7 @@ def test_a_dry_run_neither_helps_nor_hides(opened: OpenRepository) -> None:
     ended(opened, real)
     ended(opened, began(opened, DAY, sweep=False), dry_run=True, checkpoint=None)
     began(opened, HOUR, sweep=False)
-    assert planning.find(opened, ALL_COMMITS).run_id == real.run_id
+    assert planning.find_newest(opened, ALL_COMMITS).run_id == real.run_id
 
 
 def test_none_is_needed_for_there_to_be_none(opened: OpenRepository) -> None:
@@ -235,7 +235,7 @@ def test_a_run_is_no_base_run_of_itself_nor_of_earlier_ones(opened: OpenReposito
     ended(opened, first)
     second = began(opened, DAY)
     ended(opened, second)
-    assert planning.find(opened, ALL_COMMITS, before=second.run_id).run_id == first.run_id
+    assert planning.find_newest(opened, ALL_COMMITS, before=second.run_id).run_id == first.run_id
     assert why_not(opened, before=first.run_id) == "there is no earlier run"
 
 
@@ -258,7 +258,7 @@ def test_a_newest_sweep_without_a_checkpoint_hides_older_ones(
 def test_deletions_that_failed_wait_among_the_open_objects(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     ended(opened, newest, success=False, ending=Ending.PARTLY_DELETED)
-    assert planning.find(opened, ALL_COMMITS).run_id == newest.run_id
+    assert planning.find_newest(opened, ALL_COMMITS).run_id == newest.run_id
 
 
 def test_a_sweep_that_has_not_ended_hides_older_ones(opened: OpenRepository) -> None:
@@ -300,7 +300,7 @@ def test_an_earlier_file_of_ids_that_is_gone_or_changed_is_named(
     monkeypatch.setattr(tables, "_SMALL", 0)
     newest = began(opened, DAY)
     report = ended(opened, newest)
-    assert planning.find(opened, "all commits").report == report
+    assert planning.find_newest(opened, "all commits").report == report
     key = tables.StoredIds(newest.run_id, newest.attempt).earlier_key
     opened.store.put(key, b"another one")
     assert "read-earlier-attempt.parquet: checksum" in why_not(opened)
@@ -345,13 +345,13 @@ def test_objects_that_were_brought_back_since_are_named(opened: OpenRepository) 
     )
     later = began(opened, HOUR)
     ended(opened, later)
-    assert planning.find(opened, ALL_COMMITS).run_id == later.run_id
+    assert planning.find_newest(opened, ALL_COMMITS).run_id == later.run_id
 
 
 def test_the_same_cutoff_is_no_earlier_one(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     ended(opened, newest)
-    found = planning.find(opened, ALL_COMMITS)
+    found = planning.find_newest(opened, ALL_COMMITS)
     planning.require_earlier_cutoff(found, newest)
     earlier = newest.cutoff - timedelta(microseconds=1)
     with pytest.raises(NoBaseRun) as refused:
@@ -373,7 +373,7 @@ class TestByRules:
         assert report.checkpoint is not None
         full_run = IDS.descending(NOW - ago * DAY)
         ended(opened, newest, checkpoint=replace(report.checkpoint, full_run=full_run))
-        found, settings = planning.find(opened, ALL_COMMITS), CollectionSettings(full_listing_days=days)
+        found, settings = planning.find_newest(opened, ALL_COMMITS), CollectionSettings(full_listing_days=days)
         planned = replace(newest, started_at=NOW)
         if recent:
             planning.require_recent_full_listing(found, planned, settings)
@@ -384,14 +384,14 @@ class TestByRules:
     def test_nor_by_a_run_that_does_not_say_when(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
         ended(opened, newest)
-        found = planning.find(opened, ALL_COMMITS)
+        found = planning.find_newest(opened, ALL_COMMITS)
         with pytest.raises(NoBaseRun, match="lacks the last run that examined everything"):
             planning.require_recent_full_listing(found, newest, CollectionSettings())
 
     def test_no_run_that_built_on_it_failed(self, opened: OpenRepository) -> None:
         newest = began(opened, 2 * DAY)
         ended(opened, newest)
-        found = planning.find(opened, ALL_COMMITS)
+        found = planning.find_newest(opened, ALL_COMMITS)
         dry = began(opened, DAY, sweep=False, base_run=newest.run_id)
         planned = began(opened, HOUR, previous_run=dry.run_id)
         planning.require_none_failed_on(opened.store, found, planned)
@@ -413,7 +413,7 @@ class TestByRules:
         sha256 = checkpoint.write_ranges(opened.store, newest.run_id, newest.attempt, range_records([]))
         left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
         ended(opened, newest, checkpoint=left)
-        assert planning.find(opened, ALL_COMMITS).run_id == newest.run_id
+        assert planning.find_newest(opened, ALL_COMMITS).run_id == newest.run_id
         assert not checkpoint.read_ids(opened.store, newest.run_id, left)
         other = range_records([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
         checkpoint.write_ranges(opened.store, newest.run_id, newest.attempt, other)

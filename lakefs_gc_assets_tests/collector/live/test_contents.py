@@ -691,7 +691,7 @@ class TestRequests:
     def test_at_committed_objects_up_to_a_bound_and_others_are_asked_for(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(contents, "COMMITTED_LOOKED_AT", 20)
+        monkeypatch.setattr(contents, "COMMITTED_CHECKED", 20)
         committed = {world.commit(f"p{number}", b"%04d" % number, linked=True) for number in range(400)}
         garbage = world.candidate("garbage", b"x000")
 
@@ -708,7 +708,7 @@ class TestRequests:
 
 class TestBoundOfCandidates:
     def test_what_is_not_looked_at_is_asked_for(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 20)
+        monkeypatch.setattr(contents, "CANDIDATES_CHECKED", 20)
         for number in range(401):
             world.commit(f"p{number}", b"%04d" % number)
         candidates = {world.candidate(f"x{number}", b"x%03d" % number) for number in range(400)}
@@ -769,7 +769,7 @@ class TestChoosingSizes:
         assert looking.share == 1
 
     def test_the_share_is_of_all_candidates_of_these_sizes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 1)
+        monkeypatch.setattr(contents, "CANDIDATES_CHECKED", 1)
         assert choose_sizes({7: 1}, {7: 2}, 0, "run").share == 1
         assert choose_sizes({7: 1, 8: 3, 9: 100}, {7: 2, 8: 4, 9: 1}, 1, "run").share == 0.25
         assert choose_sizes({}, {}, 0, "run") == ContentSample(pa.array([], pa.int64()), 1.0, "run")
@@ -781,7 +781,7 @@ class TestChoosingSizes:
         assert ContentSample(None, 0.0, "run").chooses(batch) == [False, False]
 
     def test_no_more_are_looked_at_than_the_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 100)
+        monkeypatch.setattr(contents, "CANDIDATES_CHECKED", 100)
         keys = [f"data/s/{number}" for number in range(10_000)]
         batch = pa.RecordBatch.from_pydict({"key": keys, "size": [7] * len(keys)})
         chosen = [

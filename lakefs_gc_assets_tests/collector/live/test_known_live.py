@@ -154,7 +154,7 @@ def test_facts_are_true_in_every_run(repository: Repository) -> None:
 
 def test_facts_of_a_namespace_that_is_spelled_otherwise_are_not_used(repository: Repository, monkeypatch: Any) -> None:
     """Another server sees the same folder elsewhere, and treats a full address as outside."""
-    monkeypatch.setattr(current, "_COMPARED", 0)
+    monkeypatch.setattr(current, "_RANGES_COMPARED", 0)
     records = repository.commit([f"local:///mounted/repo/{EVERY[0]}", EVERY[1]])
     own = repository.earlier
     theirs = replace(own.repository, namespace=Namespace.parse("local://elsewhere/repo/"))
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_read_is_reported(repository: Repository) -> None:
 
 
 def test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed() -> None:
-    with TemporaryDirectory() as folder, mock.patch.object(current, "_COMPARED", 0):
+    with TemporaryDirectory() as folder, mock.patch.object(current, "_RANGES_COMPARED", 0):
         repository = Repository(Path(folder))
         (record,) = repository.commit(EVERY[:2])
         repository.record(record)
@@ -226,7 +226,7 @@ def test_what_was_recorded_wrongly_no_later_run_believes(repository: Repository)
     repository.record(other)
     with pytest.raises(CorruptFile, match=r"differs from its recorded facts"):
         repository.held([record, other], *EVERY)
-    with mock.patch.object(current, "_COMPARED", 0):
+    with mock.patch.object(current, "_RANGES_COMPARED", 0):
         assert repository.held([record, other], *EVERY) == (set(), set())
 
 
@@ -256,7 +256,7 @@ def test_of_many_ranges_some_are_compared(repository: Repository) -> None:
 def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     records = repository.commit(EVERY[:2])
     repository.record(*records)
-    monkeypatch.setattr(current, "_ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(current, "_LOOKED_UP_AT_ONCE", 1)
     monkeypatch.setattr(current, "_ROUNDS", 2)
     assert repository.held(records, *EVERY[:3]) == (set(), set())
     assert "reading every range: 3 addresses" in repository.lines[-1]
@@ -275,7 +275,7 @@ def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
     ranges: list[list[str]], asked: list[str], at_once: int, failing: set[int]
 ) -> None:
     """Whichever reading of a facts file fails: ranges that cannot be looked up for some part are read."""
-    with TemporaryDirectory() as folder, mock.patch.object(current, "_ASKED_AT_ONCE", at_once):
+    with TemporaryDirectory() as folder, mock.patch.object(current, "_LOOKED_UP_AT_ONCE", at_once):
         repository = Repository(Path(folder))
         records = repository.commit(*ranges)
         for record in records:
@@ -326,5 +326,5 @@ def test_tasks_of_spark_record_addresses_and_look_them_up(
     repository = Repository(tmp_path, SparkEngine(spark, 2))
     records = repository.commit(EVERY[:2], EVERY[2:4], EVERY[4:])
     repository.record(*records)
-    monkeypatch.setattr(current, "_ASKED_AT_ONCE", at_once)
+    monkeypatch.setattr(current, "_LOOKED_UP_AT_ONCE", at_once)
     assert repository.held(records[:2], *EVERY[1:6]) == ({record.id for record in records[:2]}, {*EVERY[1:4]})

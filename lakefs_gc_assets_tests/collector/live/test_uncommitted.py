@@ -423,9 +423,9 @@ class TestStagedSamples:
         assert samples_of(staging(("main", "p", NAMESPACE.uri + before))) == {"main": NAMESPACE.uri + before}
 
     def test_an_address_that_may_mean_an_old_name_counts_as_old(self) -> None:
-        assert uncommitted._older((YOUNG, OLD), CUTOFF)
-        assert uncommitted._older((OLD, YOUNG, "data/by-hand"), CUTOFF)
-        assert not uncommitted._older((YOUNG, "data/by-hand"), CUTOFF)
+        assert uncommitted._is_older((YOUNG, OLD), CUTOFF)
+        assert uncommitted._is_older((OLD, YOUNG, "data/by-hand"), CUTOFF)
+        assert not uncommitted._is_older((YOUNG, "data/by-hand"), CUTOFF)
 
     def test_a_name_without_a_time_counts_as_old(self) -> None:
         assert samples_of(staging(("main", "p", NAMESPACE.uri + "data/by-hand"))) != {}

@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.repository.repository import Clock, Moment, Open
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import sweeping
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity
-from lakefs_gc_assets.collector.sweep.sweeping import Quarantine, Sweep, give, require_dry_run
+from lakefs_gc_assets.collector.sweep.sweeping import Quarantine, Sweep, require_dry_run, store_approval
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
@@ -349,9 +349,9 @@ class TestApprove:
     def test_the_first_of_two_is_of_the_very_candidates_and_approves_nothing(self, opener: StoreOpener) -> None:
         run, others = Sweeping(opener), Sweeping(opener, KEYS[:1]).candidates
         candidates = run.candidates.manifest
-        assert sweeping.give_first(run.store, others.manifest, NOW, "Ada") is None
-        assert sweeping.give_first(run.store, candidates, NOW, "Bob") is None, "Ada approved others"
-        assert sweeping.give_first(run.store, candidates, NOW, "Ada") == "Bob"
+        assert sweeping.store_first_approval(run.store, others.manifest, NOW, "Ada") is None
+        assert sweeping.store_first_approval(run.store, candidates, NOW, "Bob") is None, "Ada approved others"
+        assert sweeping.store_first_approval(run.store, candidates, NOW, "Ada") == "Bob"
         assert not sweeping.approve(run.step, run.candidates)
         for name in (
             "bob, as the proxy says",
@@ -362,10 +362,10 @@ class TestApprove:
             " Bob\u2060 ",
         ):
             with pytest.raises(CollectionError, match=r"was approved at .*Z by Bob, and .* under another name"):
-                sweeping.give_first(run.store, candidates, NOW, name)
+                sweeping.store_first_approval(run.store, candidates, NOW, name)
         run.store.put(run_folder.first_approval(PLAN.run_id), b"{")
         with pytest.raises(CorruptFile):
-            sweeping.give_first(run.store, candidates, NOW, "Ada")
+            sweeping.store_first_approval(run.store, candidates, NOW, "Ada")
 
 
 class TestDecideDry:
@@ -623,7 +623,7 @@ class TestRequireDryRun:
         made = self.found(opened, plan)
         candidates = require_dry_run(opened.store, plan.run_id)
         assert candidates == made
-        give(opened.store, candidates, RUN_NOW, "nobody")
+        store_approval(opened.store, candidates, RUN_NOW, "nobody")
         approval = Approval(plan.run_id, plan.attempt, made.digest, RUN_NOW, "nobody")
         assert plans.read_approval(opened.store, plan.run_id) == approval
 
@@ -651,7 +651,7 @@ class TestRequireDryRun:
     ) -> None:
         plan = began(opened, DAY, sweep=False)
         made = self.found(opened, plan)
-        give(opened.store, made, RUN_NOW, "nobody")
+        store_approval(opened.store, made, RUN_NOW, "nobody")
         assert self.why_not(opened, plan) == f"run {plan.run_id} did not finish: start a new one"
         ended(opened, plan, success=False, dry_run=dry_run)
         assert require_dry_run(opened.store, plan.run_id) == made
@@ -753,7 +753,7 @@ def test_tasks_that_delete_at_a_rate_are_no_more_than_run_at_once_and_can_keep_t
         settings = CollectionSettings(max_delete_rate=rate, sweep_mode=sweep_mode)
         repository = SimpleNamespace(settings=settings, store=SimpleNamespace(delete_limit=1000))
         step: Any = SimpleNamespace(repository=repository, engine=SimpleNamespace(tasks_at_once=at_once))
-        return sweeping._tasks_of_rate(step)
+        return sweeping._limit_tasks(step)
 
     assert tasks(0, 16) is None
     assert [tasks(rate, 16) for rate in (0.1, 100, 3500, 10**6)] == [1, 1, 7, 16]

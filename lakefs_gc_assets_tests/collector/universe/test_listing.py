@@ -125,7 +125,7 @@ def test_a_large_folder_that_is_no_slice_is_shared_out(
     make_files(tmp_path / "repository", flat + large + shard + slice_, BORN.timestamp())
     store = opener.open()
 
-    parts = listing.share_out(store, listing.listing(store, CUTOFF), "month", large=100)
+    parts = listing.cut_large_parts(store, listing.listing(store, CUTOFF), "month", large=100)
 
     shares = [
         [key for batch in listing.list_all(store, [part], "month") for key in batch["address"].to_pylist()]

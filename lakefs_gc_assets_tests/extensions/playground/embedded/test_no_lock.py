@@ -105,7 +105,7 @@ def test_an_approved_dry_run_needs_the_reason_as_well(server: EmbeddedServer) ->
     refused = swept()
     assert isinstance(refused.error, NotOffered)
     # If the approval was already stored, the last action before any delete needs the lock.
-    sweeping.give(store_of(server), frame_of(server, run_id), datetime.now(UTC), "nobody")
+    sweeping.store_approval(store_of(server), frame_of(server, run_id), datetime.now(UTC), "nobody")
     unasked = runs(server, sweep=False)
     opened = Opened(run_id, plan.read(store_of(server), run_id).windows, Flow.CLEAN)
     assert isinstance(unasked.make(opened, STEPS[-1:], "another").error, NotOffered)
