@@ -65,7 +65,7 @@ class PastFolder:
     @property
     def may_have_prepared(self) -> bool:
         """True if the server's preparations for a run may still exist."""
-        return bool(self.frames) or uncommitted.folder_of_notes(self.run_id) in self.entries
+        return bool(self.frames) or uncommitted.folder_of_records(self.run_id) in self.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def decide(
         kept,
         tuple(map(alone, going)),
         kept_forecasts,
-        tuple(name for name in uncommitted.noted_preparations(store, None) if _is_over(name, all_folders)),
+        tuple(name for name in uncommitted.recorded_preparations(store, None) if _is_over(name, all_folders)),
         () if holdings_since is None else tuple(_old_holdings(store, holdings_since)),
         () if listings_since is None else tuple(_old_listings(store, listings_since)),
     )
@@ -337,8 +337,8 @@ def _was_dry(store: ObjectStore, run: PastFolder) -> bool:
 
 def _remove_prepared(store: ObjectStore, past: PastFolder) -> int:
     removed = sum(uncommitted.remove_preparation(store, server_run_id) for server_run_id in past.prepared)
-    if uncommitted.folder_of_notes(past.run_id) in past.entries:
-        removed += uncommitted.forget_preparations(store, past.run_id)
+    if uncommitted.folder_of_records(past.run_id) in past.entries:
+        removed += uncommitted.delete_records_of_preparations(store, past.run_id)
     return removed
 
 
@@ -353,8 +353,8 @@ def preparations_of(store: ObjectStore, past: PastFolder) -> frozenset[str]:
         report = None
     if report is not None:
         ids += report.server_run_ids
-    if uncommitted.folder_of_notes(run_id) in past.entries:
-        ids += uncommitted.noted_preparations(store, run_id)
+    if uncommitted.folder_of_records(run_id) in past.entries:
+        ids += uncommitted.recorded_preparations(store, run_id)
     return frozenset(name for name in ids if isinstance(name, str) and layout.is_xid(name))
 
 

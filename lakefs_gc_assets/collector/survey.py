@@ -205,7 +205,7 @@ def begin_reading(
     store_clock = None
     try:
         prepared = uncommitted.prepare(repository)
-        files, store_clock = prepared.files, uncommitted.note_prepared(repository, prepared, problems.log)
+        files, store_clock = prepared.files, uncommitted.record_without_run(repository, prepared, problems.log)
     except (LakeFSError, OrderViolation, CorruptFile) as error:
         problems.skip(f"staged objects that no branch lists, since uncommitted data is not available: {error}")
     # A step of this flow records no facts about the files that it reads.

@@ -223,7 +223,7 @@ def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) 
         opened.store.put(key, b"forecast")
     opened.store.put(f"{run_folder.frame(forecast_id, 'range_sizes')}2-2-9-{'0' * 32}.sizes", b"of an older version")
     opened.store.put(f"{SIZES.folder(forecast_id, 'attempt')}1-2-3-{'0' * 64}.parquet", b"facts")
-    uncommitted.note_preparations(opened.store, forecast_id, [prepared])
+    uncommitted.record_preparations(opened.store, forecast_id, [prepared])
     opened.store.put(f"{run_folder.folder(prepared)}uncommitted/{prepared}", b"the server's")
     for name in FOREIGN:
         opened.store.put(run_folder.folder(forecast_id) + name, b"somebody's")
@@ -303,11 +303,11 @@ def test_a_run_is_no_forecast_whatever_lies_in_its_folder(opened: OpenRepository
 
 def test_what_the_server_prepared_for_a_forecast_that_stays_is_not_removed_with_a_run(opened: OpenRepository) -> None:
     newest, old = forecast_folder(opened, 1), forecast_folder(opened, 2)
-    (prepared,) = uncommitted.noted_preparations(opened.store, newest)
-    uncommitted.note_preparations(opened.store, old, [prepared])
+    (prepared,) = uncommitted.recorded_preparations(opened.store, newest)
+    uncommitted.record_preparations(opened.store, old, [prepared])
     swept(opened, 1)
     run = swept(opened, 2)
-    uncommitted.note_preparations(opened.store, run, [prepared])
+    uncommitted.record_preparations(opened.store, run, [prepared])
     decided = expiring.decide(opened.store, 1)
 
     assert [each.prepared for each in decided.expired] == [()]
@@ -327,7 +327,7 @@ def test_each_object_is_deleted_once_and_counted(
     server_run = IDS.descending(NOW - 7 * DAY)
     ended(opened, old, dry_run=False, server_run_ids=(server_run,))
     opened.store.put(f"{run_folder.folder(server_run)}uncommitted/{IDS.ascending(NOW)}", b"the server's")
-    uncommitted.note_preparations(opened.store, old.run_id, [server_run])
+    uncommitted.record_preparations(opened.store, old.run_id, [server_run])
     there = {key for batch in opened.store.list("") for key in batch["key"].to_pylist()}
     asked: list[str] = []
     delete = opened.store.delete
@@ -404,13 +404,13 @@ def test_what_the_server_prepared_for_a_question_goes_a_day_later(opened: OpenRe
     old, young, others = (IDS.descending(NOW - hours * HOUR) for hours in (49, 25, 60))
     for server_run_id in (old, young, others):
         opened.store.put(f"{run_folder.folder(server_run_id)}uncommitted/{IDS.descending(NOW)}", b"addresses")
-    uncommitted.note_prepared(opened, Prepared(NOW, NOW, (old, young), (), 0), pytest.fail)
+    uncommitted.record_without_run(opened, Prepared(NOW, NOW, (old, young), (), 0), pytest.fail)
 
     assert expiring.decide(opened.store, 1).explained == (old,)
     before = keys(opened)
     assert uncommitted.remove_preparation_without_run(opened.store, old) == 2
     assert before - keys(opened) == {key for key in before if old in key}
-    assert uncommitted.noted_preparations(opened.store, None) == [young]
+    assert uncommitted.recorded_preparations(opened.store, None) == [young]
 
 
 def test_holdings_expire_by_days_and_facts_about_heads_when_newer_ones_are_there(opened: OpenRepository) -> None:

@@ -796,7 +796,7 @@ class TestRetention:
             )
             repository.new_branch("zeta", commit_id)
             scene.world.oracle.look()
-            with noting(uncommitted, "note_preparations", lambda: repository.branches.pop("zeta", None)):
+            with noting(uncommitted, "record_preparations", lambda: repository.branches.pop("zeta", None)):
                 dry(scene, asked=UNIFIED)
             again = {*marked(scene)}
             assert again < candidates
@@ -823,7 +823,7 @@ class TestRetention:
             assert not held & {*marked(scene)} and {*marked(scene)} < candidates
 
     def test_a_tag_that_is_gone_before_refs_are_dumped_keeps_its_commit(self) -> None:
-        self.tagged_until(uncommitted, "note_preparations")
+        self.tagged_until(uncommitted, "record_preparations")
 
     def test_a_tag_that_is_gone_before_uncommitted_data_is_asked_for_keeps_its_commit(self) -> None:
         self.tagged_until(run, "read_reasons")
@@ -838,7 +838,7 @@ class TestRetention:
             def shorten() -> None:
                 repository.rules = short
 
-            with noting(uncommitted, "note_preparations", shorten):
+            with noting(uncommitted, "record_preparations", shorten):
                 dry(scene, asked=UNIFIED)
             assert candidates and not candidates & self.committed_ever(scene) & {*marked(scene)}
 
@@ -858,7 +858,7 @@ class TestRetention:
             dry(scene, options, UNIFIED)
             counted = {*marked(scene)}
             assert counted < candidates
-            with noting(uncommitted, "note_preparations", lambda: repository.branches.pop("zeta", None)):
+            with noting(uncommitted, "record_preparations", lambda: repository.branches.pop("zeta", None)):
                 dry(scene, options, UNIFIED)
             assert {*marked(scene)} == counted
 
@@ -867,7 +867,7 @@ class TestRetention:
             options = allowing(DRY, retention_policy=str(policy))
             candidates, commit_id, held = self.expired(scene, options)
             policy.write_text(f"pinned: [{commit_id}]\n")
-            with noting(uncommitted, "note_preparations", lambda: policy.write_text("")):
+            with noting(uncommitted, "record_preparations", lambda: policy.write_text("")):
                 dry(scene, options, UNIFIED)
             assert not held & {*marked(scene)} and {*marked(scene)} < candidates
 
@@ -889,7 +889,7 @@ class TestRetention:
                 repository.stage(repository.branches["main"], path, replace(entry, metadata=entry.metadata + 1))
                 repository.branches.pop("zeta", None)
 
-            with noting(uncommitted, "note_preparations", stage_and_delete_branch):
+            with noting(uncommitted, "record_preparations", stage_and_delete_branch):
                 assert approved(scene, asked=UNIFIED) is Ended.WELL
             there = scene.world.bucket.objects.keys() & candidates
             assert entry.address in there
@@ -1256,7 +1256,7 @@ class TestPurge:
 
             with (
                 noting(LiveCheck, "_look", make_branch),
-                noting(uncommitted, "note_preparations", stage_and_delete_branch),
+                noting(uncommitted, "record_preparations", stage_and_delete_branch),
             ):
                 assert purge(scene, Faults(), MOVE) is Ended.WELL
             assert entry.address in scene.world.bucket.objects

@@ -227,7 +227,7 @@ def _sealed_anew(step: ArrowStep) -> frozenset[str]:
     """Seals only slices that it lists itself."""
     plan = step.plan
     listed = checkpoints.read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
-    return checkpoints.sealed(frozenset(), listed, plan.cutoff, plan.skew)
+    return checkpoints.sealed_after(frozenset(), listed, plan.cutoff, plan.skew)
 
 
 def _dealt_with(*outcomes: Outcome) -> Replacement:
@@ -324,7 +324,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     "pending without subtracting committed": replaced((checkpoints, "NOT_COMMITTED_DF", STORE_DF), _UNCHECKED),
     "too young without subtracting committed": Bug(_young_pending),
     "ranges of the recheck marked as read": without_unnamed(Bug(_rechecked_as_read)),
-    "sealed recomputed and shrinking": replaced((checkpoints, "seal", _sealed_anew)),
+    "sealed recomputed and shrinking": replaced((checkpoints, "find_sealed", _sealed_anew)),
     "committed left out of the checkpoint": replaced(
         (BaseCheckpoint, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))
     ),

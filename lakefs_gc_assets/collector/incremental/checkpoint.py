@@ -66,7 +66,7 @@ _FILES_AT_ONCE = 4
 """Files of frames in memory at one time, with at most some 32 MiB each."""
 
 
-def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:
+def sealed_after(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:
     """The slices that are sealed after a run: already sealed ones, and listed ones that are no longer written to.
 
     A server writes to a slice for an hour by its own clock, which may be wrong by the skew.
@@ -415,25 +415,25 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
     not_committed, universe = step.stored(NOT_COMMITTED_DF), universe_of(step, listed, committed)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     # Without a listing no slice is sealed: the next run checks all objects again, wherever they lie.
-    sealed = seal(step) if step.plan.flow is not Flow.COMMITTED else None
+    sealed = find_sealed(step) if step.plan.flow is not Flow.COMMITTED else None
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.NOT_THERE)
     deleted = engine.select(ended, "address")
-    waiting_rows = select_pending(
+    pending_rows = select_pending(
         engine, not_committed.rows(engine), sealed, deleted, not_committed.count + outcomes.count
     )
     with engine.in_background(partial(_store_committed, step, committed, sealed)) as stored_committed:
-        waiting = _store(step, PENDING_DF, waiting_rows)
-        pending = waiting.rows(engine, "address")
+        pending = _store(step, PENDING_DF, pending_rows)
+        pending_addresses = pending.rows(engine, "address")
         kept, lost = count_sealed(
             engine,
             _select_carried(engine, universe.rows("address"), sealed),
             _select_carried(engine, not_committed.rows(engine, "address"), sealed),
-            pending,
+            pending_addresses,
             deleted,
-            not_committed.count + waiting.count + outcomes.count,
+            not_committed.count + pending.count + outcomes.count,
         )
         held = committed.rows(engine, "address")
-        both = engine.count(engine.among_exactly(held, pending, committed.count + waiting.count))
+        both = engine.count(engine.among_exactly(held, pending_addresses, committed.count + pending.count))
         carried = stored_committed()
     if problem := contradiction(both, lost):
         return problem
@@ -448,11 +448,11 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
         sealed_sha256=write_sealed(store, run_id, attempt, sealed or frozenset()),
         read=0,
         read_sha256="",
-        pending=waiting.count,
-        pending_digest=waiting.manifest.digest,
+        pending=pending.count,
+        pending_digest=pending.manifest.digest,
         committed=0,
         committed_digest="",
-        pending_windows=tuple(sorted(waiting.manifest.rows_by_window())),
+        pending_windows=tuple(sorted(pending.manifest.rows_by_window())),
         other_folders=listed.figures.other_folders,
     )
     figures = committed.figures
@@ -545,12 +545,12 @@ def _has_not_committed(step: Step[R]) -> bool:
         return False
 
 
-def seal(step: Step[R]) -> frozenset[str]:
+def find_sealed(step: Step[R]) -> frozenset[str]:
     """The slices that are sealed after this run: all shards were listed, so a slice is complete in every shard."""
     base, plan = open_base_checkpoint(step), step.plan
     listed = read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
     listed |= find_slices_in_shards(step, step.stored(STORE_DF))
-    return sealed(base.sealed if base else frozenset(), listed, plan.cutoff, plan.skew)
+    return sealed_after(base.sealed if base else frozenset(), listed, plan.cutoff, plan.skew)
 
 
 def find_slices_in_shards(step: Step[R], listed: StoredFrame[StoredFigures]) -> frozenset[str]:
@@ -595,7 +595,7 @@ def contradiction(both: int, lost: int) -> str | None:
 
 
 def count_sealed(
-    engine: Engine[R], universe: R, not_committed: R, waiting: R, deleted: R, count: int
+    engine: Engine[R], universe: R, not_committed: R, pending: R, deleted: R, count: int
 ) -> tuple[int, int]:
     """Counts objects of sealed slices by their state, to check the pending frame as it is stored.
 
@@ -604,10 +604,10 @@ def count_sealed(
     Args:
         universe: all objects.
         not_committed: objects that no commit holds.
-        waiting: objects of the pending frame.
-        count: approximate number of rows of `not_committed`, `waiting` and `deleted` together.
+        pending: objects of the pending frame.
+        count: approximate number of rows of `not_committed`, `pending` and `deleted` together.
     """
-    counts = engine.count_by_sets(not_committed, waiting, deleted, count=count)
+    counts = engine.count_by_sets(not_committed, pending, deleted, count=count)
     is_not_committed = 1
     committed = engine.count(universe) - sum(n for sets, n in counts.items() if sets & is_not_committed)
     return committed, counts.get(is_not_committed, 0)

@@ -189,20 +189,20 @@ def require_none_failed_on(store: ObjectStore, base: BaseRun, planned: Plan) -> 
 
 
 def newest_sweep(
-    store: ObjectStore, before: str | None = None, among: int | None = None, *, committed: bool = False
+    store: ObjectStore, before: str | None = None, limit: int | None = None, *, committed: bool = False
 ) -> Plan | None:
     """The plan of the newest run that listed and was to delete; None if there is none.
 
     Args:
         before: id of a run; only older runs are considered.
-        among: number of newest runs to consider; None for all.
+        limit: number of newest runs to consider; None for all.
         committed: True to find the newest run of the flow `committed`, which lists nothing.
 
     Raises:
         CorruptFile: the plan or the approval of a run that may be it cannot be read, or its plan is gone.
     """
     runs = EarlierRuns(store)
-    for run_id in _earlier(runs, before, among):
+    for run_id in _earlier(runs, before, limit):
         known = runs.settled(run_id)
         if known is not None and (not known.base or (known.flow is Flow.COMMITTED) is not committed):
             continue
@@ -218,8 +218,8 @@ def newest_sweep(
     return None
 
 
-def _earlier(runs: EarlierRuns, before: str | None, among: int | None = None) -> Iterator[str]:
-    return islice((run_id for run_id in runs.newest_first() if before is None or run_id > before), among)
+def _earlier(runs: EarlierRuns, before: str | None, limit: int | None = None) -> Iterator[str]:
+    return islice((run_id for run_id in runs.newest_first() if before is None or run_id > before), limit)
 
 
 def _newest(store: ObjectStore, before: str | None, flow: Flow) -> tuple[Plan, Report]:
@@ -283,7 +283,7 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
         StorageError: the store cannot be asked.
     """
     try:
-        newest = newest_sweep(store, among=_RUNS_CONSIDERED)
+        newest = newest_sweep(store, limit=_RUNS_CONSIDERED)
         report = None if newest is None else reports.read(store, newest.run_id)
     except CorruptFile as corrupt:
         return f"the newest sweep cannot be read ({corrupt}): open a clean run that sweeps"

@@ -138,14 +138,14 @@ class ContentSample:
 
 
 def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> ContentSample:
-    """Chooses the sizes whose candidates are checked: sizes with more paths to ask for than candidates.
+    """Chooses the sizes whose candidates are checked: sizes with more paths to look up than candidates.
 
-    For other sizes, the paths are asked for without knowing the candidates' contents, as far as the limit allows it.
+    For other sizes, the paths are looked up without knowing the candidates' contents, as far as the limit allows it.
 
     Args:
         candidates: number of candidates by size.
         questions: number of paths on branches by size.
-        limit: maximum number of paths that may be asked for.
+        limit: maximum number of paths that may be looked up.
         seed: see ContentSample.
     """
     asked, looked = 0, []

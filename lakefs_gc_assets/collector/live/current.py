@@ -113,7 +113,7 @@ def prepare_uncommitted(
         uncommitted.prepare_checked(step.engine, each, cutoff, sampled, progress, commits_expire=commits_expire)
         for each, sampled in zip(repositories, samples or sample_staged(step), strict=True)
     )
-    uncommitted.note_preparations(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
+    uncommitted.record_preparations(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [
         References.from_step(step, each).uncommitted(data.files)
         for each, data in zip(repositories, prepared, strict=True)
@@ -391,7 +391,7 @@ def define_live(
 _LOOKED_UP_AT_ONCE = 8_000_000
 """Addresses that are looked up together: each task has all of their hashes, some 80 MB with the lookup index.
 
-When rows that are held are selected, each task has the hashes of the hits of all parts together.
+To select the rows with hits, each task gets the hashes of the hits of all parts.
 """
 _ROUNDS = 4
 """Maximum times that all facts are read, each for a part of the addresses; reading every range takes longer."""
@@ -518,7 +518,7 @@ def _select_fitting(step: Step[R], sums: pa.Table, records: RangeRecords) -> pa.
 def _require_facts_match(step: Step[R], sums: pa.Table, records: RangeRecords, files: Sequence[FactFile]) -> None:
     """Reads some ranges, and raises CorruptFile if one differs from its facts.
 
-    No run believes any of the files after that, with or without a base run.
+    After that, no run uses any of the files, with or without a base run.
     """
     ids = pc.unique(sums.column("range_id")).sort()
     # The choice is no secret, and a repeated attempt compares the same ranges.

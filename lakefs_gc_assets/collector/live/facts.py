@@ -3,11 +3,11 @@
 The id of a range or metarange is a hash of its content, so a fact stays true in every run. All facts of a repository
 are parquet files in one folder, by their kind and by the attempt that recorded them. Files are never changed. A name
 states the version of the format, the number of values, and the length and digest of the file's end, which has digests
-of the rest. So a changed file is never believed, and a file with any other name is ignored. A range or metarange
+of the rest. So a changed file is never used, and a file with any other name is ignored. A range or metarange
 without a fact, or with a damaged one, is read.
 
-A run without a base run believes only the facts of its own attempt, and so notices files that are gone. A run with a
-base run, or limited to some windows, believes the facts of all runs. Sweeps tidy up, see `references.tidy_facts`.
+A run without a base run uses only the facts of its own attempt, and so notices files that are gone. A run with a base
+run, or limited to some windows, uses the facts of all runs. Sweeps tidy up, see `references.tidy_facts`.
 """
 
 import hashlib
@@ -328,7 +328,7 @@ def group(files: Iterable[FactFile]) -> list[list[FactFile]]:
 def merge(kind: FactKind, store: ObjectStore, folder: str, files: Sequence[FactFile]) -> list[str]:
     """Merges files into one and deletes them; returns the damage of files that cannot be read.
 
-    Damaged files are deleted as well, since no run believes them.
+    Damaged files are deleted as well, since no run can use them.
 
     Args:
         folder: folder of the merged file, with a trailing slash.
@@ -373,7 +373,7 @@ def drop_of_run(store: ObjectStore, run_id: str) -> int:
 
 
 def refute(store: ObjectStore, files: Sequence[FactFile]) -> None:
-    """Overwrites files with empty ones, so that no run believes them. Raises StorageError.
+    """Overwrites files with empty ones, so that no run uses them. Raises StorageError.
 
     They are not deleted, since dry runs need no right to delete.
     """

@@ -1,10 +1,10 @@
-"""Keeps candidates that are staged but never listed by the server: finds their paths by content, and asks for these.
+"""Keeps candidates that are staged but never listed by the server: finds their paths by content, and looks them up.
 
 A staged entry whose content equals the committed one at the same path has an address of its own. Yet neither
 uncommitted data nor a diff shows it, and no call tells which branches have such entries. Its path is known, because the
-branch's head has an entry of the same size and content there. So the path is asked for on the branch. If many paths of
-a range are to be asked for, the branch's objects are listed there, a thousand with each request. A path that a listing
-lacks is asked for by itself.
+branch's head has an entry of the same size and content there. So the path is looked up on the branch. If many paths of
+a range are to be looked up, the branch's objects are listed there, a thousand with each request. A path that the
+listing lacks is looked up by itself.
 """
 
 import sys
@@ -66,7 +66,7 @@ class Answers:
     Attributes:
         live: every address of the paths, in each spelling that it may mean.
         unaskable: places (PLACES) whose path is not UTF-8: candidates of the same content are kept.
-        asked: number of paths that were asked for, counted on each branch.
+        asked: number of paths that were looked up, counted on each branch.
         requests: number of requests.
     """
 
@@ -78,7 +78,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Sorted paths (string) to ask for on a branch, all of a single range; characters sort like their UTF-8 bytes."""
+    """Sorted paths (string) to look up on a branch, all of a single range; characters sort like their UTF-8 bytes."""
 
     branch: str
     paths: pa.ChunkedArray
@@ -133,9 +133,9 @@ def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.T
 
 
 def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:
-    """Asks for each place on every branch whose head holds its range.
+    """Looks up each place on every branch whose head holds its range.
 
-    A path of a branch is in one range of its head only, so it is asked for once.
+    A path of a branch is in one range of its head only, so it is looked up once.
 
     Args:
         places: PLACES, each once.
@@ -215,7 +215,7 @@ def staged_objects(api: LakeFSApi, branch: str, limit: int | None = None) -> Ite
 
 
 def _add_missing(api: LakeFSApi, branch: str, paths: Sequence[str], stats: dict[str, ObjectStats]) -> int:
-    """Asks for each path that is not in `stats` by itself; returns the number of requests."""
+    """Looks up each path that is not in `stats` by itself; returns the number of requests."""
     missing = [path for path in paths if path not in stats]
     for path in missing:
         if (answer := api.stat(branch, path)) is not None:
@@ -272,9 +272,9 @@ class Cleared(Generic[R]):
     """Candidates that did not prove to be staged, and the number of kept candidates by reason.
 
     Attributes:
-        asked: number of paths that were asked for, counted on each branch.
-        unasked: number of paths that were not asked for, because of `collection.hidden_suspect_limit`.
-        live: every address of the paths that were asked for.
+        asked: number of paths that were looked up, counted on each branch.
+        unasked: number of paths that were not looked up, because of `collection.hidden_suspect_limit`.
+        live: every address of the paths that were looked up.
         unreadable: number of candidates in an archive tier, whose content could not be read.
     """
 
@@ -410,7 +410,7 @@ def _clear(
 
 
 def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> tuple[pa.Table, int]:
-    """Chooses the places to ask for (PLACES), each once; also returns the number of questions above the limit.
+    """Chooses the places to look up (PLACES), each once; also returns the number of questions above the limit.
 
     As many contents as possible are covered: contents at few places come first.
 
@@ -443,7 +443,7 @@ def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatc
 
 
 def _choose_contents(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, int]:
-    """Chooses the contents to ask for, fewest questions first; also returns the number of questions about the others.
+    """Chooses the contents to look up, fewest questions first; also returns the number of questions about the others.
 
     None stands for all contents.
     """

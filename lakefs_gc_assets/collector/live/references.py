@@ -1,6 +1,6 @@
 """References: ranges of metaranges, addresses of ranges and of uncommitted data, and ranges that no commit names.
 
-Facts that a step believes save reading, so each metarange is read only once. A run by retention rules needs the ranges
+Facts save reading, so each metarange is read only once. A run by retention rules needs the ranges
 of every commit, live or expired: when it marks and again before it deletes. In the flow `committed` it also needs them
 when it begins.
 """
@@ -66,7 +66,7 @@ _HEADS_AT_ONCE = 8
 _VALUES_OF_A_ROW = 16
 """Values of other facts that take as long to read as one row of facts about metaranges."""
 _OF_OTHERS = "others"
-"""Folder, beside the folders of a run's attempts, of other runs' facts that it merged but does not believe itself."""
+"""Folder, beside the folders of a run's attempts, of other runs' facts that it merged but does not use itself."""
 _PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])
 
 
@@ -276,15 +276,15 @@ def facts_folder(step: Step[R], kind: FactKind) -> FactsFolder:
 
 
 def find_fact_files(step: Step[R], kind: FactKind, *, of_all_runs: bool | None = None) -> list[FactFile]:
-    """The files of facts that a step believes, from its own attempt or from all runs.
+    """The files of facts that a step uses: of its own attempt, or of all runs.
 
     A warning gives the number of files by another version of the collector.
 
     Args:
         of_all_runs: by default as the plan says.
     """
-    believed = step.plan.believes_facts if of_all_runs is None else of_all_runs
-    folder = kind.root if believed else facts_folder(step, kind).key
+    uses_all = step.plan.uses_facts_of_all_runs if of_all_runs is None else of_all_runs
+    folder = kind.root if uses_all else facts_folder(step, kind).key
     others: list[str] = []
     files = facts.files_of(kind, facts.list_files(step.repository.store, folder), others.append)
     if others:
@@ -339,8 +339,8 @@ def find_ranges(
     Ranges of other repositories than the step's own are not recorded.
 
     Args:
-        expired: True if only expired commits have these metaranges. A run with a base run then believes the facts of
-            all runs.
+        expired: True if only expired commits have these metaranges. A run with a base run then uses the facts of all
+            runs.
 
     Raises:
         CorruptFile: a metarange that is read is missing or damaged.
@@ -350,7 +350,7 @@ def find_ranges(
     if not uses_facts or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     look_up = partial(facts_of_ranges.look_up_metaranges, wanted=IdSet(metarange_ids))
-    of_all_runs = step.plan.believes_facts or (expired and step.plan.base_run is not None)
+    of_all_runs = step.plan.uses_facts_of_all_runs or (expired and step.plan.base_run is not None)
     files = find_fact_files(step, METARANGES, of_all_runs=of_all_runs)
     looked_up = look_up_facts(step, METARANGES, files, look_up, METARANGES_LOOKED_UP, _VALUES_OF_A_ROW)
     known = IdSet(looked_up.filter(pc.is_null(looked_up.column("min_key"))).column("id").to_pylist())
@@ -427,11 +427,11 @@ def tidy_facts(step: Step[R]) -> None:
     A run limited to some windows keeps them, since it reads only ranges that the run before it did not.
 
     A run of the flow `committed` reads every metarange, but records no hashes: facts of other kinds stay. A run that
-    believes only its own facts about live ranges merges other runs' facts apart, since its recheck looks up facts
+    uses only its own facts about live ranges merges other runs' facts separately, since its recheck looks up facts
     again.
 
     To be called only in runs that may delete. Failures are warnings: files that cannot be deleted stay, and later runs
-    with a base run go on believing them. No live object can become garbage by this. An old fact is as true as on its
+    with a base run go on using them. No live object can become garbage by this. An old fact is as true as on its
     first day, since the id of a range is a hash of its content. Facts are deleted to save space, not because they could
     become wrong.
     """
@@ -446,7 +446,7 @@ def tidy_facts(step: Step[R]) -> None:
             stored = others | facts.drop_older(store, renewed, plan.run_id, plan.attempt)
         for kind in FACT_KINDS:
             own, files = facts_folder(step, kind), facts.files_of(kind, stored)
-            if not plan.believes_facts:
+            if not plan.uses_facts_of_all_runs:
                 of_others = [file for file in files if not file.key.startswith(own.key)]
                 files = [file for file in files if file.key.startswith(own.key)]
                 problems += _merge_small(step, of_others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))

@@ -3,8 +3,8 @@
 A few staged entries of every branch are sampled before the preparation, and looked up in the written files.
 
 The files are of no use once the run that asked for them has ended, and a server never removes them. The run states
-which files are its own: in its manifest of `uncommitted_df`, in its report, and in notes in its folder, which also name
-the preparations of its rechecks. Notes in a separate folder name the preparations for `explain`. Files of other
+which files are its own: in its manifest of `uncommitted_df`, in its report, and in records in its folder, which also
+name the preparations of its rechecks. Records in a separate folder name the preparations for `explain`. Files of other
 clients' preparations lie in the same folder, and stay.
 """
 
@@ -400,7 +400,7 @@ def prepare_checked(
 ) -> Prepared:
     """Prepares and looks up samples that were staged right before; prepares once more if one is missing.
 
-    Both preparations count then. A branch that lacks a sample is sampled anew: the object may have been committed,
+    Both preparations count then. A branch that lacks a sample is sampled again: the object may have been committed,
     reset or overwritten since, which is no fault of the preparation.
 
     Args:
@@ -451,54 +451,57 @@ def prepare_checked(
     return both
 
 
-_NOTES = "preparations/"
+_RECORDS = "preparations/"
 _WITHOUT_RUN = f"{layout.RUNS_PREFIX}explained/"
-"""Folder of notes about preparations for a question, without a run."""
+"""Folder of records about preparations for a question, without a run."""
 
 
-def folder_of_notes(run_id: str) -> str:
-    """Folder of a run's notes, with a trailing slash."""
-    return f"{run_folder.folder(run_id)}{_NOTES}"
+def folder_of_records(run_id: str) -> str:
+    """Folder of the records of a run's preparations, with a trailing slash."""
+    return f"{run_folder.folder(run_id)}{_RECORDS}"
 
 
-def note_preparations(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None:
+def record_preparations(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None:
     """Records the server's ids of a run's preparations; to be called right after each preparation."""
     for server_run_id in filter(layout.is_xid, server_run_ids):
-        store.put(folder_of_notes(run_id) + server_run_id, b"")
+        store.put(folder_of_records(run_id) + server_run_id, b"")
 
 
-def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
+def record_without_run(repository: OpenRepository, prepared: Prepared, warn: LogLine) -> datetime | None:
     """Records the server's ids of a preparation for a question, without a run.
 
-    Returns the store's time of the last note, UTC; None if no note was written.
+    Returns the store's time of the last record, UTC; None if none was written.
     """
-    store, noted_at = repository.store, None
+    store, recorded_at = repository.store, None
     try:
         for server_run_id in filter(layout.is_xid, prepared.server_run_ids):
             store.put(_WITHOUT_RUN + server_run_id, b"")
-            noted_at = store.head(_WITHOUT_RUN + server_run_id).last_modified
+            recorded_at = store.head(_WITHOUT_RUN + server_run_id).last_modified
     except StorageError as error:
-        note(f"the files that the server wrote for this check stay, since they could not be recorded: {error}")
-    return noted_at
+        warn(f"the files that the server wrote for this check stay, since they could not be recorded: {error}")
+    return recorded_at
 
 
 def remove_preparation_without_run(store: ObjectStore, server_run_id: str) -> int:
-    """Deletes the files of a preparation for a question, and then its note; returns the number of deleted objects.
+    """Deletes the files of a preparation for a question, and then its record; returns the number of deleted objects.
 
     Raises StorageError if one could not be deleted.
     """
     return remove_preparation(store, server_run_id) + delete_all(store, [_WITHOUT_RUN + server_run_id])
 
 
-def noted_preparations(store: ObjectStore, run_id: str | None) -> list[str]:
-    """The server's ids in a run's notes, newest first; if `run_id` is None, the ids of preparations without a run."""
-    folder = _WITHOUT_RUN if run_id is None else folder_of_notes(run_id)
+def recorded_preparations(store: ObjectStore, run_id: str | None) -> list[str]:
+    """The recorded ids of a run's preparations, newest first; if `run_id` is None, of preparations without a run."""
+    folder = _WITHOUT_RUN if run_id is None else folder_of_records(run_id)
     return sorted(filter(layout.is_xid, (key.removeprefix(folder) for key in keys_below(store, folder))))
 
 
-def forget_preparations(store: ObjectStore, run_id: str) -> int:
-    """Deletes a run's notes, once the files they name are gone; returns the number of notes. Raises StorageError."""
-    return delete_all(store, sorted(keys_below(store, folder_of_notes(run_id))))
+def delete_records_of_preparations(store: ObjectStore, run_id: str) -> int:
+    """Deletes the records of a run's preparations, once their files are gone; returns the number of records.
+
+    Raises StorageError.
+    """
+    return delete_all(store, sorted(keys_below(store, folder_of_records(run_id))))
 
 
 def remove_preparation(store: ObjectStore, server_run_id: str) -> int:

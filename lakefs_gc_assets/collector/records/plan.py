@@ -150,7 +150,7 @@ class Plan:
         return self.flow is Flow.UNIFIED and self.base_run is not None
 
     @property
-    def believes_facts(self) -> bool:
+    def uses_facts_of_all_runs(self) -> bool:
         """True if the run trusts facts that other runs recorded about live ranges.
 
         A run of the flow `committed` reads all live ranges. It only trusts facts about expired commits.

@@ -213,7 +213,7 @@ def _unsealed_batches(store: ObjectStore, part: Part, unsealed: UnsealedSlices) 
             yield batch
             keys = batch.column("key")
             end = unsealed.end_of_others(keys[0].as_py(), keys[-1].as_py()) if len(keys) >= _FULL_PAGE else None
-            # Only forwards: a store that breaks its order must not be listed for ever.
+            # Only forwards: otherwise the listing of a store that breaks its order might never end.
             if end is not None and end > after:
                 behind = end
                 break

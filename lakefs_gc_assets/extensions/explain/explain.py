@@ -170,7 +170,7 @@ def explain(
     """
     key = find_key(repository, address)
     prepared = uncommitted_data.prepare(repository)
-    step = _begin(repository, key, uncommitted_data.note_prepared(repository, prepared, note), note, warn)
+    step = _begin(repository, key, uncommitted_data.record_without_run(repository, prepared, note), note, warn)
     listed_by, ranges_read_before = _ask_newest_run(repository, key)
     live_files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
     listed = (live_files.uncommitted(file).column("address") for file in prepared.files)

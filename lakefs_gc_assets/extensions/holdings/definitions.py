@@ -33,7 +33,7 @@ class HoldingsConfig(dg.Config):
     """Nothing to configure: the section `holdings` of the configuration file has the settings."""
 
 
-def holdings_now(collector: Collector, note: LogLine, warn: LogLine) -> tuple[ObjectStore, Holdings]:
+def holdings_now(collector: Collector, log: LogLine, warn: LogLine) -> tuple[ObjectStore, Holdings]:
     """The repository's store, and the holdings after its newest finished run, made if they are not stored.
 
     Raises CollectionError as `make_holdings` does, also if a Spark worker raised it.
@@ -44,7 +44,7 @@ def holdings_now(collector: Collector, note: LogLine, warn: LogLine) -> tuple[Ob
         return LocalEngine() if rows <= LOCAL_ROWS else collector.engine(opened.settings)
 
     with errors_of_spark():
-        found = make_holdings(opened, choose_engine, note, warn, settings.lens_depth, tuple(settings.lens_metadata))
+        found = make_holdings(opened, choose_engine, log, warn, settings.lens_depth, tuple(settings.lens_metadata))
     return opened.store, found
 
 

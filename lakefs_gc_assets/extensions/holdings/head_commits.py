@@ -27,7 +27,7 @@ class NewCommits:
 
 
 def find_new_commits(
-    api: LakeFSApi, heads: Mapping[str, str], known: Mapping[str, str] | None, note: LogLine
+    api: LakeFSApi, heads: Mapping[str, str], known: Mapping[str, str] | None, log: LogLine
 ) -> NewCommits:
     """Follows first parents from each head back to a commit that was a head before. Raises LakeFSError.
 
@@ -66,7 +66,7 @@ def find_new_commits(
                     else:
                         branch_of.setdefault(commit.id, branch.id)
     if len(fetched) >= MOST_COMMITS:
-        note(f"more than {counted(MOST_COMMITS, 'new commits')}: it is unknown which older ones brought objects")
+        log(f"more than {counted(MOST_COMMITS, 'new commits')}: it is unknown which older ones brought objects")
     new = [
         commit for commit in fetched.values() if commit is not None and commit.id in branch_of.keys() | without_parents
     ]

@@ -21,7 +21,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 def make_holdings(
     repository: OpenRepository,
     choose_engine: ChooseEngine,
-    note: LogLine,
+    log: LogLine,
     warn: LogLine,
     depth: int = 1,
     metadata_keys: Sequence[str] = (),
@@ -29,7 +29,7 @@ def make_holdings(
     """The holdings after the newest finished run of a repository: stored ones, or made and stored now.
 
     Args:
-        note, warn: write lines to the log.
+        log, warn: write lines to the log.
         depth, metadata_keys: as for `attribute_heads`.
     Raises:
         CollectionError: no run has finished, its frames have expired or are damaged, or server or store fail.
@@ -41,7 +41,7 @@ def make_holdings(
     require_own_plan(plan, repository)
     known = known_heads.read_usable(store, repository.facts.id, warn)
     rows = report.counts.get("listed", 0) + report.counts.get("uncommitted", 0)
-    step = Step(note, warn, repository, choose_engine(rows), plan, None)
+    step = Step(log, warn, repository, choose_engine(rows), plan, None)
     committed = step.stored(frames.COMMITTED_DF)
     heads = attribute_heads(step, choose_engine, committed.figures.heads, known, depth, metadata_keys)
     sealed, sealed_run = (known.sealed, known.sealed_run) if known else (None, "")
@@ -58,7 +58,7 @@ def make_holdings(
     )
     known_heads.write(store, replace(heads.known, sealed=sealed, sealed_run=sealed_run))
     holdings_files.write(store, holdings)
-    note(f"branch heads hold {heads.in_all.shown}; read {counted(heads.ranges_read, 'ranges')}")
+    log(f"branch heads hold {heads.in_all.shown}; read {counted(heads.ranges_read, 'ranges')}")
     return holdings
 
 

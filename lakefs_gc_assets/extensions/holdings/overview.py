@@ -392,11 +392,11 @@ def _read_store(found: FoundRepository, store: ObjectStore, figures: RepositoryF
     return _RepositoryRead(replace(figures, **amounts), paths, runs.forecast, origin)  # type: ignore[arg-type]
 
 
-def make_overview(everything: AllRepositories, clock: Clock, note: LogLine) -> Overview:
+def make_overview(everything: AllRepositories, clock: Clock, warn: LogLine) -> Overview:
     """Reads all repositories of a configuration side by side, and compares them with earlier overviews.
 
     Args:
-        note: receives a line about each earlier overview that cannot be read.
+        warn: receives a line about each earlier overview that cannot be read.
     Raises:
         CollectionError: the server or the folder of earlier overviews cannot be read.
     """
@@ -404,7 +404,7 @@ def make_overview(everything: AllRepositories, clock: Clock, note: LogLine) -> O
     found = {each.label: each for each in find_repositories(everything, clock)}
     history = History.from_configuration(everything)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        earlier = history.read(now, pool, note) if history else []
+        earlier = history.read(now, pool, warn) if history else []
         results = dict(zip(found, pool.map(partial(_read, now), found.values()), strict=True))
     past: dict[str, list[RepositoryFigures]] = {}
     for _, then in earlier:
@@ -514,12 +514,12 @@ class History:
         return key
 
     def read(
-        self, now: datetime, pool: ThreadPoolExecutor, note: LogLine
+        self, now: datetime, pool: ThreadPoolExecutor, warn: LogLine
     ) -> list[tuple[datetime, list[RepositoryFigures]]]:
         """The last overview of each of the newest TREND_DAYS days, and the newest one of all; oldest first.
 
         Args:
-            note: receives a line about each overview that cannot be read, which is left out.
+            warn: receives a line about each overview that cannot be read, which is left out.
         """
         newest_of_day: dict[str, tuple[datetime, str]] = {}
         for time, key in self._times():
@@ -527,7 +527,7 @@ class History:
                 newest_of_day[f"{time:%F}"] = (time, key)
         kept = sorted(newest_of_day.values())
         recent = [each for each in kept if now - each[0] <= timedelta(days=TREND_DAYS)] or kept[-1:]
-        contents = pool.map(lambda each: self._rows(each[1], note), recent)
+        contents = pool.map(lambda each: self._rows(each[1], warn), recent)
         return [(time, rows) for (time, _), rows in zip(recent, contents, strict=True) if rows is not None]
 
     def _times(self) -> list[tuple[datetime, str]]:
@@ -540,10 +540,10 @@ class History:
                 continue
         return sorted(times)
 
-    def _rows(self, key: str, note: LogLine) -> list[RepositoryFigures] | None:
+    def _rows(self, key: str, warn: LogLine) -> list[RepositoryFigures] | None:
         try:
             stored = tables.decode(OVERVIEW, fetch(self.store, key), key, "overview")
             return [RepositoryFigures(**{**row, "standing": Standing(row["standing"])}) for row in stored.to_pylist()]
         except (CorruptFile, ValueError) as error:
-            note(f"an earlier overview is left out: {error}")
+            warn(f"an earlier overview is left out: {error}")
             return None

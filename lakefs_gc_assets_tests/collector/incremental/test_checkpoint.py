@@ -79,13 +79,15 @@ class TestSettled:
         self, before_cutoff: timedelta, sealed: bool
     ) -> None:
         name = IDS.descending(CUTOFF - before_cutoff)
-        assert checkpoint.sealed(frozenset(), [name], CUTOFF, HOUR) == (frozenset([name]) if sealed else frozenset())
+        assert checkpoint.sealed_after(frozenset(), [name], CUTOFF, HOUR) == (
+            frozenset([name]) if sealed else frozenset()
+        )
 
     @given(st.sets(SLICES), st.sets(SLICES), st.timedeltas(timedelta(), timedelta(hours=5)))
     def test_the_set_only_grows_and_only_by_what_was_listed(
         self, before: set[str], listed: set[str], skew: timedelta
     ) -> None:
-        after = checkpoint.sealed(frozenset(before), listed, CUTOFF, skew)
+        after = checkpoint.sealed_after(frozenset(before), listed, CUTOFF, skew)
         assert before <= after <= before | listed
 
 

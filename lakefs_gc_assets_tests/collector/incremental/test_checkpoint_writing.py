@@ -35,8 +35,8 @@ from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import (
     contradiction,
     count_sealed,
+    find_sealed,
     reason_for_none,
-    seal,
     select_pending,
     write_checkpoint,
 )
@@ -250,11 +250,11 @@ class TestLeave:
         ended(repository, before)
         plan = replace(SWEEP, flow=Flow.OPTIMIZED, base_run=before.run_id, base_run_attempt=before.attempt)
         step, _ = self.swept(repository, plan)
-        assert seal(step) == {SEALED, OLD}
-        assert seal(replace(step, plan=SWEEP)) == {OLD}
+        assert find_sealed(step) == {SEALED, OLD}
+        assert find_sealed(replace(step, plan=SWEEP)) == {OLD}
         late = timedelta(hours=3)
-        assert seal(replace(step, plan=replace(SWEEP, cutoff=SWEEP.cutoff + late))) == {OLD, NEW}
-        assert seal(replace(step, plan=replace(SWEEP, clock_skew_seconds=3 * 3600.0))) == set()
+        assert find_sealed(replace(step, plan=replace(SWEEP, cutoff=SWEEP.cutoff + late))) == {OLD, NEW}
+        assert find_sealed(replace(step, plan=replace(SWEEP, clock_skew_seconds=3 * 3600.0))) == set()
 
     def test_a_contradiction_leaves_nothing(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
         step, outcomes = self.swept(repository)
@@ -301,7 +301,7 @@ class TestLeave:
         names = [f"!ab/c/{older}/x", f"!cd/e/{older}/y", f"!ab/c/{newer}/z", f"!ab/{newer}/odd", "!ab/c/odd"]
         figures = replace(step.stored(STORE_DF).figures, other_folders=("old", *shards))
         put(step, STORE_DF, pa.Table.from_pylist([listed(f"data/{name}") for name in names], LISTED), figures)
-        assert seal(step) == ({OLD, older} if shards else {OLD})
+        assert find_sealed(step) == ({OLD, older} if shards else {OLD})
 
 
 OLDER, NEWER = (

@@ -80,7 +80,7 @@ def test_it_is_limited_if_it_leaves_out_a_window_that_is_old_enough(real_time_re
     window = layout.window(old, "month")
     for windows, limited in ((("legacy", window), False), (("legacy", "2020-01"), True), ((window,), True)):
         made = planning.begin(real_time_repository, RUN, windows, locked(real_time_repository))
-        assert (made.limited, made.believes_facts) == (limited, limited)
+        assert (made.limited, made.uses_facts_of_all_runs) == (limited, limited)
 
 
 def test_work_that_is_no_run_is_not_limited_although_it_names_no_windows(real_time_repository: OpenRepository) -> None:
@@ -88,7 +88,7 @@ def test_work_that_is_no_run_is_not_limited_although_it_names_no_windows(real_ti
     now = real_time_repository.clock.now()
     real_time_repository.store.put(f"data/{layout.XidGenerator().descending(now - 400 * DAY)}/object", b"")
     made = planning.make_plan(real_time_repository, RUN, (), "a check", now, Flow.CLEAN)
-    assert (made.limited, made.believes_facts) == (False, False)
+    assert (made.limited, made.uses_facts_of_all_runs) == (False, False)
 
 
 class TestTheCutoff:
@@ -424,8 +424,8 @@ def test_so_many_of_the_newest_runs_are_looked_at(opened: OpenRepository) -> Non
     real = began(opened, 3 * DAY)
     for days in (1, 2):
         began(opened, days * DAY, sweep=False)
-    assert planning.newest_sweep(opened.store, among=3) == real
-    assert planning.newest_sweep(opened.store, among=2) is None
+    assert planning.newest_sweep(opened.store, limit=3) == real
+    assert planning.newest_sweep(opened.store, limit=2) is None
 
 
 def test_a_dry_run_that_was_approved_was_to_delete(opened: OpenRepository) -> None:

@@ -157,7 +157,7 @@ class TestUncommittedData:
         assert row == {"address": staged, "slice": slice_, "slice_window": f"{NOW:%Y-%m}"}
         assert (found.started_at, found.ended_at) == (NOW + timedelta(minutes=1), step.repository.clock.now())
         assert (found.files, found.count) == (2, 500_000)
-        assert uncommitted.noted_preparations(repositories.own.store, step.plan.run_id) == [server_run]
+        assert uncommitted.recorded_preparations(repositories.own.store, step.plan.run_id) == [server_run]
         prepare_uncommitted(repositories.step(flow=Flow.UNIFIED))
         assert asked[-1][-1] == {"commits_expire": True}
 

@@ -65,19 +65,19 @@ def test_what_a_recheck_made_it_prepare_goes_once_it_is_noted(opened: OpenReposi
     swept(opened, 1, FOREIGN)
     old = swept(opened, 2, MARKED)
     prepared(opened, RECHECKED)
-    uncommitted.note_preparations(opened.store, old.run_id, [RECHECKED, MARKED])
-    uncommitted.note_preparations(opened.store, old.run_id, [RECHECKED])
-    assert uncommitted.noted_preparations(opened.store, old.run_id) == sorted([RECHECKED, MARKED])
+    uncommitted.record_preparations(opened.store, old.run_id, [RECHECKED, MARKED])
+    uncommitted.record_preparations(opened.store, old.run_id, [RECHECKED])
+    assert uncommitted.recorded_preparations(opened.store, old.run_id) == sorted([RECHECKED, MARKED])
     expire(opened)
     assert there(opened, RECHECKED) == there(opened, MARKED) == []
-    assert uncommitted.noted_preparations(opened.store, old.run_id) == []
+    assert uncommitted.recorded_preparations(opened.store, old.run_id) == []
 
 
 def test_notes_are_enough_where_a_run_failed_before_it_had_a_frame(opened: OpenRepository) -> None:
     swept(opened, 1, FOREIGN)
     swept(opened, 2, MARKED)
     old = began(opened, 3 * DAY, sweep=False)
-    uncommitted.note_preparations(opened.store, old.run_id, [RECHECKED])
+    uncommitted.record_preparations(opened.store, old.run_id, [RECHECKED])
     prepared(opened, RECHECKED)
     assert old.run_id in expire(opened)
     assert there(opened, RECHECKED) == []
@@ -161,8 +161,8 @@ def test_it_may_be_repeated_after_a_failure(opened: OpenRepository) -> None:
 def test_manifest_report_and_notes_name_them_together(opened: OpenRepository) -> None:
     plan = swept(opened, 1, MARKED)
     ended(opened, plan, dry_run=False, server_run_ids=(RECHECKED,))
-    uncommitted.note_preparations(opened.store, plan.run_id, [FOREIGN])
-    entries = {run_folder.frame(plan.run_id, "uncommitted_df"), uncommitted.folder_of_notes(plan.run_id)}
+    uncommitted.record_preparations(opened.store, plan.run_id, [FOREIGN])
+    entries = {run_folder.frame(plan.run_id, "uncommitted_df"), uncommitted.folder_of_records(plan.run_id)}
     run = expiring.PastFolder(plan.run_id, (), frozenset(entries))
     assert expiring.preparations_of(opened.store, run) == {MARKED, RECHECKED, FOREIGN}
     opened.store.put(run_folder.report(plan.run_id), b"{")
@@ -174,7 +174,7 @@ def test_each_note_is_deleted_once_and_one_that_stays_is_named(
     opened: OpenRepository, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
     plan = began(opened, DAY)
-    uncommitted.note_preparations(opened.store, plan.run_id, [MARKED, RECHECKED, FOREIGN])
+    uncommitted.record_preparations(opened.store, plan.run_id, [MARKED, RECHECKED, FOREIGN])
     asked: list[str] = []
 
     def delete(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -186,10 +186,10 @@ def test_each_note_is_deleted_once_and_one_that_stays_is_named(
     monkeypatch.setattr(opened.store, "delete_limit", 2)
     if refused:
         with pytest.raises(
-            StorageError, match=f"{uncommitted.folder_of_notes(plan.run_id)}.* could not be deleted: denied"
+            StorageError, match=f"{uncommitted.folder_of_records(plan.run_id)}.* could not be deleted: denied"
         ):
-            uncommitted.forget_preparations(opened.store, plan.run_id)
+            uncommitted.delete_records_of_preparations(opened.store, plan.run_id)
         return
-    assert uncommitted.forget_preparations(opened.store, plan.run_id) == 3
-    assert asked == [uncommitted.folder_of_notes(plan.run_id) + name for name in sorted([MARKED, RECHECKED, FOREIGN])]
+    assert uncommitted.delete_records_of_preparations(opened.store, plan.run_id) == 3
+    assert asked == [uncommitted.folder_of_records(plan.run_id) + name for name in sorted([MARKED, RECHECKED, FOREIGN])]
     assert uncommitted.remove_preparation(opened.store, plan.run_id) == 0, "a run of ours is no preparation"

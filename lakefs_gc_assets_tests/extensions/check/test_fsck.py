@@ -104,7 +104,7 @@ class TestWhole:
         assert checkup.contents_read == len({*made.addresses.values()})
         written = {*keys_below(store, "")} - before
         notes = {key for key in written if key.startswith("_lakefs/retention/gc/uncommitted/explained/")}
-        assert len(notes) == len(uncommitted.noted_preparations(store, None)) == 3
+        assert len(notes) == len(uncommitted.recorded_preparations(store, None)) == 3
         for note in notes:
             uncommitted.remove_preparation_without_run(store, note.rpartition("/")[2])
         dumped = {

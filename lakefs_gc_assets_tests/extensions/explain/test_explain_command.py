@@ -90,9 +90,9 @@ def test_what_holds_an_object_is_said_with_its_reason(made: RetainedRepository, 
 
 def test_what_it_made_the_server_prepare_is_noted(made: RetainedRepository, explain: Invoke) -> None:
     store = store_of(made)
-    before = {*uncommitted.noted_preparations(store, None)}
+    before = {*uncommitted.recorded_preparations(store, None)}
     lines(explain(made.addresses["v4"]))
-    (asked,) = {*uncommitted.noted_preparations(store, None)} - before
+    (asked,) = {*uncommitted.recorded_preparations(store, None)} - before
     assert keys_below(store, f"{run_folder.folder(asked)}uncommitted/")
     assert uncommitted.remove_preparation_without_run(store, asked) > 1
     assert not keys_below(store, run_folder.folder(asked))
