@@ -101,8 +101,8 @@ class StepRequest:
         windows: the slice windows to collect.
         owner: id of the first Dagster run of this collection. Later steps take the owner from the plan instead.
         begins: the requested flow if this is the first step of an attempt; None for later steps.
-        continues: True if this process ran an earlier step of the run, which kept the lock for this one.
-        goes_on: True if this process runs a later step of the run, for which the lock is kept.
+        has_earlier_step: True if this process ran an earlier step of the run, which kept the lock for this one.
+        has_later_step: True if this process runs a later step of the run, for which the lock is kept.
         from_start: True if this process also runs the first step. A run that ended well is then refused. Without its
             first step, it is run again from its stored frames.
         name: the name under which the run is opened, if any.
@@ -113,8 +113,8 @@ class StepRequest:
     windows: tuple[str, ...]
     owner: str
     begins: Flow | None = None
-    continues: bool = False
-    goes_on: bool = False
+    has_earlier_step: bool = False
+    has_later_step: bool = False
     from_start: bool = False
     name: str | None = None
     frame: str = ""
@@ -154,7 +154,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         engine, run = host.engine(repository), f"{plan.repository} {plan.run_id}"
         with renewed(lock, repository, host.warn), engine.name_work(request.frame or "step", run):
             yield Step(host.log, host.warn, repository, engine, plan, lock)
-        if request.goes_on:
+        if request.has_later_step:
             host.locks[request.run_id] = lock
         else:
             lock.release()
@@ -165,7 +165,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
                 store_report(repository.store, plan, repository.clock.now(), host.explain(error))
         if lock is not None:
             _release_or_warn(lock, request.run_id, host.warn)
-        elif request.continues and not isinstance(error, RunEnded):
+        elif request.has_earlier_step and not isinstance(error, RunEnded):
             end_between_steps(request.run_id, host.last_opened(), host.now(), host.explain(error))
         raise
 

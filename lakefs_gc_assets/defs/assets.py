@@ -175,7 +175,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
     historian, run_id = Historian.from_context(context, collector), None
     try:
         at = STEPS.index(context.asset_key.path[-1])
-        continues = any(assets_to_make(context.run, STEPS[:at]))
+        has_earlier_step = any(assets_to_make(context.run, STEPS[:at]))
         key, windows = selected(context.partition_keys)
         flow = requested_flow(context.run) if begins else None
         run_id = _open_named(context, collector, key, windows) if begins else collector.require_run(key, windows)
@@ -184,8 +184,8 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             windows,
             owner=context.run.root_run_id or context.run.run_id,
             begins=flow,
-            continues=continues,
-            goes_on=any(assets_to_make(context.run, STEPS[at + 1 :])),
+            has_earlier_step=has_earlier_step,
+            has_later_step=any(assets_to_make(context.run, STEPS[at + 1 :])),
             from_start=any(assets_to_make(context.run, STEPS[:1])),
             name=None if run_id_in(key) else key,
             frame=STEPS[at],
@@ -204,7 +204,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             locks=collector.locks,
         )
         with step(request, host) as current:
-            if not continues:
+            if not has_earlier_step:
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
             if isinstance(current.engine, SparkEngine):

@@ -256,7 +256,7 @@ class OneProcess:
 RUN = "g4uk6erfnfus73frbnqg"
 WINDOWS = ("legacy", "2026-11")
 FIRST = StepRequest(RUN, WINDOWS, "dagster-run", begins=Flow.CLEAN)
-LATER = StepRequest(RUN, WINDOWS, "another dagster-run", continues=True)
+LATER = StepRequest(RUN, WINDOWS, "another dagster-run", has_earlier_step=True)
 MINUTE = timedelta(minutes=1)
 
 
@@ -296,7 +296,7 @@ class TestOneStep:
             assert step.plan.flow is Flow.UNIFIED
 
     def test_keeps_the_lock_for_a_later_one_which_takes_the_owner_from_the_plan(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process.host) as first:
+        with make_step.step(replace(FIRST, has_later_step=True), process.host) as first:
             pass
         assert "dagster-run" in str(held_by(process)) and report_of(process) is None
         with make_step.step(LATER, process.host) as later:
@@ -305,7 +305,7 @@ class TestOneStep:
 
     @pytest.mark.parametrize("error", [ValueError("no disk"), KeyboardInterrupt("no disk")])
     def test_that_fails_leaves_a_report_and_no_lock(self, process: OneProcess, error: BaseException) -> None:
-        with pytest.raises(type(error)), make_step.step(replace(FIRST, goes_on=True), process.host):
+        with pytest.raises(type(error)), make_step.step(replace(FIRST, has_later_step=True), process.host):
             raise error
         report = report_of(process)
         assert report is not None
@@ -344,9 +344,9 @@ class TestOneStep:
         """The next holder of the lock finds the run ended."""
         held: list[str | None] = []
         monkeypatch.setattr(make_step, "store_report", lambda *about: held.append(held_by(process)))
-        with pytest.raises(ValueError), make_step.step(replace(FIRST, goes_on=True), process.host):
+        with pytest.raises(ValueError), make_step.step(replace(FIRST, has_later_step=True), process.host):
             raise ValueError
-        with make_step.step(replace(FIRST, goes_on=True), process.host):
+        with make_step.step(replace(FIRST, has_later_step=True), process.host):
             pass
         make_step.end_in_store(process.repository.store, RUN, process.now(), "ended")
         assert len(held) == 2 and None not in held
@@ -363,7 +363,7 @@ class TestOneStep:
         assert any("could not be read" in line for line in process.warnings)
 
     def test_of_other_windows_ends_the_run_and_frees_the_lock_that_was_kept(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process.host):
+        with make_step.step(replace(FIRST, has_later_step=True), process.host):
             pass
         other = replace(LATER, windows=("legacy",))
         words = f"run {RUN} covers the windows legacy, 2026-11, but the selection is legacy"
@@ -374,13 +374,13 @@ class TestOneStep:
         assert held_by(process) is None
 
     def test_of_the_same_windows_in_another_order_is_made(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process.host):
+        with make_step.step(replace(FIRST, has_later_step=True), process.host):
             pass
         with make_step.step(replace(LATER, windows=WINDOWS[::-1]), process.host):
             pass
 
     def test_that_cannot_reach_the_server_ends_the_run_that_this_process_had_begun(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process.host):
+        with make_step.step(replace(FIRST, has_later_step=True), process.host):
             pass
         process.fails = ServerUnavailable("GET /repositories: 503")
         with pytest.raises(ServerUnavailable), make_step.step(LATER, process.host):
@@ -390,10 +390,10 @@ class TestOneStep:
         assert held_by(process) is None
 
     def test_of_another_process_that_cannot_reach_the_server_leaves_the_run_alone(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process.host):
+        with make_step.step(replace(FIRST, has_later_step=True), process.host):
             pass
         process.fails = ServerUnavailable("GET /repositories: 503")
-        with pytest.raises(ServerUnavailable), make_step.step(replace(LATER, continues=False), process.host):
+        with pytest.raises(ServerUnavailable), make_step.step(replace(LATER, has_earlier_step=False), process.host):
             raise AssertionError("the step was made")
         assert report_of(process) is None and held_by(process) is not None
 
@@ -476,12 +476,12 @@ class TestTheLock:
         assert held_by(process) is None
 
     def test_that_a_step_kept_is_renewed_by_the_next_one_and_then_given_back(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process.host) as first:
+        with make_step.step(replace(FIRST, has_later_step=True), process.host) as first:
             assert first.lock is not None
         cast(HandClock, process.repository.clock).sleep(60)
         with (
             mock.patch.object(Lock, "acquire") as acquire,
-            make_step.step(replace(LATER, goes_on=True), process.host) as later,
+            make_step.step(replace(LATER, has_later_step=True), process.host) as later,
         ):
             assert later.lock is first.lock
         assert not acquire.called
@@ -490,7 +490,7 @@ class TestTheLock:
         assert held_by(process) is None and not process.locks
 
     def test_that_another_run_took_meanwhile_is_acquired_or_refused_as_any(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process.host) as first:
+        with make_step.step(replace(FIRST, has_later_step=True), process.host) as first:
             assert first.lock is not None
         store, now = process.repository.store, process.now()
         taken = Lock.acquire(store, "another", "somebody", now + 2 * 60 * MINUTE, 60 * MINUTE)

@@ -179,16 +179,16 @@ class ArrowRuns:
             opened.windows,
             made.owner,
             begins=opened.flow if name == STEPS[0] else None,
-            continues=bool(made.done),
-            goes_on=name != made.asked[-1],
+            has_earlier_step=bool(made.done),
+            has_later_step=name != made.asked[-1],
         )
-        with self._between_steps(run_id, holds_lock=request.continues):
+        with self._between_steps(run_id, holds_lock=request.has_earlier_step):
             inputs = [self.collector.stored(run_id, FRAMES[given]) for given in INPUTS[name]]
         with step(request, self.host) as this:
             frame = make_frame(name, this, inputs)
         self.collector.keep(frame)
         if name == STEPS[3]:
-            with self._between_steps(run_id, holds_lock=request.goes_on):
+            with self._between_steps(run_id, holds_lock=request.has_later_step):
                 require_passed_checks(LocalEngine(), frame, inputs, this.plan.cutoff)
 
     @contextmanager

@@ -170,13 +170,13 @@ class Run:
             self.windows,
             self.owner,
             begins=self.flow if name == STEPS[0] else None,
-            continues=self._kept,
-            goes_on=name != STEPS[-1],
+            has_earlier_step=self._kept,
+            has_later_step=name != STEPS[-1],
         )
         with step(request, self.host) as this, self._renewing(this):
             self.plan, self.started_at = this.plan, this.started_at
             frame = make_frame(name, this, inputs)
-        self._kept = request.goes_on
+        self._kept = request.has_later_step
         self._frames[name] = frame
         with self._between_steps(holds_lock=True):
             frame.sample(20)
