@@ -85,8 +85,8 @@ _SERVERS = ("demo", "each", "embedded", "ui")
 """Commands that run servers or other commands, and end them when they are interrupted."""
 _OTHERS = {"status": {"--all": "overview"}}
 """Commands that answer in place of others, by the option that asks for it."""
-POLICY_PARTS = {key: f"lakefs_gc_assets.extensions.{key}.rules:parse_rules" for key in {"lifecycle"} & {*_EXTENSIONS}}
-"""Keys of policy files that extensions read, with the function that does."""
+_POLICY_PARTS = {key: f"lakefs_gc_assets.extensions.{key}.rules:parse_rules" for key in {"lifecycle"} & {*_EXTENSIONS}}
+"""Keys of policy files that extensions read, with the function that does, for `policy check`."""
 _MODULES = {name: f"lakefs_gc_assets.cli.{name}" for name in _CORE} | {
     name: f"lakefs_gc_assets.extensions.{extension}.{name}_command"
     for extension, commands in _EXTENSIONS.items()
@@ -111,7 +111,7 @@ _STATUSES = "\n".join(["\b", "Exit status:", *(f"  {status:>3}  {meaning}" for s
     cls=LazyGroup,
     lazy_commands=COMMANDS,
     epilog=_STATUSES,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "obj": _POLICY_PARTS},
 )
 @click.version_option(package_name="lakefs-gc-assets", prog_name="lakefs-gc", message="%(prog)s %(version)s")
 def main() -> None:

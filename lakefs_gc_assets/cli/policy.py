@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli import POLICY_PARTS
 from lakefs_gc_assets.cli.common import (
     JSON,
     QUIET,
@@ -63,7 +62,8 @@ def policy(file: Path | None, repository: str | None) -> None:
 @QUIET
 @JSON
 @click.argument("checked", metavar="[POLICY]", type=_FILE, required=False)
-def check(target: Target, quiet: bool, as_json: bool, checked: Path | None) -> None:
+@click.pass_obj
+def check(readers: Mapping[str, str], target: Target, quiet: bool, as_json: bool, checked: Path | None) -> None:
     """Checks a policy file, by default the configured one, and shows the commits that it would keep.
 
     A file given as argument is also checked without a configuration or a server. Then only the file itself is checked,
@@ -73,7 +73,7 @@ def check(target: Target, quiet: bool, as_json: bool, checked: Path | None) -> N
     """
     file = checked or target.loaded.configuration.collection.retention_policy
     policy = retention_rules.load_policy(Path(file)) if file else Policy()
-    parts = {key: [*map(str, imported(reader)(policy, str(file)))] for key, reader in POLICY_PARTS.items()}
+    parts = {key: [*map(str, imported(reader)(policy, str(file)))] for key, reader in readers.items()}
     note = progress_unless(quiet)
     in_force = read_rules(target, None, note) if checked is None else _check_file(target, checked, note)
     in_force.lines.extend(f"{name}: {rule}" for name, rules in parts.items() for rule in rules)

@@ -51,6 +51,9 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (
         "`test_no_row_without_an_address_is_in_a_part` of the contract of engines"
     ),
+    Call(f"{_COLLECTOR}.live.uncommitted:prepare", "_require_text"): (
+        "`test_that_name_a_path_of_other_bytes_end_the_run`: no simulated server has such paths"
+    ),
     Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck.__call__", "_require_believable"): _BELIEVABLE,
     Call(f"{_COLLECTOR}.records.records_json:decode", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.records.records_json:require_digest", "_require_no_signature"): _SIGNED,
