@@ -663,19 +663,25 @@ def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
         (api.reset_path if step.by is HolderKind.STAGED else api.delete_path)(step.name, path)
     if step.by is HolderKind.STAGED:
         return f"reset {counted(len(there), 'paths')} on branch {step.name}"
-    # Other changes may have been staged meanwhile.
-    _require_nothing_else_staged(opened, step)
-    api.commit_changes(step.name, f"Delete {counted(len(step.paths), 'paths')} that are to be erased")
-    return f"deleted {counted(len(step.paths), 'paths')} on branch {step.name}, and committed"
+    # Other changes may have been staged meanwhile. An earlier attempt may have staged deletions, too.
+    deletions = counted(count := _require_nothing_else_staged(opened, step), "paths")
+    if not count:
+        return f"branch {step.name} shows none of these paths any more"
+    api.commit_changes(step.name, f"Delete {deletions} that are to be erased")
+    return f"deleted {deletions} on branch {step.name}, and committed"
 
 
-def _require_nothing_else_staged(opened: OpenRepository, step: FirstStep) -> None:
+def _require_nothing_else_staged(opened: OpenRepository, step: FirstStep) -> int:
+    """Number of staged deletions of the step's paths. Raises CollectionError if there are other changes."""
+    count = 0
     for change in opened.api.changes(step.name):
         if change.type != "removed" or change.path not in step.paths:
             raise CollectionError(
                 f"branch {step.name} of {step.repository} has other uncommitted changes, such as {change.path}: a "
                 "commit would take them along. Commit or reset them first, and look again"
             )
+        count += 1
+    return count
 
 
 def _is_there(repository: OpenRepository, opened: OpenRepository, branch: str, path: str, address: str) -> bool:

@@ -385,6 +385,25 @@ class TestPreparing:
         assert not sdk.branches_api.diff_branch("repo", "main").results
         assert sdk.objects_api.stat_object("repo", "dev", "person/garbage").path == "person/garbage"
 
+    def test_paths_that_another_client_deleted_since_are_not_counted(self, erasable: Erasing) -> None:
+        for name in ("dev", "idle"):
+            erasable.call("POST", "/branches", {"name": name, "source": erasable.commits["second"]})
+        found = finding.list_first_steps
+
+        def deleted(held: finding.ErasureFindings) -> tuple[finding.FirstStep, ...]:
+            steps = found(held)
+            for branch, paths in (("dev", ["person/a"]), ("idle", ["person/a", "bystander"])):
+                for path in paths:
+                    erasable.remove(path, branch)
+                clients.commit(erasable.server, "theirs", branch=branch)
+            return steps
+
+        with mock.patch.object(command, "list_first_steps", deleted):
+            result = self.prepare(erasable, "--yes", "lakefs://repo/bystander")
+        assert result.exit_code == Status.WELL, result.output
+        assert "deleted 1 path on branch dev, and committed" in result.stdout
+        assert "branch idle shows none of these paths any more" in result.stdout
+
     def test_another_repository_that_holds_it_is_prepared_too(self, tmp_path: Path) -> None:
         with held_by_another_repository(tmp_path) as made:
             assert self.prepare(made, "--yes").exit_code == Status.WELL
@@ -501,6 +520,24 @@ class TestQuarantine:
             assert copies == {sweeping.key(moved_by, made.addresses["bystander"])}
             assert {row["outcome"] for row in made.content["receipts"]} == {"copied", "quarantined", "purged"}
             assert made.verify().exit_code == Status.WELL
+
+    def test_later_receipt_for_held_address_does_not_contradict_the_certificate(self, tmp_path: Path) -> None:
+        with erasing(tmp_path, sweep_mode="quarantine", quarantine_days=0) as made:
+            for version in ("old", "held"):
+                made.put(version, f"person/{version}")
+            made.commit("first", 40)
+            for version in ("old", "held"):
+                made.remove(f"person/{version}")
+            made.commit("second", 20)
+            made.collect()
+            made.link("held", "elsewhere")
+            assert made.erase("lakefs://repo/person/").exit_code == Status.INCOMPLETE
+            assert "differ from" not in made.verify().output
+            # Puts the held object back and keeps its copy; the second purge deletes the copy.
+            for _ in range(2):
+                assert made.call_command("purge", "--yes").exit_code == Status.WELL
+            assert made.data == {made.addresses["held"]} and not {*keys_below(made.store, layout.QUARANTINE_PREFIX)}
+            assert "differ from" not in made.verify().output
 
     def test_copies_that_stay_are_named_on_the_certificate(self, tmp_path: Path) -> None:
         with self.expired(tmp_path) as made:
