@@ -193,9 +193,10 @@ def examine(repository: OpenRepository, uri: str, owner: str, note: LogLine, war
         guards.require_few_orphaned(contents.objects.num_rows, repository.settings)
         changes = _changes(place, seen, contents) if seen else ""
         if seen is None or changes:
-            if seen is not None:
-                _forget(place, seen)
-            seen = _record(place, contents, clocks)
+            earlier, seen = seen, _record(place, contents, clocks)
+            # The record names the new files by now: a kill in between leaves only old ones behind.
+            if earlier is not None:
+                _forget(place, earlier)
         return Examined(seen, clocks.earliest >= seen.due_at, changes)
 
 

@@ -83,7 +83,8 @@ class OrphanPlace:
         if (named.location.kind, named.location.bucket) != (root.location.kind, root.location.bucket):
             raise ConfigurationError(f"{uri} is not in {root.uri}, the bucket of repository {repository.facts.id}")
         # A purge keeps its lists in a folder `purging/` beside the copies.
-        if named.is_escaped or "//" in key or not key or key.startswith((METADATA_PREFIX, "purging/")):
+        is_clear = "//" not in f"{uri.partition('://')[2].removesuffix('/')}/"
+        if named.is_escaped or not is_clear or not key or key.startswith((METADATA_PREFIX, "purging/")):
             raise ConfigurationError(
                 f"{uri} cannot be deleted: its address may mean several folders, or the whole bucket"
             )

@@ -572,7 +572,17 @@ class TestFirstLook:
 
     @pytest.mark.parametrize(
         "uri",
-        ["local://other/gone", "s3://lake/gone", "local://{}/", "local://{}/g%6fne/", "local://{}/a//gone", "gone"],
+        [
+            "local://other/gone",
+            "s3://lake/gone",
+            "local://{}/",
+            "local://{}/g%6fne/",
+            "local://{}/a//gone",
+            # In a bucket, folders may have empty names: neither means the folder gone/.
+            "local://{}//gone/",
+            "local://{}/gone//",
+            "gone",
+        ],
     )
     def test_an_address_that_is_no_single_folder_of_the_bucket(self, lake: Lake, uri: str) -> None:
         with pytest.raises(ConfigurationError):
@@ -674,6 +684,13 @@ class TestSecondLook:
         assert examined.act.act_id != first.act_id and examined.act.objects == first.objects + 1
         folders = lake.opened().store.list_level(layout.RUNS_PREFIX).prefixes
         assert f"{layout.RUNS_PREFIX}{first.act_id}/" not in folders
+
+    def test_look_killed_after_a_change_can_be_repeated(self, lake: Lake) -> None:
+        lake.examine()
+        lake.data_file().unlink()
+        with mock.patch.object(deletion, "_record", side_effect=StorageError("killed")), pytest.raises(StorageError):
+            lake.examine()
+        assert "1 object gone" in lake.examine().changes
 
     def test_a_changed_record_or_listing_is_not_believed(self, lake: Lake) -> None:
         lake.look_a_day_ago()
