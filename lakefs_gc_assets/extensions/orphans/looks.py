@@ -4,7 +4,7 @@ Everything here only reads, and fails closed: an answer that is missing or canno
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -309,20 +309,24 @@ def require_unchanged(place: OrphanPlace, names: Mapping[str, Set[str]], batch: 
         present = {*level.prefixes, *(facts.key for facts in level.objects)}
         if new := {name.removeprefix(folder) for name in present} - known:
             guards.refuse_orphan(place.uri, f"{counted(len(new), 'names')} are new in /{folder}, such as {min(new)}")
-    now = {row["key"]: row for row in _listed_between(place, batch)}
+    now = {row["key"]: row for row in _list_around(place, batch)}
     for row in batch.select(["address", *_FACTS]).to_pylist():
         there = now.get(row["address"])
-        if there is None or any(there[name] != row[name] for name in _FACTS):
+        # Listings of a local folder state no ETag.
+        if there is None or any(row[name] not in (None, there[name]) for name in _FACTS):
             guards.refuse_orphan(place.uri, f"{row['address']} is no longer as it was listed")
 
 
-def _listed_between(place: OrphanPlace, batch: pa.Table) -> Iterator[dict[str, object]]:
-    """Listed objects from the first address of a batch to the last one."""
+def _list_around(place: OrphanPlace, batch: pa.Table) -> Iterator[dict[str, object]]:
+    """Facts of the batch's objects that exist, and of some others. A store without order lists their folders."""
     addresses = batch.column("address").to_pylist()
     bucket = place.store.bucket
-    assert isinstance(bucket, ListsInOrder)
-    for listed in bucket.list_between(place.key, addresses[0][:-1], addresses[-1]):
-        yield from listed.to_pylist()
+    if isinstance(bucket, ListsInOrder):
+        for listed in bucket.list_between(place.key, addresses[0][:-1], addresses[-1]):
+            yield from listed.to_pylist()
+        return
+    for folder in sorted({address[: address.rfind("/") + 1] for address in addresses}):
+        yield from map(asdict, bucket.list_level(folder).objects)
 
 
 def in_order_of_deletion(place: OrphanPlace, objects: pa.Table) -> tuple[pa.Table, ...]:

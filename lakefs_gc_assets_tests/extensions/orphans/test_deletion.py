@@ -747,6 +747,16 @@ class TestMeanwhile:
             name: data for name, data in before.items() if name not in changed
         }
 
+    def test_store_without_promised_order_lists_the_folders_of_a_batch(self, lake: Lake) -> None:
+        lake.look_a_day_ago()
+        unordered = type("Unordered", (), {})
+        with mock.patch.object(sweeping, "BATCH", 2), mock.patch.object(looks, "ListsInOrder", unordered):
+            moving = lake.moving()
+            assert next(moving).fate is OrphanFate.MOVED
+            rewrite(lake)
+            with pytest.raises(GuardTripped, match="no longer as it was listed"):
+                list(moving)
+
     @pytest.mark.parametrize("name", MEANWHILE)
     def test_without_the_look_before_a_batch_the_change_is_missed(self, lake: Lake, name: str) -> None:
         lake.look_a_day_ago()
