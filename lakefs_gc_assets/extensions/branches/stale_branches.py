@@ -672,7 +672,10 @@ def _delete_one(
 ) -> BranchOutcome:
     branch, commit_id = identity.branch, identity.commit_id
     if record is not None and record.state in (BranchState.DELETED, BranchState.RESTORED):
-        return BranchOutcome(branch, commit_id, BranchFate.GONE, f"{record.state} at {record.at:%F %T}Z")
+        fate, why = BranchFate.GONE, f"{record.state} at {record.at:%F %T}Z"
+        if standing is not None:
+            fate, why = BranchFate.KEPT, f"{why}; it exists, and this approval no longer counts for it"
+        return BranchOutcome(branch, commit_id, fate, why)
     if standing is None:
         if record is None or record.state is BranchState.KEPT:
             return BranchOutcome(branch, commit_id, BranchFate.GONE, "another client deleted it")

@@ -639,8 +639,20 @@ class TestDeleting:
         assert heads(made) == before
         assert restored(made) == {}, "nothing is left to do"
         assert restored(made, "old-1")["old-1"].fate is BranchFate.THERE
-        assert fates(made, listing.digest) == {"old-1": BranchFate.GONE}, "an approval does not undo the restoration"
+        outcome = deleted(made, listing.digest)["old-1"]
+        assert outcome.fate is BranchFate.KEPT, "an approval does not undo the restoration"
+        assert re.fullmatch(r"restored at .*Z; it exists, and this approval no longer counts for it", outcome.why)
         assert standing(made, "old-1").kept.startswith("making it again at ")
+
+    def test_repeated_approval_reports_recreated_branch_as_kept_until_it_is_deleted(
+        self, made: RetainedRepository
+    ) -> None:
+        head, digest = heads(made)["old-1"], listed(made).digest
+        assert fates(made, digest) == {"old-1": BranchFate.DELETED}
+        branch(made, "old-1", source=head)
+        assert fates(made, digest) == {"old-1": BranchFate.KEPT} and heads(made)["old-1"] == head
+        made.call("DELETE", "/branches/old-1")
+        assert fates(made, digest) == {"old-1": BranchFate.GONE}
 
     def test_a_hidden_branch_is_hidden_again(self, made: RetainedRepository) -> None:
         made.call("POST", "/branches", {"name": "old-2", "source": "main", "hidden": True})
