@@ -1,8 +1,9 @@
 """Sightings of branches by earlier runs: since when a branch exists, and since when it is on its commit.
 
 The server reports when commits were made, but not when a branch was made or moved. Each run stores the metarange of
-every branch head with `committed_df`. Runs are read newest first, so only an unbroken row of sightings counts. A branch
-that a client deletes and makes again on a commit with the same objects between two runs looks unchanged.
+every branch head with `committed_df`. Runs are read newest first, so only an unbroken row of sightings counts. It ends
+at a run that lost its frames, even if older runs still have theirs. A branch that a client deletes and makes again on a
+commit with the same objects between two runs looks unchanged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from functools import partial
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF
-from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns
+from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns, count_branches
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedBranch
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, StorageError
@@ -29,6 +30,10 @@ class SeenHeads:
     started_at: datetime
     ended_at: datetime
     metaranges: Mapping[str, str]
+
+
+_EXPIRED = SeenHeads(datetime.min, datetime.min, {})
+"""Stands for a run that saw heads and whose frames were removed."""
 
 
 @dataclass(slots=True)
@@ -112,6 +117,8 @@ def find_sightings(
         for seen in work_ahead(look, runs.newest_first(), _MANIFESTS_AT_ONCE):
             if seen is None:
                 continue
+            if seen is _EXPIRED:
+                break
             for branch, sighting in sightings.items():
                 if (mark := marks.get(branch)) is not None and mark.at >= seen.started_at:
                     sighting.mark(mark, mark.commit_id == commit_ids[branch])
@@ -125,7 +132,7 @@ def find_sightings(
 
 
 def _read_heads(store: ObjectStore, runs: EarlierRuns, repository: str, run_id: str) -> SeenHeads | None:
-    """The heads that a run saw; None if it belongs to another repository, read no commits, or has expired.
+    """The heads that a run saw; None if it belongs to another repository or read no commits, _EXPIRED if it expired.
 
     Raises CorruptFile, StorageError.
     """
@@ -139,5 +146,7 @@ def _read_heads(store: ObjectStore, runs: EarlierRuns, repository: str, run_id: 
     except (CorruptFile, StorageError):
         raise
     except CollectionError:
-        return None
+        # Its report or the index says that it saw branches, which may have been on other commits.
+        is_expired = count_branches(store, run_id, settled, lambda line: None)[0] is not None
+        return _EXPIRED if is_expired else None
     return SeenHeads(manifest.span.started_at, manifest.span.ended_at, manifest.figures.heads)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
-from lakefs_gc_assets.collector import commits
+from lakefs_gc_assets.collector import commits, expiring
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.incremental.earlier_runs import EarlierRuns
@@ -417,6 +417,20 @@ class TestWhatEarlierRunsSaw:
         with later(40):
             listing = stale_branches.list_branches(opened(seen), warnings.append)
         assert not listing.stale and any("do not count as sightings" in line for line in warnings)
+
+    def test_expired_run_ends_the_row_of_sightings(self, seen: RetainedRepository) -> None:
+        head = heads(seen)["wild-1"]
+        seen.call("DELETE", "/branches/wild-1")
+        collecting(seen, sweep=False)
+        branch(seen, "wild-1", source=head)
+        with later(40):
+            assert standing(seen, "wild-1").kept.startswith("its last use is unknown: at 2")
+        store = opened(seen).store
+        expired = next(expiring.past_runs(expiring.folders(store)))
+        expiring.remove_frames(store, expired)
+        with later(40):
+            assert standing(seen, "wild-1").kept.startswith("its last use is unknown: ")
+            assert standing(seen, "dev-1").kept.startswith("its last use is unknown: ")
 
     def test_a_run_whose_plan_has_expired_is_no_sighting(self, seen: RetainedRepository) -> None:
         store = opened(seen).store
