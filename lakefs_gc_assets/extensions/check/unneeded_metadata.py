@@ -38,6 +38,7 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, MOVED_METADATA, move
 from lakefs_gc_assets.storage.interface import (
     DeleteResult,
     ObjectStore,
+    deletes_until,
     fetch,
     head_if_there,
     keys_below,
@@ -235,6 +236,7 @@ _BATCH = 100
 _CALLERS = 16
 _WHOLE_SECONDS = timedelta(seconds=1)
 """Precision of a time in a name."""
+_TOO_OLD = "the survey is too old by now: purge again"
 _RECEIPTS = f"{layout.RUNS_PREFIX}{MOVED_METADATA}/"
 Item = TypeVar("Item")
 
@@ -349,16 +351,17 @@ class MetadataQuarantine:
             # Checked after the call to the store, which may be slow.
             if is_over():
                 for name in batch:
-                    self._record(name, sizes[name], FileFate.FAILED, "the survey is too old by now: purge again")
+                    self._record(name, sizes[name], FileFate.FAILED, _TOO_OLD)
                 continue
             self._write_receipt(FileFate.PURGED, batch)
-            self._delete({name: sizes[name] for name in batch}, _copy_of, FileFate.PURGED)
+            with deletes_until(is_over):
+                self._delete({name: sizes[name] for name in batch}, _copy_of, FileFate.PURGED)
 
     def _delete(self, sizes: Mapping[str, int], key_of: Callable[[str], str], fate: FileFate) -> None:
         results = self.store.delete([key_of(name) for name in sizes]) if sizes else ()
         for (name, size), result in zip(sizes.items(), results, strict=True):
-            is_gone = result.result is DeleteResult.ACCEPTED
-            self._record(name, size, fate if is_gone else FileFate.FAILED, result.error)
+            is_gone, is_left = result.result is DeleteResult.ACCEPTED, result.result is DeleteResult.LEFT
+            self._record(name, size, fate if is_gone else FileFate.FAILED, _TOO_OLD if is_left else result.error)
 
     def is_back(self, name: str, size: int) -> bool:
         """True if a file with a copy in quarantine is known to exist at its place as well."""

@@ -1,6 +1,6 @@
 """Unneeded metadata is moved, restored and purged in the simulated world, while others write."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from lakefs_gc_assets.extensions.check.unneeded_metadata import (
     list_movable,
 )
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, moved_metadata
-from lakefs_gc_assets.storage.interface import head_if_there
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, are_deletes_over, head_if_there
 from lakefs_gc_assets_tests.extensions.check.test_fsck_in_histories import opened
 from lakefs_gc_assets_tests.extensions.check.test_unneeded_metadata_survey import (
     LAST_OF_A_RANGE,
@@ -269,6 +269,27 @@ def test_by_a_survey_that_is_too_old_nothing_is_purged(world: World) -> None:
     world.pass_time(30 * DAY)
     assert purge(world, recheck_valid_minutes=0) == dict.fromkeys(FAILED, FileFate.FAILED)
     assert quarantined(world) == FAILED
+
+
+def test_no_delete_of_a_copy_is_retried_once_the_survey_is_too_old(world: World) -> None:
+    move(world)
+    world.pass_time(30 * DAY)
+    repository = to_move(world)
+    deleting = repository.store.delete
+
+    def delete(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        """The store throttles the deletion of copies for an hour, and asks before a retry whether its time is over."""
+        if not keys[0].startswith(moved_metadata(METADATA_PREFIX)):
+            return deleting(keys)
+        assert not are_deletes_over()
+        world.pass_time(60 * MINUTE)
+        assert are_deletes_over()
+        return [DeleteOutcome(key, DeleteResult.LEFT) for key in keys]
+
+    with mock.patch.object(repository.store, "delete", delete):
+        outcomes = unneeded_metadata.purge(repository, LocalEngine(), "purger", ignore, ignore)
+    why = "the survey is too old by now: purge again"
+    assert {(each.fate, each.why) for each in outcomes} == {(FileFate.FAILED, why)} and quarantined(world) == FAILED
 
 
 def test_what_no_receipt_tells_of_is_not_purged(world: World) -> None:
