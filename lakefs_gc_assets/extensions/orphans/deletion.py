@@ -325,7 +325,7 @@ def restore(repository: OpenRepository, uri: str, owner: str, warn: LogLine) -> 
     """
     place = OrphanPlace.open(repository, uri)
     with _locked(repository, "orphans restore", owner, warn) as (lock, _):
-        act = _require_moved(place, OrphanState.MOVING, OrphanState.MOVED)
+        act = _require_moved(place, OrphanState.MOVING, OrphanState.MOVED, OrphanState.RESTORED)
         deleted = restoring.undoable(place.store, act.act_id)
         is_well = True
         for restored in restoring.undo_deletions(place.store, act.act_id, deleted, lock.token, repository.clock):

@@ -304,6 +304,16 @@ class TestLife:
         assert lake.restore().count(RestoreFate.HIDDEN) == 1
         assert len(lake.contents()) == len(before) - 1 and lake.act().state is OrphanState.MOVED
 
+    def test_restoration_can_be_repeated_after_a_deletion_that_was_done_late(self, lake: Lake) -> None:
+        before = lake.contents()
+        lake.look_a_day_ago()
+        lake.move()
+        lake.restore()
+        assert lake.act().state is OrphanState.RESTORED
+        lake.data_file().unlink()
+        assert RestoreFate.RESTORED in lake.restore()
+        assert lake.contents() == before and lake.act().state is OrphanState.RESTORED
+
     def test_copies_are_purged_when_they_are_due(self, lake: Lake) -> None:
         lake.look_a_day_ago()
         count = len(lake.move())
