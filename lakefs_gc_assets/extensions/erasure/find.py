@@ -601,7 +601,7 @@ class FirstStep:
     """A change of one branch or tag that releases some addresses.
 
     Attributes:
-        paths: the address at each path; empty for a tag.
+        paths: the address at each path.
     """
 
     repository: str
@@ -630,16 +630,17 @@ def list_first_steps(finding: ErasureFindings) -> tuple[FirstStep, ...]:
         for holder in held.holders:
             if holder.by in _ORDER:
                 paths = steps.setdefault((holder.repository, holder.by, holder.name), {})
-                if holder.by is not HolderKind.TAG and holder.path and "\ufffd" not in holder.path:
+                if holder.path and "\ufffd" not in holder.path:
                     paths[holder.path] = held.address
-    made = (FirstStep(*place, paths) for place, paths in steps.items() if paths or place[1] is HolderKind.TAG)
+    made = (FirstStep(*place, paths) for place, paths in steps.items() if paths)
     return tuple(sorted(made, key=lambda step: (_ORDER.index(step.by), step.repository, step.name)))
 
 
 def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
     """Takes the step and describes the result. `repository` is the repository whose addresses are to be erased.
 
-    The server is asked again right before each change: a path that shows nothing any more is skipped.
+    The server is asked again right before each change: a path that shows nothing any more is skipped, and so is a tag
+    whose commit has none of the addresses.
 
     Raises:
         CollectionError: a path has another object by now, a commit would include other staged changes, or the server
@@ -654,6 +655,8 @@ def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
         commit_id = next((tag.commit_id for tag in opened.api.tags() if tag.id == step.name), None)
         if commit_id is None:
             return f"there is no tag {step.name} any more"
+        if not any(_has(repository, opened, commit_id, *each) for each in step.paths.items()):
+            return f"tag {step.name} names commit {commit_id} by now, without these objects: it stays"
         api.delete_tag(step.name)
         return f"deleted tag {step.name}, which named commit {commit_id}"
     if step.by is HolderKind.BRANCH:
@@ -689,11 +692,17 @@ def _is_there(repository: OpenRepository, opened: OpenRepository, branch: str, p
 
     Raises CollectionError if it shows another object.
     """
-    stats = opened.api.stat(branch, path)
-    if stats is None:
-        return False
-    if address not in repository.namespace.live_keys(stats.physical_address, AddressType.FULL):
+    is_address = _has(repository, opened, branch, path, address)
+    if is_address is False:
         raise CollectionError(
             f"{path} on branch {branch} of {opened.facts.id} is another object by now, and was left: look again"
         )
-    return True
+    return bool(is_address)
+
+
+def _has(repository: OpenRepository, opened: OpenRepository, reference: str, path: str, address: str) -> bool | None:
+    """True if a branch or commit has the address at the path, False if it has another one; None for none."""
+    stats = opened.api.stat(reference, path)
+    if stats is None:
+        return None
+    return address in repository.namespace.live_keys(stats.physical_address, AddressType.FULL)

@@ -404,6 +404,23 @@ class TestPreparing:
         assert "deleted 1 path on branch dev, and committed" in result.stdout
         assert "branch idle shows none of these paths any more" in result.stdout
 
+    def test_tag_that_names_another_commit_by_now_stays(self, erasable: Erasing) -> None:
+        for name in ("latest", "v1"):
+            erasable.call("POST", "/tags", {"id": name, "ref": erasable.commits["first"]})
+        found = finding.list_first_steps
+
+        def moved(held: finding.ErasureFindings) -> tuple[finding.FirstStep, ...]:
+            steps = found(held)
+            erasable.call("DELETE", "/tags/latest")
+            erasable.call("POST", "/tags", {"id": "latest", "ref": erasable.commits["fourth"]})
+            return steps
+
+        with mock.patch.object(command, "list_first_steps", moved):
+            result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.WELL, result.output
+        assert [tag["id"] for tag in erasable.call("GET", "/tags")["results"]] == ["latest"]
+        assert f"tag latest names commit {erasable.commits['fourth']} by now, without these objects" in result.stdout
+
     def test_another_repository_that_holds_it_is_prepared_too(self, tmp_path: Path) -> None:
         with held_by_another_repository(tmp_path) as made:
             assert self.prepare(made, "--yes").exit_code == Status.WELL
