@@ -21,7 +21,7 @@ def play(server: Server) -> None:
 
 def play_changes(server: Server) -> None:
     """Makes the calls that change what the collector sees, and its own calls after each part."""
-    for part in (_repositories, _objects, _commits, _branches, _tags, _merges, _rules, _staging):
+    for part in (_repositories, _objects, _commits, _branches, _tags, _merges, _rules, _hard_reset, _staging):
         part(server)
         look(server, part.__name__.strip("_"))
 
@@ -247,8 +247,31 @@ def _rules(server: Server) -> None:
     ask("rules", "GET", rules)
 
 
+def _hard_reset(server: Server) -> None:
+    """Staged entries stay. One with the content of the head at its path is listed while the branch is elsewhere."""
+    ask, moved = server.ask, _R + "/branches/moved"
+    ask("create branch to move", "POST", _R + "/branches", {"name": "moved", "source": "main"})
+    ask("upload before hard reset", "POST", moved + "/objects", b"moved", path="moved")
+    ask("commit before hard reset", "POST", moved + "/commits", {"message": "moved"})
+    ask("tag head before hard reset", "POST", _R + "/tags", {"id": "moved-head", "ref": "moved"})
+    ask("stage committed content", "POST", moved + "/objects", b"moved", path="moved")
+    ask("stage new content", "POST", moved + "/objects", b"never committed", path="other")
+    ask("diff before hard reset", "GET", moved + "/diff")
+    ask("hard reset of dirty branch", "PUT", moved + "/hard_reset", ref="moved~1")
+    ask("diff after hard reset", "GET", moved + "/diff")
+    ask("get branch after hard reset", "GET", moved)
+    ask("hard reset to missing commit", "PUT", moved + "/hard_reset", ref="none")
+    ask("hard reset of missing branch", "PUT", _R + "/branches/none/hard_reset", ref="main")
+    ask("hard reset without commit", "PUT", moved + "/hard_reset")
+
+
 def _staging(server: Server) -> None:
-    ask = server.ask
+    ask, moved = server.ask, _R + "/branches/moved"
+    ask("hard reset back", "PUT", moved + "/hard_reset", ref="moved-head")
+    ask("diff after hard reset back", "GET", moved + "/diff")
+    ask("hard reset by force", "PUT", moved + "/hard_reset", ref="moved-head", force="true")
+    ask("diff after hard reset by force", "GET", moved + "/diff")
+    ask("stat after hard reset back", "GET", _R + "/refs/moved/objects/stat", path="moved")
     ask("stage before collection", "POST", _B + "/objects", b"staged", path="staged")
 
 

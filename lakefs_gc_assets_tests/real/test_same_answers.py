@@ -173,6 +173,10 @@ def _reset(world: World, branch: str, *, body: dict[str, Any]) -> None:
         writers.reset_paths(world, world.repository.branch(branch), lambda path: path == body["path"])
 
 
+def _hard_reset(world: World, branch: str, *, body: None, ref: str, force: str = "") -> None:
+    world.repository.branch(branch).commit_id = _commit_id(world, ref)
+
+
 def _create_branch(world: World, *, body: dict[str, Any]) -> None:
     hidden = bool(body.get("hidden"))
     world.repository.new_branch(body["name"], _commit_id(world, body["source"]), hidden=hidden)
@@ -228,6 +232,7 @@ _CALLS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("PUT", f"{_BRANCH}/staging/backing", _link),
     ("POST", f"{_BRANCH}/commits", _commit),
     ("PUT", _BRANCH, _reset),
+    ("PUT", f"{_BRANCH}/hard_reset", _hard_reset),
     ("POST", "/branches", _create_branch),
     ("DELETE", _BRANCH, _delete_branch),
     ("POST", "/tags", _create_tag),
@@ -276,6 +281,23 @@ def test_differences_are_as_stated(servers: tuple[Server, Server]) -> None:
     assert {call for call in real.answers if real.answers[call] != embedded.answers[call]} == set(DIFFERENCES)
 
 
+def test_hard_resets_keep_staged_entries_and_change_which_of_them_are_listed(servers: tuple[Server, Server]) -> None:
+    for server in servers:
+        listed = {
+            call: [change["path"] for change in server.answers[call][2]["results"]]
+            for call in server.answers
+            if re.fullmatch("diff (before|after) hard reset.*", call)
+        }
+        assert listed == {
+            "diff before hard reset": ["other"],
+            "diff after hard reset": ["moved", "other"],
+            "diff after hard reset back": ["other"],
+            "diff after hard reset by force": ["other"],
+        }
+        staged = server.answers["stage committed content"][2]["physical_address"]
+        assert server.answers["stat after hard reset back"][2]["physical_address"] == staged
+
+
 def test_dumped_branches_have_id_and_commit_alone(servers: tuple[Server, Server]) -> None:
     for server in servers:
         records = collectors_calls.tables(server, "lake/repo", server.kept["refs"]["branches_meta_range_id"])["records"]
@@ -299,7 +321,7 @@ def test_files_of_both_servers_are_equal(servers: tuple[Server, Server]) -> None
     assert real == embedded
     assert real["rules"] and real["commits"]["header"] == ["commit_id", "expired", "metarange_id"]
     assert all(len(table["records"]) > 1 for table in real.values() if isinstance(table, dict) and "records" in table)
-    assert len(real["uncommitted"]["addresses"]) == 2
+    assert len(real["uncommitted"]["addresses"]) == 3
 
 
 def test_files_lie_in_the_same_folders(servers: tuple[Server, Server]) -> None:

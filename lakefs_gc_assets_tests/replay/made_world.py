@@ -255,10 +255,10 @@ class World:
         self.books.branches[branch].staged = {}
 
     def hard_reset(self, branch: str, commit: str) -> None:
-        """Points a branch to another commit; drops staged entries."""
-        self.session.expect(204, "PUT", f"/branches/{branch}/hard_reset", ref=commit, force="true")
-        found = self.books.branches[branch]
-        found.head, found.staged = commit, {}
+        """Drops staged entries, and points a branch to another commit."""
+        self.reset(branch)
+        self.session.expect(204, "PUT", f"/branches/{branch}/hard_reset", ref=commit)
+        self.books.branches[branch].head = commit
 
     def merge(self, source: str, destination: str, *, days_ago: float = 0, squash: bool = False) -> str:
         """Merges a branch into its parent branch or a branch made from it; neither has staged entries."""

@@ -193,14 +193,14 @@ def _put_protection(core: Core, request: Request, repository: ServedRepository) 
 
 
 def _hard_reset(core: Core, request: Request, repository: ServedRepository, branch: str) -> Response:
-    """Points a branch to any commit; answers 400 if changes are staged and `force` is not set."""
+    """Points a branch to any commit. Staged entries stay, as on a real server (`ResetHard` of lakeFS 1.86)."""
     reference = request.required("ref")
-    with core.database.transaction():
+    with core.database.transaction() as database:
         moved = branches.get(core, repository, branch)
-        commit = commits.resolve(core, repository, reference)
-        if not request.flag("force"):
-            branches.require_clean(core, repository, moved)
-        branches.move(core, repository, moved, commit.id)
+        commit = commits.resolve(core, repository, reference, f"hard-reset {branch} to {reference}:")
+        database.execute(
+            "UPDATE branches SET commit_id = ? WHERE repository = ? AND id = ?", (commit.id, repository.id, moved.id)
+        )
     return NO_CONTENT
 
 
