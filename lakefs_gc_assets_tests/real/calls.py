@@ -11,7 +11,7 @@ of appearance, so that equal answers compare equal with any tokens. Times of the
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.extensions.playground.embedded.core import ServerSettings
 from lakefs_gc_assets.extensions.playground.embedded.server import EmbeddedServer
 from lakefs_gc_assets.extensions.playground.embedded.stores import StoreClock
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -167,9 +168,16 @@ class Server:
 
 
 @contextmanager
-def both() -> Iterator[tuple[Server, Server]]:
-    """A real server and the embedded one, with the bucket `lake`."""
-    with installation() as lakefs, TemporaryDirectory() as folder:
+def both(
+    environment: Mapping[str, str] | None = None, settings: ServerSettings | None = None
+) -> Iterator[tuple[Server, Server]]:
+    """A real server and the embedded one, with the bucket `lake`.
+
+    Args:
+        environment: further LAKEFS_ variables of the real server.
+        settings: settings of the embedded server.
+    """
+    with installation(environment) as lakefs, TemporaryDirectory() as folder:
         lakefs.start()
         real_buckets = lakefs.folder / "buckets"
         (real_buckets / "lake").mkdir()
@@ -178,7 +186,9 @@ def both() -> Iterator[tuple[Server, Server]]:
         def open_buckets(clock: StoreClock) -> BucketFolder:
             return BucketFolder(own_buckets, clock)
 
-        with EmbeddedServer(Path(folder, "server"), blockstore=open_buckets, routes=ROUTES) as embedded:
+        with EmbeddedServer(
+            Path(folder, "server"), blockstore=open_buckets, settings=settings, routes=ROUTES
+        ) as embedded:
             yield (
                 Server(lakefs.url, LAKEFS_KEYS, real_buckets, enforces_protection=True),
                 Server(
