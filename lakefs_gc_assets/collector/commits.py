@@ -5,7 +5,7 @@ if every branch head, tag and parent is known; commits that a busy server omitte
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -65,6 +65,7 @@ class LiveCommits:
         waited: seconds spent on protective waits before reading commits; they do not count as work.
         compacted: branches by compacted base, a metarange of staged entries that no commit names. Empty with the
             fallback, which reads every file.
+        branches: commit id by branch, hidden branches included.
     """
 
     source: CommitSource
@@ -78,6 +79,12 @@ class LiveCommits:
     dump_tables: tuple[str, ...] = ()
     waited: float = 0.0
     compacted: Mapping[str, str] = field(default_factory=dict)
+    branches: Mapping[str, str] = field(default_factory=dict)
+
+    def moved_since(self, before: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
+        """Earlier heads of repositories; of the first, this one, only branches that are on another commit by now."""
+        moved = [{name: id_ for name, id_ in own.items() if self.branches.get(name, id_) != id_} for own in before[:1]]
+        return (*moved, *before[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,7 @@ class Dump:
             self.tables,
             self.waited,
             self.compacted,
+            self.branches,
         )
 
 
@@ -323,15 +331,14 @@ def every_metadata_file(repository: OpenRepository) -> LiveCommits:
     api, clock = repository.api, repository.clock
     started_at = clock.now()
     # Heads are read first: the files of a commit are stored before a branch names it.
-    heads = {
-        branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
-    }
+    branches = {branch.id: branch.commit_id for branch in api.branches()}
+    heads = {name: metarange for name, id_ in branches.items() if (metarange := api.commit(id_).metarange_id)}
     files = tuple(list_ids(repository.store))
     for missing in set(heads.values()).difference(files):
         raise CorruptFile(
             METADATA_PREFIX + missing, "existence", "a branch head's metarange is not in the object store"
         )
-    return LiveCommits(CommitSource.METADATA_FOLDER, started_at, clock.now(), (), files, heads)
+    return LiveCommits(CommitSource.METADATA_FOLDER, started_at, clock.now(), (), files, heads, branches=branches)
 
 
 def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime | None = None) -> dict[str, int]:

@@ -161,7 +161,7 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     hooks = find_slowest_hooks(step.repository)
     samples = sample_staged(step)
     data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"), samples)
-    store_for_pages(step, "paths of some staged entries", write_samples, samples[0])
+    store_for_pages(step, "paths of some staged entries", write_samples, samples.staged[0])
     own = data.prepared[0]
     figures = frames.UncommittedFigures(
         own.server_run_ids,
@@ -169,6 +169,7 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
         reasons,
         hooks.where,
         hooks.without_limit,
+        samples.heads,
         pages=own.pages,
         hooks_seconds=hooks.seconds,
     )
@@ -241,6 +242,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     figures = replace(
         figures,
         tracked_sha256=store_tracked_ranges(step, committed),
+        heads_before=committed.own.moved_since(uncommitted.figures.heads_before),
         ranges_read=unread.ranges,
         ranges_from_facts=len(known_live.range_ids),
         addresses_from_facts=known_live.recorded,
@@ -354,7 +356,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     earlier = earlier_runs.read_sightings(step, listed.manifest.span.started_at)
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
     etags = partial(listed.rows, engine, "address", "size", "etag")
-    heads = committed.figures.heads
+    heads, before = committed.figures.heads, committed.figures.heads_before
+    columns = frames.STORE_DF.schema
     with engine.in_background(find_gap) as gap_result:
         not_committed = subtract_committed(step, listed, committed)
         rows = subtract_live(step, listed, not_committed, committed, uncommitted, earlier)
@@ -362,9 +365,9 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             engine,
             rows,
             not_committed.count,
-            frames.STORE_DF.schema,
+            columns,
             lambda eligible: clear_hidden(
-                step, restrict_to_plan(step, eligible), heads, frames.STORE_DF.schema, etags, record_heads=True
+                step, restrict_to_plan(step, eligible), heads, columns, etags, record_heads=True, before=before
             ),
         ) as (unreferenced, reasons, cleared):
             kept = {**reasons.kept, **cleared.kept}

@@ -269,22 +269,28 @@ def _reset_hard(world: World, branch: int, entries: int) -> Iterator[float | Non
 class TestHardResetsThatHideAStagedObject:
     """The server lists a staged object only while its branch is on a commit without the object's content at the path.
 
-    The mark looks it up by the commit of the refs dump, and a recheck does not look it up.
+    The mark looks it up by the heads of the refs dump and by those right before uncommitted data. No recheck does.
     """
 
     AWAY, BACK = Step("w1", "reset_hard", (0, 0)), Step("w1", "reset_hard", (0, 1))
 
-    def played(self, *steps: Step) -> int:
-        """Number of deleted objects of a run during whose mark the branch is set to its empty first commit."""
+    def played(self, *steps: Step, setup: Setup = Setup(old_objects=0)) -> int:  # noqa: B008
+        """Number of deleted objects of a run; AWAY sets the branch to its empty first commit."""
         with mock.patch.dict(writers.OPERATIONS, {"reset_hard": _reset_hard}):
-            return played(*UNLISTED, UNTIL_DUMP, self.AWAY, *steps, FINISH).deleted
+            return played(*steps, FINISH, setup=setup).deleted
 
     def test_one_that_shows_it_before_the_recheck_keeps_it(self) -> None:
-        assert self.played() == 0
+        assert self.played(*UNLISTED, UNTIL_DUMP, self.AWAY) == 0
 
-    def test_a_second_one_that_hides_it_again_loses_it(self) -> None:
+    @pytest.mark.parametrize("setup", [Setup(old_objects=0, rules="seed"), Setup(old_objects=0, dumps=False)])
+    def test_a_second_one_that_hides_it_again_keeps_it(self, setup: Setup) -> None:
+        """The branch is back before its paths are looked up, or before the recheck."""
+        assert self.played(*UNLISTED, UNTIL_DUMP, self.AWAY, UNTIL_CANDIDATES, self.BACK, setup=setup) == 0
+
+    def test_a_third_one_between_samples_and_uncommitted_data_loses_it(self) -> None:
+        during_mark = (UNTIL_PREPARE, self.BACK, UNTIL_DUMP, self.AWAY, UNTIL_CANDIDATES, self.BACK)
         with pytest.raises(Violation, match="it is referenced since"):
-            self.played(UNTIL_CANDIDATES, self.BACK)
+            self.played(*UNLISTED[:-1], self.AWAY, UNLISTED[-1], *during_mark)
 
 
 def test_a_commit_does_not_take_up_what_equals_the_committed_object() -> None:

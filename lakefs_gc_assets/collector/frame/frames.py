@@ -285,6 +285,7 @@ class UncommittedFigures(StepFigures):
         reasons_before: branches, tags and rules right before the preparation; None in flows that keep all commits.
         slowest_hooks: action file and branch of the hooks in `hooks_seconds`; empty without hooks.
         hooks_without_limit: a file and branch whose hooks have no known time limit, and why; empty if there is none.
+        heads_before: commit id by branch right before the preparation, for each repository, this one's first.
     """
 
     server_run_ids: tuple[str, ...]
@@ -292,6 +293,7 @@ class UncommittedFigures(StepFigures):
     reasons_before: ReasonsToStay | None = None
     slowest_hooks: str = ""
     hooks_without_limit: str = ""
+    heads_before: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -301,6 +303,7 @@ class CommittedFigures(StepFigures):
     Attributes:
         commit_source: source of the commits.
         heads: metarange of the branch head, by branch.
+        heads_before: as in UncommittedFigures; of this repository only branches that were on another commit then.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and its base runs have
             read.
         retention: commits by the reason why they stay, in flows by retention.
@@ -321,6 +324,7 @@ class CommittedFigures(StepFigures):
     retention_guards: tuple[tuple[str, str, str], ...] = ()
     retention_differences: str = ""
     tracked_sha256: str | None = None
+    heads_before: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ do not fit their metarange's count. It also reads some other ranges and compares
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -76,8 +76,16 @@ class Uncommitted(Generic[R]):
         return self.files * _ROWS_OF_A_FILE
 
 
-Samples = tuple[tuple[StagedSample, ...], ...]
-"""Samples of staged entries, for each repository; this one's first."""
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Branches and samples of their staged entries, for each repository; this one's first.
+
+    Attributes:
+        heads: commit id by branch, read before the samples.
+    """
+
+    heads: tuple[Mapping[str, str], ...]
+    staged: tuple[tuple[StagedSample, ...], ...]
 
 
 def sample_staged(step: Step[R]) -> Samples:
@@ -89,10 +97,12 @@ def sample_staged(step: Step[R]) -> Samples:
     Raises: as `uncommitted.staged_samples`.
     """
     cutoff, commits_expire = step.plan.cutoff, step.plan.flow.by_retention
-    return tuple(
-        uncommitted.staged_samples(each.api, each.namespace, cutoff, commits_expire=commits_expire)
-        for each in (step.repository, *step.repository.others)
-    )
+    heads, staged = list[Mapping[str, str]](), list[tuple[StagedSample, ...]]()
+    for each in (step.repository, *step.repository.others):
+        heads.append({branch.id: branch.commit_id for branch in each.api.branches()})
+        sample = partial(uncommitted.staged_samples, each.api, each.namespace, cutoff, branches=heads[-1])
+        staged.append(sample(commits_expire=commits_expire))
+    return Samples(tuple(heads), tuple(staged))
 
 
 def prepare_uncommitted(
@@ -111,7 +121,7 @@ def prepare_uncommitted(
     cutoff, commits_expire = step.plan.cutoff, step.plan.flow.by_retention
     prepared = tuple(
         uncommitted.prepare_checked(step.engine, each, cutoff, sampled, progress, commits_expire=commits_expire)
-        for each, sampled in zip(repositories, samples or sample_staged(step), strict=True)
+        for each, sampled in zip(repositories, (samples or sample_staged(step)).staged, strict=True)
     )
     uncommitted.record_preparations(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [

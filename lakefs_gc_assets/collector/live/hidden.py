@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Generic
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ class HeadRange:
     """A range of branch heads.
 
     Attributes:
-        branches: branches whose head holds the range.
+        branches: branches of which a head holds the range, each once.
         entries: number of its entries.
     """
 
@@ -101,7 +101,7 @@ class _HeadRanges(Mapping[str, HeadRange]):
 
     def __getitem__(self, range_id: str) -> HeadRange:
         names = (name for place in self.holders[range_id] for name in self.branches[place])
-        return HeadRange(tuple(names), self.entries[range_id])
+        return HeadRange(tuple(dict.fromkeys(names)), self.entries[range_id])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
@@ -110,15 +110,17 @@ class _HeadRanges(Mapping[str, HeadRange]):
         return len(self.entries)
 
 
-def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.Table]]) -> Mapping[str, HeadRange]:
+def heads_by_range(
+    heads: Iterable[tuple[str, str]], ranges_of: Iterable[tuple[str, pa.Table]]
+) -> Mapping[str, HeadRange]:
     """The ranges of branch heads.
 
     Args:
-        heads: branches, each with the metarange of its head.
+        heads: branches, each with the metarange of a head.
         ranges_of: each metarange of a head with its ranges (RANGES).
     """
     names: dict[str, list[str]] = {}
-    for branch, metarange_id in heads.items():
+    for branch, metarange_id in heads:
         names.setdefault(metarange_id, []).append(branch)
     branches: list[Sequence[str]] = []
     holders: defaultdict[str, array[int]] = defaultdict(lambda: array("I"))
@@ -133,9 +135,9 @@ def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.T
 
 
 def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:
-    """Looks up each place on every branch whose head holds its range.
+    """Looks up each place on every branch of which a head holds its range.
 
-    A path of a branch is in one range of its head only, so it is looked up once.
+    A path of a branch is in one range of each head only, so it is looked up once for each.
 
     Args:
         places: PLACES, each once.
@@ -294,6 +296,7 @@ def clear_hidden(
     columns: pa.Schema,
     listed: Callable[[], R] | None = None,
     record_heads: bool = False,
+    before: Sequence[Mapping[str, str]] = (),
 ) -> Iterator[Cleared[R]]:
     """Excludes candidates that a branch has staged with the content of a committed object.
 
@@ -307,13 +310,18 @@ def clear_hidden(
         columns: schema of the candidates.
         listed: gives address, size and ETag of all objects of the store; None if the store was not listed.
         record_heads: True to record the ranges of heads, for a run that builds on this one.
+        before: commit id by branch right before uncommitted data was prepared, for each repository. A branch may have
+            had a hidden entry then, and none of that content since; once it is set back, the entry is hidden again.
     """
     ranges_of = partial(references.ranges_of_heads, step, record=record_heads)
+    repositories, unknown = (step.repository, *step.repository.others), repeat(dict[str, str]())
     with ExitStack() as stack:
         cleared = Cleared(candidates)
-        for repository in (step.repository, *step.repository.others):
-            own = heads if repository is step.repository else _heads(repository)
-            of_heads = heads_by_range(own, ranges_of(repository, {*own.values()}))
+        for repository, earlier in zip(repositories, chain(before, unknown), strict=False):
+            others = repository is not step.repository
+            now = {branch.id: branch.commit_id for branch in repository.api.branches()} if others else {}
+            pairs = [*_metaranges(repository, now, earlier), *(() if others else heads.items())]
+            of_heads = heads_by_range(pairs, ranges_of(repository, {metarange for _, metarange in pairs}))
             one = stack.enter_context(
                 _clear_repository(step, repository, cleared.candidates, of_heads, columns, listed)
             )
@@ -328,10 +336,12 @@ def clear_hidden(
         yield cleared
 
 
-def _heads(repository: OpenRepository) -> dict[str, str]:
-    """The branches with the metaranges of their heads now, without branches whose head is empty."""
-    commits = {branch.id: repository.api.commit(branch.commit_id) for branch in repository.api.branches()}
-    return {branch: commit.metarange_id for branch, commit in commits.items() if commit.metarange_id}
+def _metaranges(repository: OpenRepository, *heads: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Branches with the metaranges of their heads, which are given as commits, without empty heads."""
+    pairs = dict.fromkeys(pair for each in heads for pair in each.items())
+    ids = dict.fromkeys(commit_id for _, commit_id in pairs)
+    metaranges = {commit_id: repository.api.commit(commit_id).metarange_id for commit_id in ids}
+    return [(branch, metaranges[commit_id]) for branch, commit_id in pairs if metaranges[commit_id]]
 
 
 @contextmanager

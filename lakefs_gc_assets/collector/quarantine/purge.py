@@ -477,6 +477,7 @@ class LiveCheck(Generic[R]):
         """Starts a check for one step."""
         self._step = step
         self._first: Committed | None = None
+        self._heads: tuple[Mapping[str, str], ...] = ()
         self._known: Set[str] = IdSet()
         self._live = frozenset[str]()
         self._unsure = frozenset[str]()
@@ -504,7 +505,7 @@ class LiveCheck(Generic[R]):
         as_of = Moment.now(step.repository.clock)
         require_own_namespace(step)
         before = read_reasons(step)
-        prepared = prepare_uncommitted(step, samples=samples)
+        self._heads, prepared = samples.heads, prepare_uncommitted(step, samples=samples)
         current = ask_committed(step, prepared.ended_at, self._known, before)
         require_retention_holds(current)
         if self._first is not None:
@@ -542,7 +543,8 @@ class LiveCheck(Generic[R]):
         rest = engine.without_exactly(copies, live)
         if not engine.count(rest):
             return
-        with clear_hidden(step, rest, current.own.heads, COPIES) as cleared:
+        before = current.own.moved_since(self._heads)
+        with clear_hidden(step, rest, current.own.heads, COPIES, before=before) as cleared:
             if not cleared.kept:
                 return
             kept_rows = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))

@@ -424,6 +424,7 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
     ),
     tuple[str, ...]: st.lists(TEXT, max_size=2).map(tuple),
     tuple[tuple[str, str, str], ...]: st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=2).map(tuple),
+    tuple[Mapping[str, str], ...]: st.lists(st.dictionaries(TEXT, TEXT, max_size=2), max_size=2).map(tuple),
     Mapping[str, str]: st.dictionaries(TEXT, TEXT, max_size=2),
     Mapping[str, int]: st.dictionaries(TEXT, COUNTS, max_size=2),
 }

@@ -42,7 +42,7 @@ def heads_by_range(store: LocalStore, heads: dict[str, str]) -> Mapping[str, Hea
     root = Path(os.fsdecode(store._root))
     opener = StoreOpener(StoreSettings(local_root=str(root.parent)), f"local://{root.name}/")
     step = made_step(LocalEngine(), replace(opened_by(opener), store=store))
-    return hidden.heads_by_range(heads, ranges_of_heads(step, step.repository, {*heads.values()}, record=False))
+    return hidden.heads_by_range(heads.items(), ranges_of_heads(step, step.repository, {*heads.values()}, record=False))
 
 
 class TestHeadsByRange:

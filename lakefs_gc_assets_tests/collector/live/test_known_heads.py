@@ -56,7 +56,7 @@ class Repository:
         ranges_of = references.ranges_of_heads(step, self.repository, {*heads.values()}, record=record)
         return {
             range_id: replace(head, branches=tuple(sorted(head.branches)))
-            for range_id, head in hidden.heads_by_range(heads, ranges_of).items()
+            for range_id, head in hidden.heads_by_range(heads.items(), ranges_of).items()
         }
 
     def expected(self, heads: dict[str, str]) -> dict[str, HeadRange]:

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
-from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
+from lakefs_gc_assets.collector.live.current import Committed, Samples, Uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records import records_json, run_folder, tables
 from lakefs_gc_assets.collector.records.outcomes import Outcome
@@ -103,18 +103,18 @@ class TestFindLiveAgain:
 
     def test_what_is_uncommitted_and_what_was_committed_since_is_live(self, step: Step[ArrowRows]) -> None:
         lines: list[str] = []
-        found = recheck.find_live_again(replace(step, log=lines.append), ())
+        found = recheck.find_live_again(replace(step, log=lines.append), Samples((), ()))
         assert sorted(step.engine.collect(found).column("address").to_pylist()) == ["a", "c", "d"]
         assert lines == ["recheck: 2 files of uncommitted data, 1,234 commits"]
 
     def test_waits_are_told_apart_from_work(self, step: Step[ArrowRows]) -> None:
-        recheck.find_live_again(step, ())
+        recheck.find_live_again(step, Samples((), ()))
         assert step.waited == 7
 
     def test_ids_of_what_was_read_are_those_of_the_mark(self, step: Step[ArrowRows]) -> None:
         tables.write_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64, "c" * 64])
         with pytest.raises(CorruptFile, match="checksum"):
-            recheck.find_live_again(step, ())
+            recheck.find_live_again(step, Samples((), ()))
 
 
 class Noting(LocalEngine):
