@@ -222,7 +222,10 @@ class TestWhatRunsTell:
         assert checkpoint.read_listed_slices(scene.store, step.plan.run_id, step.plan.attempt) == slices
         (server_run,) = uncommitted.figures.server_run_ids
         files = uncommitted.figures.files
-        assert uncommitted.figures == UncommittedFigures((server_run,), files, pages=3, hooks_seconds=0.0)
+        assert uncommitted.figures == UncommittedFigures(
+            (server_run,), files, pages=3, hooks_seconds=0.0, heads_before=uncommitted.figures.heads_before
+        )
+        assert [*uncommitted.figures.heads_before[0]] == ["alpha", "main"]
         assert len(files) == 3 and all(f"/{server_run}/" in file for file in files)
         ids = tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt, committed.figures.read_sha256)
         heads = committed.figures.heads
@@ -244,6 +247,7 @@ class TestWhatRunsTell:
             expired_bytes=0,
             ranges_from_facts=0,
             addresses_from_facts=0,
+            heads_before=({},),
         )
         assert candidates.figures == CandidateFigures(
             kept={"a name that lakeFS never makes": 1, "staged with the content of a committed object": 1},
@@ -650,7 +654,9 @@ class TestReadingUncommittedData:
         folder.clock.sleep(60)
         found = run.read_uncommitted(step, listed)
         files = (f"{PREPARED}a", f"{PREPARED}b")
-        assert found.figures == UncommittedFigures(("run1",), files, pages=2, hooks_seconds=0.0)
+        assert found.figures == UncommittedFigures(
+            ("run1",), files, pages=2, hooks_seconds=0.0, heads_before=({"main": "c" * 64},)
+        )
         assert addresses_of(found) == ["data/x", "data/y"]
         assert found.manifest.inputs == {"store_df": listed.manifest.digest}
         assert found.manifest.span.started_at == NOW + timedelta(minutes=1)

@@ -60,6 +60,7 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
+from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.quarantine import purge
@@ -96,12 +97,13 @@ from lakefs_gc_assets_tests.collector.live.test_known_live import (
 )
 from lakefs_gc_assets_tests.collector.live.test_known_sizes import test_a_range_without_facts_is_read
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
+from lakefs_gc_assets_tests.collector.quarantine import test_purge
 from lakefs_gc_assets_tests.collector.records import test_plan
 from lakefs_gc_assets_tests.collector.retention import test_rules
 from lakefs_gc_assets_tests.extensions.branches.branch_bugs import BRANCH_BUGS
 from lakefs_gc_assets_tests.extensions.lifecycle.lifecycle_bugs import LIFECYCLE_BUGS
 from lakefs_gc_assets_tests.runs.made_ranges import range_records
-from lakefs_gc_assets_tests.simulation import test_compaction
+from lakefs_gc_assets_tests.simulation import test_compaction, test_limits
 from lakefs_gc_assets_tests.simulation.bug import (
     UNNAMED_LEFT_OUT,
     ArrowStep,
@@ -294,6 +296,17 @@ def _with_repository(test: Callable[..., None], *values: object) -> Callable[[],
     return once
 
 
+def _in_purge_world(test: Callable[[test_purge.World], None]) -> Callable[[], None]:
+    """Runs the test in a repository with copies in quarantine, in its own folder."""
+
+    @wraps(test)
+    def once() -> None:
+        with TemporaryDirectory() as folder:
+            test(test_purge.World(Path(folder)))
+
+    return once
+
+
 def _with_store(test: Callable[..., None], *values: object) -> Callable[[], None]:
     """Runs the test with an empty store, and with some of its parameters."""
 
@@ -476,6 +489,11 @@ def _reasons_read_late(asking: object) -> tuple[Replacement, ...]:
         return ask_committed(step, until, known, read_reasons(step), **named)
 
     return ((asking, "ask_committed", ask),)
+
+
+def _later_heads_alone(step: ArrowStep, *rows: Any, before: object = (), **named: Any) -> Any:
+    """Looks up hidden entries by the heads of the refs dump alone."""
+    return clear_hidden(step, *rows, **named)
 
 
 def _reasons_without(**parts: Any) -> Bug:
@@ -798,6 +816,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((sweeping, "deleted_since", _nothing_deleted_since)),
         _GUARDS.test_what_an_older_run_deleted_since_the_listing_is_left_out,
     ),
+    "heads before uncommitted data not looked up": TestedBug(
+        replaced((run, "clear_hidden", _later_heads_alone)),
+        test_limits.TestHardResetsThatHideAStagedObject().test_a_second_one_that_hides_it_again_keeps_it,
+    ),
     "multipart seen a moment ago": TestedBug(
         replaced((earlier_runs, "MULTIPART_SIGHTING_SECONDS", 0)),
         tests.test_what_was_uploaded_in_parts_was_seen_long_before_the_listing,
@@ -935,6 +957,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     "purge: guards of the rules not raised": _guarding(
         purge, "require_retention_holds", LiveCheck._look, _PURGE.test_the_rules_hold
+    ),
+    "purge: heads before uncommitted data not looked up": TestedBug(
+        replaced((purge, "clear_hidden", _later_heads_alone)),
+        _in_purge_world(test_purge.test_a_copy_that_the_head_before_uncommitted_data_hid_is_live),
     ),
     "purge: reasons read after uncommitted data": TestedBug(
         Bug(partial(_reasons_read_late, purge)),

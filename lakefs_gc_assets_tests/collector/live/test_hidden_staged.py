@@ -1,6 +1,6 @@
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -47,14 +47,18 @@ class Head:
         return {**usual, **changed}
 
     def clear(
-        self, *rows: dict[str, object], limit: int = 100, engine: Engine[Any] | None = None
+        self,
+        *rows: dict[str, object],
+        limit: int = 100,
+        engine: Engine[Any] | None = None,
+        before: Sequence[Mapping[str, str]] = (),
     ) -> tuple[set[str], Cleared[Any]]:
         """The remaining candidates."""
         settings = self.repository.settings.model_copy(update={"hidden_suspect_limit": limit})
         engine = engine or LocalEngine()
         step = made_step(engine, replace(self.repository, settings=settings, others=self.others))
         candidates = engine.table(pa.Table.from_pylist(list(rows), schema=SCHEMA))
-        with clear_hidden(step, candidates, self.heads, SCHEMA) as found:
+        with clear_hidden(step, candidates, self.heads, SCHEMA, before=before) as found:
             return set(engine.collect(found.candidates).column("address").to_pylist()), found
 
     def stage(self) -> None:
@@ -122,6 +126,18 @@ def test_a_candidate_that_a_path_of_another_repository_means_is_kept(head: Head)
     assert head.copy in found.live
     assert (head.branch, head.path) in head.asked
     assert found.asked == len(head.asked) == len(set(head.asked))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_path_of_a_head_before_uncommitted_data_is_asked_for(head: Head, place: int) -> None:
+    """The branch has another head by now, in this repository or in one of `also_live`."""
+    (commit_id,) = (branch.commit_id for branch in head.repository.api.branches() if branch.id == head.branch)
+    head.branch, head.heads, head.others = "moved", {}, (head.repository,)
+    head.stage()
+    left, found = head.clear(head.candidate(), before=({},) * place + ({"moved": commit_id},))
+    assert left == set()
+    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+    assert ("moved", head.path) in head.asked
 
 
 @pytest.mark.parametrize("etag", [None, "0123456789abcdef0123456789abcdef-2", "odd"])

@@ -751,6 +751,15 @@ def test_a_copy_that_is_staged_with_the_content_of_a_committed_object_is_live(wo
     assert world.api.asked == [], "a further look is at uncommitted data and new ranges"
 
 
+def test_a_copy_that_the_head_before_uncommitted_data_hid_is_live(world: World) -> None:
+    """The branch is set to another commit before the refs dump."""
+    before = put_commit_objects(world.store, {"p": Staged(HELD, size=len(CONTENT), etag=MD5)})
+    world.api.branch_lists = Script((Branch("main", "b" * 64),))
+    world.api.commits["b" * 64] = Script(Commit("b" * 64, before, (), 7))
+    world.show("p", COPIED[3])
+    assert world.check(world.moved).live == {COPIED[3]}
+
+
 def test_what_is_committed_stays_live_where_something_is_staged_unseen_besides(world: World) -> None:
     """Only the first check reads the range that holds it."""
     held = Staged(HELD, size=len(CONTENT), etag=MD5)
