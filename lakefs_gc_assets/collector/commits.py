@@ -144,11 +144,7 @@ class IncompleteDump(LakeFSError):
 
 
 def live_commits(
-    repository: OpenRepository,
-    prepared_until: datetime,
-    note: LogLine = lambda message: None,
-    *,
-    at_once: bool = False,
+    repository: OpenRepository, prepared_until: datetime, note: LogLine = lambda message: None, *, at_once: bool = False
 ) -> LiveCommits:
     """All commits from the refs dump; if dumping is refused or unsupported, every range file of the repository.
 
@@ -480,10 +476,7 @@ def server_commits(repository: OpenRepository, note: LogLine = lambda message: N
 
 
 def prepare_server_commits(
-    api: LakeFSApi,
-    settings: CollectionSettings,
-    clock: Clock,
-    note: LogLine = lambda message: None,
+    api: LakeFSApi, settings: CollectionSettings, clock: Clock, note: LogLine = lambda message: None
 ) -> PreparedCommits:
     """Makes the server list its commits, in the background if it can. Raises LakeFSError."""
     try:

@@ -540,9 +540,7 @@ def _require_facts_match(step: Step[R], sums: pa.Table, records: RangeRecords, f
         if row != read.get(row["range_id"]):
             facts.refute(step.repository.store, files)
             raise CorruptFile(
-                row["range_id"],
-                "facts",
-                "this range differs from its recorded facts; the next run reads every range",
+                row["range_id"], "facts", "this range differs from its recorded facts; the next run reads every range"
             )
 
 

@@ -322,17 +322,11 @@ def clear_hidden(
             now = {branch.id: branch.commit_id for branch in repository.api.branches()} if others else {}
             pairs = [*_metaranges(repository, now, earlier), *(() if others else heads.items())]
             of_heads = heads_by_range(pairs, ranges_of(repository, {metarange for _, metarange in pairs}))
-            one = stack.enter_context(
-                _clear_repository(step, repository, cleared.candidates, of_heads, columns, listed)
-            )
-            cleared = Cleared(
-                one.candidates,
-                Counter(cleared.kept) + Counter(one.kept),
-                cleared.asked + one.asked,
-                cleared.unasked + one.unasked,
-                cleared.live | one.live,
-                max(cleared.unreadable, one.unreadable),
-            )
+            clearing = _clear_repository(step, repository, cleared.candidates, of_heads, columns, listed)
+            one = stack.enter_context(clearing)
+            kept, unreadable = Counter(cleared.kept) + Counter(one.kept), max(cleared.unreadable, one.unreadable)
+            asked, unasked = cleared.asked + one.asked, cleared.unasked + one.unasked
+            cleared = Cleared(one.candidates, kept, asked, unasked, cleared.live | one.live, unreadable)
         yield cleared
 
 

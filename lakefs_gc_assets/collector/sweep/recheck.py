@@ -202,10 +202,7 @@ def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], c
         return
     count = marked.count + prepared.count + current.count
     no_longer_live = engine.without(marked.rows(engine, "address"), live, count=count)
-    with (
-        engine.name_work("recheck uncommitted addresses"),
-        engine.cached(no_longer_live, at_most=marked.count) as left,
-    ):
+    with engine.name_work("recheck uncommitted addresses"), engine.cached(no_longer_live, at_most=marked.count) as left:
         lost = engine.count(left)
         # Usually all addresses are still uncommitted, so the mark's committed addresses need not be read.
         if lost:
