@@ -51,6 +51,7 @@ from lakefs_gc_assets.collector.live.contents import ContentSample
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     KnownLive,
+    Samples,
     Unread,
     ask_committed,
     find_known_live,
@@ -134,7 +135,7 @@ def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:
     """Requests data of this repository alone."""
 
     def asked(step: ArrowStep, *more: Any, **named: Any) -> Any:
-        samples = {name: given[:1] for name, given in named.items()}
+        samples = {name: Samples(given.heads[:1], given.staged[:1]) for name, given in named.items()}
         return ask(replace(step, repository=replace(step.repository, others=())), *more, **samples)
 
     return asked
