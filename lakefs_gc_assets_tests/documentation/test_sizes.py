@@ -16,7 +16,7 @@ from lakefs_gc_assets_tests.documentation.pages import doc_strings, tokens
 
 PACKAGE = Path(__file__).parents[2] / "lakefs_gc_assets"
 EXTENSIONS = PACKAGE / "extensions"
-CORE_CODE = 26_138
+CORE_CODE = 26_140
 CORE_MODULES = 151
 EXTENSION_CODE = {
     "approvals": 250,
