@@ -58,7 +58,7 @@ def test_yarn_with_a_packed_environment(sample_runs: SampleRuns, tmp_path: Path)
         assert f"{len(sample_runs.sample.garbage)} objects" in sample_runs.run("clean", spark, environment)
         sample_runs.require_collected()
 
-        assert cluster.applications() == [("lakefs-gc", "SUCCEEDED")]
+        assert cluster.applications() == [("lakefs-gc sample", "SUCCEEDED")]
         for node in cluster.nodes:
             # Python writes compiled files beside the modules that it imports: so workers loaded the package from the
             # archive.
