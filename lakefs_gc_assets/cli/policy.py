@@ -75,7 +75,7 @@ def check(readers: Mapping[str, str], target: Target, quiet: bool, as_json: bool
     policy = retention_rules.load_policy(Path(file)) if file else Policy()
     parts = {key: [*map(str, imported(reader)(policy, str(file)))] for key, reader in readers.items()}
     note = progress_unless(quiet)
-    in_force = read_rules(target, None, note) if checked is None else _check_file(target, checked, note)
+    in_force = read_rules(target, None, note) if checked is None else _check_file(target, checked, policy, note)
     in_force.lines.extend(f"{name}: {rule}" for name, rules in parts.items() for rule in rules)
     in_force.content.update(parts)
     in_force.print(as_json)
@@ -219,13 +219,14 @@ def rules_in_force(repository: OpenRepository, progress: LogLine) -> RulesInForc
     return _describe(repository, retention.retention(repository, readings, now), now)
 
 
-def _check_file(target: Target, file: Path, progress: LogLine) -> RulesInForce:
+def _check_file(target: Target, file: Path, policy: Policy, progress: LogLine) -> RulesInForce:
     """The rules in force with a policy file; only the file's rules if there is no configuration, or no server answers.
 
+    Args:
+        policy: the content of the file.
     Raises:
         CollectionError.
     """
-    policy = retention_rules.load_policy(file)
     if target.file is None and default_file() is None:
         return _describe_file(file, policy, "there is no configuration")
     try:

@@ -102,7 +102,8 @@ def describe(standing: RepositoryStatus) -> Iterator[str]:
     else:
         yield f"quarantine: {unreadable['quarantine']}"
     yield from (f"standing approval for {kind}: {text}" for kind, text in standing.approvals.items())
-    yield from (f"{part}: {why}" for part, why in unreadable.items() if part == "standing approvals")
+    if why := unreadable.get("standing approvals"):
+        yield f"standing approvals: {why}"
     for run_id, run_report in standing.reports.items():
         yield f"{run_id}  {_line(run_report) if run_report else unreadable.get(run_id, 'not ended')}"
     if not standing.reports:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -328,13 +328,23 @@ def every_metadata_file(repository: OpenRepository) -> LiveCommits:
     started_at = clock.now()
     # Heads are read first: the files of a commit are stored before a branch names it.
     branches = {branch.id: branch.commit_id for branch in api.branches()}
-    heads = {name: metarange for name, id_ in branches.items() if (metarange := api.commit(id_).metarange_id)}
+    heads = dict(metaranges_of(api, branches))
     files = tuple(list_ids(repository.store))
     for missing in set(heads.values()).difference(files):
         raise CorruptFile(
             METADATA_PREFIX + missing, "existence", "a branch head's metarange is not in the object store"
         )
     return LiveCommits(CommitSource.METADATA_FOLDER, started_at, clock.now(), (), files, heads, branches=branches)
+
+
+def metaranges_of(api: LakeFSApi, *heads: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Branches with the metaranges of their heads, which are given as commit ids by branch; empty heads are left out.
+
+    Raises LakeFSError.
+    """
+    pairs = dict.fromkeys(pair for each in heads for pair in each.items())
+    metarange_of = cache(lambda commit_id: api.commit(commit_id).metarange_id)
+    return [(branch, metarange_of(id_)) for branch, id_ in pairs if metarange_of(id_)]
 
 
 def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime | None = None) -> dict[str, int]:

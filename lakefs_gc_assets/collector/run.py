@@ -68,7 +68,7 @@ def list_stored(step: Step[R]) -> Stored:
     """Step 1: find the objects that may be garbage and store them as `store_df`.
 
     A run of the flow `committed` lists nothing: it reads the ranges that only expired commits have. If it has
-    a base run, it reads only those that the base run did not, and adds the base run's pending objects.
+    a base run, it reads only ranges that the base run did not read, and adds its pending objects.
 
     A run of another flow with a base run lists only slices that are not sealed, and adds the pending objects.
     """

@@ -57,7 +57,7 @@ Otherwise Spark goes on without the threads that failed, and collects garbage fo
 error that does not name memory. One JVM is the whole of a local Spark, so no other can take over its tasks.
 """
 _NO_EXECUTORS = "-Dlakefs.gc.executors=off"
-"""Suppresses warnings about lost executors and a lack of them (log4j2.properties): a local master has none."""
+"""Suppresses warnings about lost or missing executors (log4j2.properties): a local master has no executors."""
 ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
 """One shared arena for copying blocks to and from Python: by default each thread keeps its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}

@@ -327,10 +327,8 @@ def store_expired(step: Step[R], base: BaseCheckpoint, committed: Committed) -> 
     replacements = None
     if committed.tells_ranges and expired.entries > _MANY_ENTRIES:
         replacements = committed.records.covering(expired)
-        step.log(
-            f"they have {counted(expired.entries, 'entries')}; those that "
-            f"{counted(len(replacements), 'live ranges with the same keys hold')} are left out first"
-        )
+        entries, live = counted(expired.entries, "entries"), counted(len(replacements), "live ranges")
+        step.log(f"they have {entries}; first leaving out entries of {live} with the same keys")
     written = step.write(EXPIRED_DF, find_expired(step, base, expired, replacements)) if expired else ()
     return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)
 

@@ -21,6 +21,7 @@ from typing import Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.commits import metaranges_of
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import sum_all, sum_by, sum_in_task, work_ahead
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
@@ -51,7 +52,7 @@ class HeadRange:
     """A range of branch heads.
 
     Attributes:
-        branches: branches of which a head holds the range, each once.
+        branches: branches with a head that holds the range, each once.
         entries: number of its entries.
     """
 
@@ -135,9 +136,9 @@ def heads_by_range(
 
 
 def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:
-    """Looks up each place on every branch of which a head holds its range.
+    """Looks up each place on every branch with a head that holds its range.
 
-    A path of a branch is in one range of each head only, so it is looked up once for each.
+    Each head has a path in one range only. So the path is looked up once for each head.
 
     Args:
         places: PLACES, each once.
@@ -318,9 +319,11 @@ def clear_hidden(
     with ExitStack() as stack:
         cleared = Cleared(candidates)
         for repository, earlier in zip(repositories, chain(before, unknown), strict=False):
-            others = repository is not step.repository
-            now = {branch.id: branch.commit_id for branch in repository.api.branches()} if others else {}
-            pairs = [*_metaranges(repository, now, earlier), *(() if others else heads.items())]
+            if repository is step.repository:
+                pairs = [*metaranges_of(repository.api, earlier), *heads.items()]
+            else:
+                now = {branch.id: branch.commit_id for branch in repository.api.branches()}
+                pairs = metaranges_of(repository.api, now, earlier)
             of_heads = heads_by_range(pairs, ranges_of(repository, {metarange for _, metarange in pairs}))
             clearing = _clear_repository(step, repository, cleared.candidates, of_heads, columns, listed)
             one = stack.enter_context(clearing)
@@ -328,14 +331,6 @@ def clear_hidden(
             asked, unasked = cleared.asked + one.asked, cleared.unasked + one.unasked
             cleared = Cleared(one.candidates, kept, asked, unasked, cleared.live | one.live, unreadable)
         yield cleared
-
-
-def _metaranges(repository: OpenRepository, *heads: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Branches with the metaranges of their heads, which are given as commits, without empty heads."""
-    pairs = dict.fromkeys(pair for each in heads for pair in each.items())
-    ids = dict.fromkeys(commit_id for _, commit_id in pairs)
-    metaranges = {commit_id: repository.api.commit(commit_id).metarange_id for commit_id in ids}
-    return [(branch, metaranges[commit_id]) for branch, commit_id in pairs if metaranges[commit_id]]
 
 
 @contextmanager

@@ -46,10 +46,10 @@ def _read_deep(context: click.Context, option: click.Parameter, value: str | Non
 def fsck(target: Target, deep: int, every_commit: bool, html: BinaryIO | None, quiet: bool, as_json: bool) -> None:
     """Checks that all objects a repository needs are stored and its metadata can be read.
 
-    Each object that a live commit, a branch's staging or a tag needs must be in the store with the size of its entry.
-    If both MD5s are known, they must be equal. Ranges, metaranges and refs that cannot be read are reported, and the
-    rest is checked. Live commits are those that a run by retention rules keeps; without rules, all commits. The command
-    reads as much as a clean run, deletes nothing, needs no lock, and may run beside a collection.
+    Live commits, staged data and tags have entries. The store must have the object of each entry, with the size and,
+    if both are known, the MD5 of the entry. Ranges, metaranges and refs that cannot be read are reported, and the rest
+    is checked. A commit is live if a run by retention rules keeps it; without rules, each commit is. The command reads
+    as much as a clean run, deletes nothing, needs no lock, and may run beside a collection.
 
     Exit status 0 if the repository is whole, 8 if anything is missing or wrong, 6 if nothing is missing or wrong but a
     part could not be checked. If nothing could be checked, the status is that of the error.

@@ -43,7 +43,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
     with an error if it cannot read a file that may name others, or if another repository is on the storage namespace.
 
     `move` waits for collection.wait_before_recheck_seconds, lists the files again, and moves those that are unchanged.
-    After the same time again, it puts back files that are named by then. `restore` puts back all moved files. `purge`
+    Then it waits once more, and puts back files that are named by then. `restore` puts back all moved files. `purge`
     permanently deletes files that were moved at least collection.quarantine_days ago, unless they are named by then.
 
     No other server may use the storage namespace: `move` and `purge` refuse while collection.keep_old_unnamed_ranges is

@@ -162,12 +162,12 @@ class _Deletion:
             if act is not None:
                 act = settle(self.work, act)
                 if act.state is ActState.WAITING:
-                    return self.work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
+                    return self.work.waiting(act)
                 if act.state is not ActState.KEPT:
                     return self.work.outcome(act, LifecycleFate.GONE, f"{act.state} at {act.at:%F %T}Z")
             for other in self.waiting:
                 if (other.branch, other.rule) == (group.branch, group.rule):
-                    return self.work.outcome(other, LifecycleFate.WAITING, f"pull request {other.pull_id}")
+                    return self.work.waiting(other)
             return self._delete(number, group)
         except (GroupKept, HookFailed, CorruptFile) as reason:
             return LifecycleOutcome(self.run_id, group.branch, group.rule, LifecycleFate.KEPT, str(reason))
@@ -177,7 +177,7 @@ class _Deletion:
         for _ in range(_TRIES):
             act = self._delete_once(number, group)
             if act.state is ActState.WAITING:
-                return self.work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
+                return self.work.waiting(act)
             if act.state is ActState.DELETED:
                 return self.work.outcome(act, LifecycleFate.DELETED, f"{act.amount} by commit {act.commit_id}")
         raise GroupKept(f"other clients committed to the branch during each of {_TRIES} attempts")

@@ -220,6 +220,10 @@ class LifecycleWork:
         amount = (act.objects, act.bytes) if fate is LifecycleFate.DELETED else (0, 0)
         return LifecycleOutcome(act.run_id, act.branch, act.rule, fate, why, act.commit_id, *amount)
 
+    def waiting(self, act: Act) -> LifecycleOutcome:
+        """The outcome of an act that waits for review."""
+        return self.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
+
     def is_of(self, act: Act, commit: Commit, suffix: str) -> bool:
         """True if a commit's metadata names an act with this suffix."""
         return dict(commit.metadata).get(_ACT) == act.act_id + suffix
@@ -255,11 +259,10 @@ def acts_of(repository: OpenRepository, run_id: str) -> Iterator[Act | CorruptFi
     names = (key.rpartition("/")[2].removesuffix(".json") for key in keys_below(repository.store, f"{_ACTS}{run_id}/"))
     for number in sorted(int(name) for name in names if name.isdigit()):
         try:
-            act: Act | CorruptFile | None = read_act(repository, run_id, number)
+            if (act := read_act(repository, run_id, number)) is not None:
+                yield act
         except CorruptFile as damage:
-            act = damage
-        if act is not None:
-            yield act
+            yield damage
 
 
 def list_unfinished(repository: OpenRepository) -> tuple[str, ...]:

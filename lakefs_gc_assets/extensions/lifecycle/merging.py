@@ -30,6 +30,9 @@ from lakefs_gc_assets.extensions.lifecycle.acts import (
 )
 from lakefs_gc_assets.lakefs.api.models import Commit
 
+_UNKNOWN_EFFECT = (ServerUnavailable, StorageError, LockLost)
+"""Errors after which it is unknown whether a change was made. The next attempt finds out."""
+
 
 class GroupKept(CollectionError):
     """A group stays as it is; the message is the reason."""
@@ -57,10 +60,9 @@ def own_branch(work: LifecycleWork, name: str, commit_id: str, *, hidden: bool =
     work.api.create_branch(name, commit_id, hidden)
     try:
         yield
-    except (ServerUnavailable, StorageError, LockLost):
-        raise
-    except CollectionError:
-        work.api.delete_branch(name)
+    except CollectionError as error:
+        if not isinstance(error, _UNKNOWN_EFFECT):
+            work.api.delete_branch(name)
         raise
     if hidden:
         work.api.delete_branch(name)
@@ -139,7 +141,7 @@ def conclude(work: LifecycleWork, act: Act, commit: Commit) -> Act:
         try:
             bring_back(work, act, commit.id)
             return work.put(act, ActState.KEPT)
-        except (ServerUnavailable, StorageError, LockLost):
+        except _UNKNOWN_EFFECT:
             raise
         except CollectionError as error:
             work.warn(
@@ -157,9 +159,8 @@ def settle(work: LifecycleWork, act: Act, *others: str) -> Act:
     Raises:
         LakeFSError: the server failed.
     """
-    back = act.own_branch + REVERT
-    if act.state in (ActState.DELETING, ActState.REVERTING):
-        deletes = act.state is ActState.DELETING
+    back, deletes = act.own_branch + REVERT, act.state is ActState.DELETING
+    if deletes or act.state is ActState.REVERTING:
         found = work.find_commit(act, REVERT, *([""] if deletes else []))
         if found is None:
             name, waiting = (act.own_branch, ActState.WAITING) if deletes else (back, ActState.REVERT_WAITING)
@@ -198,7 +199,7 @@ def _settle_review(work: LifecycleWork, act: Act, merged: ActState, closed: ActS
 
 
 def settle_leftovers(work: LifecycleWork) -> tuple[Act, ...]:
-    """Settles acts of any run that are unfinished, or whose branches are left; returns those that wait for review.
+    """Settles each run's unfinished acts, and finished ones with branches left; returns acts that wait for review.
 
     A branch of such a name without a record is not lifecycle's, and stays.
     """

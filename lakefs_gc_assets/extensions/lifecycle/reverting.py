@@ -120,7 +120,7 @@ def _bring_back(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOu
 def _settled(work: LifecycleWork, data: DeletedData, act: Act) -> LifecycleOutcome:
     """The outcome for an act whose entries were brought back, or wait for that."""
     if act.state is ActState.REVERT_WAITING:
-        return work.outcome(act, LifecycleFate.WAITING, f"pull request {act.pull_id}")
+        return work.waiting(act)
     return _came_back(work, data, act, f"brought back at {act.at:%F %T}Z")
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -60,6 +60,20 @@ def write_key(folder: Path, name: str) -> Path:
     for each, data in zip((file, file.with_suffix(".pub")), certificate.new_key(), strict=True):
         each.write_bytes(data)
     return file
+
+
+@contextmanager
+def changed_after_listing(change: Callable[[], object]) -> Iterator[None]:
+    """Another client makes a change once the first steps are listed, before any is taken."""
+    found = finding.list_first_steps
+
+    def list_then_change(held: finding.ErasureFindings) -> tuple[finding.FirstStep, ...]:
+        steps = found(held)
+        change()
+        return steps
+
+    with mock.patch.object(command, "list_first_steps", list_then_change):
+        yield
 
 
 @dataclass
@@ -388,17 +402,14 @@ class TestPreparing:
     def test_paths_that_another_client_deleted_since_are_not_counted(self, erasable: Erasing) -> None:
         for name in ("dev", "idle"):
             erasable.call("POST", "/branches", {"name": name, "source": erasable.commits["second"]})
-        found = finding.list_first_steps
 
-        def deleted(held: finding.ErasureFindings) -> tuple[finding.FirstStep, ...]:
-            steps = found(held)
+        def delete() -> None:
             for branch, paths in (("dev", ["person/a"]), ("idle", ["person/a", "bystander"])):
                 for path in paths:
                     erasable.remove(path, branch)
                 clients.commit(erasable.server, "theirs", branch=branch)
-            return steps
 
-        with mock.patch.object(command, "list_first_steps", deleted):
+        with changed_after_listing(delete):
             result = self.prepare(erasable, "--yes", "lakefs://repo/bystander")
         assert result.exit_code == Status.WELL, result.output
         assert "deleted 1 path on branch dev, and committed" in result.stdout
@@ -407,15 +418,12 @@ class TestPreparing:
     def test_tag_that_names_another_commit_by_now_stays(self, erasable: Erasing) -> None:
         for name in ("latest", "v1"):
             erasable.call("POST", "/tags", {"id": name, "ref": erasable.commits["first"]})
-        found = finding.list_first_steps
 
-        def moved(held: finding.ErasureFindings) -> tuple[finding.FirstStep, ...]:
-            steps = found(held)
+        def move() -> None:
             erasable.call("DELETE", "/tags/latest")
             erasable.call("POST", "/tags", {"id": "latest", "ref": erasable.commits["fourth"]})
-            return steps
 
-        with mock.patch.object(command, "list_first_steps", moved):
+        with changed_after_listing(move):
             result = self.prepare(erasable, "--yes")
         assert result.exit_code == Status.WELL, result.output
         assert [tag["id"] for tag in erasable.call("GET", "/tags")["results"]] == ["latest"]
@@ -464,13 +472,7 @@ class TestPreparing:
 
     def test_another_object_at_the_path_stays(self, erasable: Erasing) -> None:
         erasable.link("old", "elsewhere")
-        found = finding.list_first_steps
-
-        def overwritten(held: finding.ErasureFindings) -> tuple[finding.FirstStep, ...]:
-            erasable.put("newer", "elsewhere")
-            return found(held)
-
-        with mock.patch.object(command, "list_first_steps", overwritten):
+        with changed_after_listing(lambda: erasable.put("newer", "elsewhere")):
             result = self.prepare(erasable, "--yes")
         assert result.exit_code == Status.FAILED and "is another object by now" in result.stderr
         stats = clients.sdk(erasable.server).objects_api.stat_object("repo", "main", "elsewhere")

@@ -105,6 +105,16 @@ def raising(error: Exception) -> Callable[..., Any]:
     return refuse
 
 
+def merging_then(made: ActingRepository, error: Exception) -> OpenRepository:
+    """The repository; the server merges, and the answer is an error."""
+
+    def merge(*arguments: Any) -> str:
+        made.open().branches_api.squash_merge(*arguments)
+        raise error
+
+    return answering(made, squash_merge=merge)
+
+
 def dying(made: ActingRepository, at: int) -> OpenRepository:
     """The repository; the process dies before change number `at`, of the server or the store."""
     opened, changes = made.open(), 0
@@ -456,26 +466,14 @@ class TestInterrupted:
 
     def test_a_lost_answer_of_the_merge_is_found_out(self, made: ActingRepository) -> None:
         made.list()
-        opened = made.open()
-
-        def lose(*arguments: Any) -> str:
-            opened.branches_api.squash_merge(*arguments)
-            raise ServerUnavailable("timeout")
-
-        outcome = made.approve(repository=replace(opened, api=cast("LakeFSApi", Asked(opened.api, squash_merge=lose))))
+        outcome = made.approve(repository=merging_then(made, ServerUnavailable("timeout")))
         assert outcome["main"].fate is LifecycleFate.FAILED and "approve again to find out" in outcome["main"].why
         assert made.approve()["main"].fate is LifecycleFate.GONE
         assert messages(made) == ["Delete", "first", "Repository"] and not made.own_branches()
 
     def test_an_unreadable_answer_of_the_merge_is_found_out_at_once(self, made: ActingRepository) -> None:
         made.list()
-        opened = made.open()
-
-        def garble(*arguments: Any) -> str:
-            opened.branches_api.squash_merge(*arguments)
-            raise LakeFSError("the answer is not JSON")
-
-        outcome = made.approve(repository=answering(made, squash_merge=garble))["main"]
+        outcome = made.approve(repository=merging_then(made, LakeFSError("the answer is not JSON")))["main"]
         assert (outcome.fate, outcome.commit_id) == (LifecycleFate.DELETED, made.log()[0]["id"])
         assert list_own_commits(made.open().store, "repo") == {outcome.commit_id} and not made.own_branches()
         assert made.revert(outcome.run_id)["main"].fate is LifecycleFate.REVERTED
